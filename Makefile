@@ -1,0 +1,59 @@
+# Targets for people: `make demo`, `make test`, `make bench`, `make docs`. All of them set themselves up.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
+
+# Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
+export RHFEDMTL_DATA ?= $(abspath ../shared/data)
+
+.PHONY: help setup demo test test-fast test-slow lint format bench docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## create .venv and install the package with its development tools
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "no '$(PYTHON)' found: install Python 3.11 or newer, or call make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; call make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup  ## train on data that needs no download, print a table and where the run is saved
+	$(BIN)/rhfedmtl train --data synthetic --algorithm hfedmtl --local-steps 20 --station-rounds 5 --cloud-rounds 40 --lambda1 1e-2 --lambda2 1e-2 --seed 0
+
+test: lint  ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+
+test-fast: setup  ## the test suite alone, stopping at the first failure
+	$(BIN)/python -m pytest -q -x -n 2 -m "not slow"
+
+test-slow: setup  ## the checks that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+lint: setup  ## style, types and import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: setup  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## measure speed and memory, as ratios within one run
+	$(BIN)/python benchmarks/kernels.py
+
+docs: setup $(DOCS_STAMP)  ## build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+clean:  ## remove everything that can be made again
+	rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

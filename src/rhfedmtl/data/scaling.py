@@ -1,0 +1,103 @@
+"""Arithmetic of federated standardisation: sums that terminals may share, and the scaling made from them.
+
+Only arithmetic lives here; who sends what to whom is the business of the roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import FloatArray, IntArray
+from rhfedmtl.errors import ConfigError
+
+SCALES = ("standard-unit", "standard", "unit", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Count, mean and summed squared deviation of some rows.
+
+    The same information as (count, Σx, Σx²), in the form that does not cancel when a feature's mean is large
+    against its spread.
+    """
+
+    count: int
+    mean: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, X: FloatArray) -> Moments:
+        """Moments of the rows of one terminal."""
+        rows = np.asarray(X, dtype=np.float64)
+        mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
+        return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Moments of both sets of rows together (Chan, Golub and LeVeque 1979)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        shift = other.mean - self.mean
+        part = other.count / count
+        return Moments(
+            count, self.mean + shift * part, self.spread + other.spread + np.square(shift) * (self.count * part)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """Subtract a mean, divide by a scale, then divide each row by its norm; each part may be absent."""
+
+    mean: npt.NDArray[np.float64] | None = None
+    scale: npt.NDArray[np.float64] | None = None
+    unit: bool = False
+
+    @classmethod
+    def from_moments(cls, moments: Moments | None, how: str) -> Scaler:
+        """Scaler called ``how`` (one of ``SCALES``); constant features keep scale 1, as in scikit-learn."""
+        if how not in SCALES:
+            raise ConfigError(f"unknown scaling {how!r}: choose one of {', '.join(SCALES)}")
+        if not how.startswith("standard"):
+            return cls(unit=how == "unit")
+        if moments is None or moments.count == 0:
+            raise ConfigError(f"scaling {how!r} needs the moments of at least one training row")
+        variance = moments.spread / moments.count
+        # A spread below the rounding of the mean is a constant feature.
+        constant = variance <= (10 * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
+        return cls(moments.mean, np.where(constant, 1.0, np.sqrt(variance)), how.endswith("unit"))
+
+    def transform(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
+        """Scaled rows in the dtype of ``X``, into ``out`` if given (which may be ``X`` itself); zero rows stay zero."""
+        if self.mean is None and not self.unit and out is None:
+            return X
+        if out is None:
+            out = np.empty_like(X, order="C", subok=False)
+        for start in range(0, len(X), 4096):
+            out[start : start + 4096] = self._transform(X[start : start + 4096])
+        return out
+
+    def _transform(self, X: FloatArray) -> npt.NDArray[np.float64]:
+        rows: npt.NDArray[np.float64] = np.asarray(X, dtype=np.float64)
+        if self.mean is not None and self.scale is not None:
+            rows = (rows - self.mean) / self.scale
+        if self.unit:
+            norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+            rows = rows / np.where(norms > 0, norms, 1.0)
+        return rows
+
+
+def terminal_moments(X: FloatArray, offsets: IntArray) -> list[Moments]:
+    """Moments of every terminal's rows."""
+    return [Moments.of(X[start:stop]) for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def total(moments: list[Moments]) -> Moments:
+    """Sum in the given order, which is the order of ids: the result never depends on who answered first."""
+    result: Any = moments[0]
+    for part in moments[1:]:
+        result = result + part
+    return result  # type: ignore[no-any-return]

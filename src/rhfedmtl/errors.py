@@ -1,0 +1,29 @@
+"""Every error that this library raises on purpose. Each message names the value and the way out."""
+
+
+class RHFedMTLError(Exception):
+    """Base of all errors raised on purpose: one `except` catches them, and the command line prints them plainly."""
+
+
+class DataError(RHFedMTLError, ValueError):
+    """The data cannot be used as it is: names the file, task, row or column."""
+
+
+class ConfigError(RHFedMTLError, ValueError):
+    """A setting has a value that cannot work."""
+
+
+class BudgetError(RHFedMTLError, ValueError):
+    """A budget cannot pay what was asked of it."""
+
+
+class ProtocolError(RHFedMTLError, RuntimeError):
+    """A role was driven in an order that it does not allow: a bug of the engine, not of a peer."""
+
+
+class PeerError(RHFedMTLError, RuntimeError):
+    """A message from a peer cannot be right (shape, values, identity); it was not applied."""
+
+
+class MissingExtraError(RHFedMTLError, ImportError):
+    """An optional dependency is not installed: says what to install."""
