@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -45,6 +46,45 @@ class Source:
     terminal: IntArray | None = None
     group: IntArray | None = None
     origin: Origin = Origin("unnamed")
+    terminal_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no split could use (wrong sizes, unknown codes, NaN), and make every array read-only."""
+        object.__setattr__(self, "X", as_rows(self.X))
+        for name in ("y", "task", "terminal", "group"):
+            column = getattr(self, name)
+            if column is not None and np.shape(column) != (len(self.X),):
+                raise DataError(f"{self.origin.name}: {np.shape(column)} values of {name} for {len(self.X)} rows")
+        check_codes(self.task, len(self.task_names), "task")
+        if self.feature_names and len(self.feature_names) != self.X.shape[1]:
+            raise DataError(f"{len(self.feature_names)} feature names for {self.X.shape[1]} features")
+        check_labels(self.y, self.class_names)
+        check_finite(self.X, self.feature_names, lambda row: f" (task {self.task_names[int(self.task[row])]!r})")
+        for name in ("X", "y", "task", "terminal", "group"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
+
+    @property
+    def kind(self) -> Kind:
+        """``binary``, ``classes`` (three or more) or ``regression``."""
+        return kind_of(self.class_names)
+
+    def summary(self) -> dict[str, Any]:
+        """Sizes, classes and origin as plain values, for ``--json``."""
+        from rhfedmtl.data.summary import source_summary
+
+        return source_summary(self)
+
+    def describe(self) -> str:
+        """Sizes, classes and origin as text of at most 80 columns."""
+        from rhfedmtl.data.summary import source_text
+
+        return source_text(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Source {self.origin.name}: {len(self.task_names)} tasks, {len(self.X)} rows, "
+            f"{self.X.shape[1]} features, {self.kind}>"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +108,7 @@ class Federation:
     feature_names: tuple[str, ...] = ()
     sample_weight: FloatArray | None = None
     origin: Origin = Origin("unnamed")
+    terminal_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes against each other and make every array read-only."""
@@ -77,15 +118,30 @@ class Federation:
                 raise DataError(f"{name} must start at 0 and never fall, got {offsets[:8]}")
             object.__setattr__(self, name, offsets)
         self._check_sizes()
-        for name in ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight"):
+        for y in (self.y, self.test_y):
+            check_labels(y, self.class_names)
+        for name in (
+            "X",
+            "y",
+            "terminal_offsets",
+            "task_offsets",
+            "test_X",
+            "test_y",
+            "test_offsets",
+            "sample_weight",
+        ):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
     def _check_sizes(self) -> None:
         for X, y, what in ((self.X, self.y, "training"), (self.test_X, self.test_y, "test")):
             if X.ndim != 2 or len(X) != len(y):
-                raise DataError(f"{what} rows have shape {X.shape}, their labels {y.shape}: they must pair up")
+                raise DataError(
+                    f"{what} rows have shape {X.shape}, their labels {y.shape}: they must pair up"
+                )
         if self.X.shape[1] != self.test_X.shape[1]:
-            raise DataError(f"training rows have {self.X.shape[1]} features, test rows {self.test_X.shape[1]}")
+            raise DataError(
+                f"training rows have {self.X.shape[1]} features, test rows {self.test_X.shape[1]}"
+            )
         if self.terminal_offsets[-1] != len(self.X):
             raise DataError(f"terminals hold {self.terminal_offsets[-1]} rows, but there are {len(self.X)}")
         if self.task_offsets[-1] != self.n_terminals or len(self.task_offsets) != self.n_tasks + 1:
@@ -94,11 +150,15 @@ class Federation:
                 f"but there are {self.n_terminals} terminals and {self.n_tasks} task names"
             )
         if len(self.test_offsets) != self.n_tasks + 1 or self.test_offsets[-1] != len(self.test_X):
-            raise DataError(f"test_offsets end at {self.test_offsets[-1]}, but there are {len(self.test_X)} test rows")
+            raise DataError(
+                f"test_offsets end at {self.test_offsets[-1]}, but there are {len(self.test_X)} test rows"
+            )
         if self.feature_names and len(self.feature_names) != self.X.shape[1]:
             raise DataError(f"{len(self.feature_names)} feature names for {self.X.shape[1]} features")
         if self.sample_weight is not None and self.sample_weight.shape != (len(self.X),):
             raise DataError(f"{self.sample_weight.shape} sample weights for {len(self.X)} training rows")
+        if self.terminal_names and len(self.terminal_names) != self.n_terminals:
+            raise DataError(f"{len(self.terminal_names)} terminal names for {self.n_terminals} terminals")
 
     @property
     def n_tasks(self) -> int:
@@ -118,9 +178,7 @@ class Federation:
     @property
     def kind(self) -> Kind:
         """``binary``, ``classes`` (three or more) or ``regression``."""
-        if not self.class_names:
-            return "regression"
-        return "binary" if len(self.class_names) == 2 else "classes"
+        return kind_of(self.class_names)
 
     @cached_property
     def terminal_task(self) -> IntArray:
@@ -156,11 +214,30 @@ class Federation:
         digest.update(repr((self.task_names, self.class_names)).encode())
         return digest.hexdigest()
 
+    def summary(self) -> dict[str, Any]:
+        """Sizes of tasks and terminals, classes and origin as plain values, for ``--json``."""
+        from rhfedmtl.data.summary import federation_summary
+
+        return federation_summary(self)
+
+    def describe(self) -> str:
+        """Sizes of tasks and terminals, classes and origin as text of at most 80 columns."""
+        from rhfedmtl.data.summary import federation_text
+
+        return federation_text(self)
+
     def __repr__(self) -> str:
         return (
             f"<Federation {self.origin.name}: {self.n_tasks} tasks, {self.n_terminals} terminals, "
             f"{len(self.X)} + {len(self.test_X)} rows, {self.n_features} features, {self.kind}>"
         )
+
+
+def kind_of(class_names: tuple[str, ...]) -> Kind:
+    """``regression`` without classes, ``binary`` with two, otherwise ``classes``."""
+    if not class_names:
+        return "regression"
+    return "binary" if len(class_names) == 2 else "classes"
 
 
 def encode(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> npt.NDArray[np.float64]:
@@ -169,6 +246,53 @@ def encode(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> npt.NDArray[np.
         return np.ascontiguousarray(y, dtype=np.float64).reshape(len(y), -1)
     codes = np.arange(len(class_names)) if len(class_names) > 2 else np.array([1])
     return np.where(np.asarray(y)[:, None] == codes[None, :], 1.0, -1.0)
+
+
+def as_rows(X: Any) -> FloatArray:
+    """Rows as a two-dimensional array of floats; floats keep their dtype and stay memory-mapped."""
+    rows = np.asarray(X)
+    if rows.ndim != 2:
+        raise DataError(f"rows must form a table (two dimensions), got an array of shape {rows.shape}")
+    if rows.dtype.kind == "f" and rows.dtype.itemsize in (4, 8):
+        return rows
+    if rows.dtype.kind not in "fiub":
+        raise DataError(f"features must be numbers, got dtype {rows.dtype}: encode or drop the columns that are not")
+    return rows.astype(np.float64)
+
+
+def check_codes(codes: npt.NDArray[Any], n_names: int, what: str) -> None:
+    """Refuse codes that point outside of their names; memory stays small for any number of rows."""
+    if codes.dtype.kind not in "iu":
+        raise DataError(f"{what} codes must be whole numbers, got dtype {codes.dtype}")
+    if len(codes) and not (codes.min() >= 0 and codes.max() < n_names):
+        row = int(np.flatnonzero((codes < 0) | (codes >= n_names))[0])
+        raise DataError(f"row {row}: {what} code {codes[row]} has no name, there are {n_names} names")
+
+
+def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
+    """Labels are codes into the class names, or finite numbers where there are none."""
+    if len(class_names) == 1:
+        raise DataError(f"all rows have the class {class_names[0]!r}: there is nothing to tell apart")
+    if class_names:
+        return check_codes(y, len(class_names), "class")
+    if y.dtype.kind not in "fiub":
+        raise DataError(f"labels of a regression must be numbers, got dtype {y.dtype}; or give class names")
+    bad = np.flatnonzero(~np.isfinite(y)) if y.dtype.kind == "f" else ()
+    if len(bad):
+        raise DataError(f"row {bad[0]}: label {y[bad[0]]} is not a finite number: drop or repair such rows")
+    return None
+
+
+def check_finite(X: FloatArray, feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:
+    """Refuse NaN and infinity, block by block, so that the check costs no memory; names row and column."""
+    step = max(1, 2**18 // max(1, X.shape[1]))
+    for start in range(0, len(X), step):
+        finite = np.isfinite(X[start : start + step])
+        if not finite.all():
+            row, column = (int(i) for i in np.argwhere(~finite)[0])
+            name = repr(feature_names[column]) if feature_names else str(column)
+            value, row = X[start + row, column], start + row
+            raise DataError(f"row {row}{where(row)}, column {name} holds {value}: drop or fill such rows first")
 
 
 def _read_only(array: Any) -> Any:

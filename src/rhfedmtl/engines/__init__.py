@@ -1,0 +1,1 @@
+"""Engines carry what the roles say to each other and decide nothing."""

@@ -1,0 +1,119 @@
+"""How a base station merges the updates that arrived in time: the factor that it applies to their sum.
+
+Terminals scale their Δα by the same factor, so U_b = Σ_t X_tᵀα_t stays true.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.maths.sdca import FACTORS
+
+
+class Arrived(NamedTuple):
+    """What a station knows when it merges: R answers, their sum Δ = Σ X_tᵀΔα_t, its model, λ_b n_b, the course."""
+
+    answers: int
+    delta: npt.NDArray[np.float64]
+    model: npt.NDArray[np.float64]
+    scale: float
+    course: npt.NDArray[np.float64]
+
+
+class Merge(Protocol):
+    """A rule for merging. ``line_search`` asks terminals for the course of their dual sum along Δα."""
+
+    @property
+    def line_search(self) -> bool:
+        """Whether terminals must report the course."""
+
+    def sigma(self, n_terminals: int) -> float:
+        """σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
+
+    def factor(self, arrived: Arrived) -> float:
+        """Factor on the sum of updates."""
+
+
+class Average(NamedTuple):
+    """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
+
+    @property
+    def line_search(self) -> bool:
+        """No course needed."""
+        return False
+
+    def sigma(self, n_terminals: int) -> float:
+        """Each terminal solves its own problem as if alone."""
+        return 1.0
+
+    def factor(self, arrived: Arrived) -> float:
+        """1/R."""
+        return 1.0 / arrived.answers
+
+
+class Add(NamedTuple):
+    """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
+
+    @property
+    def line_search(self) -> bool:
+        """No course needed."""
+        return False
+
+    def sigma(self, n_terminals: int) -> float:
+        """N_b: safe whatever the others do."""
+        return float(n_terminals)
+
+    def factor(self, arrived: Arrived) -> float:
+        """Apply the whole sum."""
+        return 1.0
+
+
+class LineSearch(NamedTuple):
+    """Best factor along the sum of updates, within the box: never less dual gain than the average."""
+
+    @property
+    def line_search(self) -> bool:
+        """The course along Δα is needed."""
+        return True
+
+    def sigma(self, n_terminals: int) -> float:
+        """As for the average."""
+        return 1.0
+
+    def factor(self, arrived: Arrived) -> float:
+        """Maximise course(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
+        slope = float(np.sum(arrived.model * arrived.delta))
+        curvature = float(np.sum(arrived.delta * arrived.delta)) / arrived.scale
+        if len(arrived.course) == 3:
+            linear, quadratic, room = (float(x) for x in arrived.course)
+            bend = quadratic + curvature
+            best = (linear - slope) / bend if bend > 0.0 else 0.0
+            return min(max(best, 0.0), room)
+        gains = arrived.course - slope * FACTORS - curvature * FACTORS**2 / 2.0
+        return _best_on_grid(gains, 1.0 / arrived.answers)
+
+
+def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
+    """Best factor of the grid, unless the average might be better: then the average.
+
+    Between two grid points a concave function lies below the chords of the neighbouring intervals, extended.
+    """
+    inside = np.isfinite(gains)
+    factors, gains = FACTORS[inside], gains[inside]
+    if len(factors) == 0:
+        return average
+    best = int(np.argmax(gains))
+    right = int(np.searchsorted(factors, average))
+    bounds = [
+        gains[j] + (average - factors[j]) * (gains[k] - gains[j]) / (factors[k] - factors[j])
+        for j, k in ((right - 1, right - 2), (right, right + 1))
+        if min(j, k) >= 0 and max(j, k) < len(factors)
+    ]
+    ceiling = min(bounds, default=np.inf)
+    return float(factors[best]) if gains[best] >= ceiling else average
+
+
+MERGES: dict[str, Merge] = {"average": Average(), "add": Add(), "line-search": LineSearch()}

@@ -1,0 +1,150 @@
+"""The data sets by name. Loaders are imported when used, so that listing them costs nothing.
+
+A new data set is one file with ``load`` (and ``fetch``, where it can be had from somewhere) and its line in
+``DATASETS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from rhfedmtl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rhfedmtl.data.federation import Federation, Source
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One line of the catalogue."""
+
+    title: str
+    licence: str
+    obtain: str
+    """How a user comes by the files."""
+    module: str
+    loader: str = "load"
+    settings: str = ""
+    """Name of the dataclass with the settings that this data set has of its own."""
+    fetchable: bool = False
+    federated: bool = False
+    """Whether the loader makes tasks × terminals itself, so that there is nothing to split."""
+    seeded: bool = False
+
+    def _get(self, name: str) -> Any:
+        return getattr(import_module(f"rhfedmtl.data.{self.module}"), name)
+
+    def setting_types(self) -> dict[str, Any]:
+        """Type of every setting that this data set has of its own."""
+        return get_type_hints(self._get(self.settings)) if self.settings else {}
+
+    def setting_defaults(self) -> dict[str, Any]:
+        """Return the settings as they are without a word from the user."""
+        return dataclasses.asdict(self._get(self.settings)()) if self.settings else {}
+
+    def load(self, path: Path | None = None, seed: int = 0, **settings: Any) -> Source | Federation:
+        """Load from ``path``, or from where the data set is found without one."""
+        known = self.setting_types()
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f"no setting {name!r} here: there is {', '.join(sorted(known)) or 'none'}")
+        arguments: list[Any] = [path]
+        if self.settings:
+            arguments.append(self._get(self.settings)(**settings))
+        if self.seeded:
+            arguments.append(seed)
+        loaded: Source | Federation = self._get(self.loader)(*arguments)
+        return loaded
+
+    def fetch(self) -> Path:
+        """Bring the data onto this machine, and return where it lies."""
+        if not self.fetchable:
+            raise DataError(f"there is nothing to fetch: {self.obtain}")
+        path: Path = self._get("fetch")()
+        return path
+
+
+def dataset(name: str) -> Dataset:
+    """Data set called ``name``."""
+    if name in DATASETS:
+        return DATASETS[name]
+    close = difflib.get_close_matches(name, DATASETS, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ConfigError(f"no data set {name!r}: choose from {', '.join(DATASETS)}{hint}")
+
+
+def load(name: str, path: Path | str | None = None, seed: int = 0, **settings: Any) -> Source | Federation:
+    """Load the data set called ``name``; ``seed`` counts only for data that is made."""
+    return dataset(name).load(None if path is None else Path(path), seed, **settings)
+
+
+def parse_setting(entry: Dataset, name: str, text: str) -> Any:
+    """Setting from the command line, as the type that the data set asks for."""
+    wanted = str(entry.setting_types().get(name, str))
+    try:
+        if "int" in wanted:
+            return int(text)
+        return float(text) if "float" in wanted else text
+    except ValueError as error:
+        raise ConfigError(f"setting {name} needs a number, got {text!r}") from error
+
+
+DATASETS: dict[str, Dataset] = {
+    "har": Dataset(
+        title="UCI Human Activity Recognition: 30 people, 6 activities, 561 features",
+        licence="CC BY 4.0 by the UCI page; cite Anguita et al. 2013",
+        obtain="downloaded from UCI on first use, or --path FOLDER | ZIP | NPZ",
+        module="har",
+        fetchable=True,
+    ),
+    "watch": Dataset(
+        title="smartwatch motion of 10 people at 7 shoulder exercises",
+        licence="BSD-3-Clause (Copyright 2018 David M. Burns)",
+        obtain="from the PyPI package seglearn, on first use, or --path watch_dataset.npy",
+        module="watch",
+        settings="Windows",
+        fetchable=True,
+    ),
+    "landmine": Dataset(
+        title="radar of 29 minefields: mine or clutter, 9 features",
+        licence="not stated by its authors; cite Xue et al. 2007",
+        obtain="no official download is left; give --path LandmineData.mat | NPZ",
+        module="landmine",
+    ),
+    "landmine-authors": Dataset(
+        title="1,464 rows of Landmine, fields joined and re-cut, as in the paper's code",
+        licence="Apache-2.0 (code of MOCHA); cite Xue et al. 2007 and Smith et al. 2017",
+        obtain="give --path small.mat",
+        module="landmine",
+        loader="load_authors",
+        settings="Recut",
+    ),
+    "synthetic": Dataset(
+        title="linear tasks with known relatives, up to a million terminals",
+        licence="none needed",
+        obtain="made on the spot",
+        module="synthetic",
+        settings="Synthetic",
+        federated=True,
+        seeded=True,
+    ),
+    "table": Dataset(
+        title="your own CSV, Parquet or NPZ with label, task and terminal columns",
+        licence="yours",
+        obtain="give --path FILE with --label, --task and, if there is one, --terminal",
+        module="table",
+        settings="Columns",
+    ),
+    "saved": Dataset(
+        title="a federation written by `rhfedmtl data split … --out FOLDER`",
+        licence="as its origin says",
+        obtain="give --path FOLDER",
+        module="storage",
+        federated=True,
+    ),
+}

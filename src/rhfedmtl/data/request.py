@@ -1,0 +1,137 @@
+"""Which federation is wanted, in plain values: what a command line, a configuration file or a record can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rhfedmtl.data.registry import Dataset, dataset
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.data.federation import Federation, Source
+    from rhfedmtl.data.partition import Partition
+    from rhfedmtl.data.split import Split
+
+SPLIT_FIELDS = (
+    "tasks",
+    "terminals",
+    "partition",
+    "samples_per_task",
+    "test_fraction",
+    "test_rest",
+    "grouped",
+    "positive",
+    "balanced",
+)
+MADE_FIELDS = ("tasks", "terminals", "samples_per_task", "test_fraction")
+"""What can be asked of data that is made: the rest is up to its own settings."""
+TEST_FRACTION = 0.25
+
+
+@dataclass(frozen=True)
+class Request:
+    """A data set by name, its settings, and how to split it; what is ``None`` was not asked for.
+
+    ``partition`` is the name of one, with its parameter after a colon where it has one: ``dirichlet:0.3``,
+    ``powerlaw:1.5``. All other fields are those of ``Split``.
+    """
+
+    data: str = "synthetic"
+    path: str | None = None
+    tasks: int | tuple[str, ...] | None = None
+    terminals: int | None = None
+    partition: str | None = None
+    samples_per_task: int | None = None
+    test_fraction: float | None = None
+    test_rest: bool | None = None
+    grouped: bool | None = None
+    positive: str | None = None
+    balanced: bool | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def federation(self, seed: int = 0) -> Federation:
+        """Load, or make, and split."""
+        entry = dataset(self.data)
+        if entry.federated:
+            return self._made(entry, seed)
+        from rhfedmtl.data.split import federate
+
+        split = self.split()
+        return federate(self.source(), split, seed)
+
+    def source(self) -> Source:
+        """Rows before the split; only for data that is split."""
+        entry = dataset(self.data)
+        if entry.federated:
+            raise ConfigError(f"{self.data} comes as a federation: there are no rows before a split")
+        return entry.load(self._path(), **self.settings)  # type: ignore[return-value]
+
+    def split(self) -> Split:
+        """How to split, in objects."""
+        from rhfedmtl.data.split import Split
+
+        given = {name: getattr(self, name) for name in SPLIT_FIELDS if getattr(self, name) is not None}
+        if self.partition is not None:
+            given["partition"] = parse_partition(self.partition)
+        return Split(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, for records and ``--json``."""
+        return dataclasses.asdict(self)
+
+    def _path(self) -> Path | None:
+        return None if self.path is None else Path(self.path).expanduser()
+
+    def _made(self, entry: Dataset, seed: int) -> Federation:
+        allowed = MADE_FIELDS if entry.seeded else ()
+        for name in SPLIT_FIELDS:
+            if getattr(self, name) is not None and name not in allowed:
+                raise ConfigError(f"{self.data} comes with its tasks and terminals: leave out {name.replace('_', '-')}")
+        settings = {**self.settings, **(self._sizes() if entry.seeded else {})}
+        return entry.load(self._path(), seed, **settings)  # type: ignore[return-value]
+
+    def _sizes(self) -> dict[str, int]:
+        """Settings of made data that follow from what was asked of a split."""
+        if self.tasks is not None and not isinstance(self.tasks, int):
+            raise ConfigError(f"{self.data} makes as many tasks as wanted: give their number, not names")
+        sizes = {"tasks": self.tasks, "terminals": self.terminals}
+        if self.samples_per_task is not None:
+            fraction = TEST_FRACTION if self.test_fraction is None else self.test_fraction
+            sizes["test"] = int(self.samples_per_task * fraction + 0.5)
+            sizes["rows"] = self.samples_per_task - sizes["test"]
+        elif self.test_fraction is not None:
+            raise ConfigError(f"{self.data} needs samples-per-task where test-fraction is given")
+        return {name: size for name, size in sizes.items() if size is not None}
+
+
+def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:
+    """``5`` is a number of tasks, ``a,b,c`` are names; a single name ends with a comma if it looks like a number."""
+    if text is None:
+        return None
+    if text.strip().lstrip("-").isdigit():
+        return int(text)
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_partition(text: str) -> Partition:
+    """Partition from its name and, after a colon, its parameter."""
+    from rhfedmtl.data.partition import PARTITIONS
+
+    name, colon, value = text.partition(":")
+    if name not in PARTITIONS:
+        raise ConfigError(f"no partition {name!r}: choose from {', '.join(PARTITIONS)}")
+    parameters = dataclasses.fields(PARTITIONS[name])  # type: ignore[arg-type]
+    if not colon:
+        return PARTITIONS[name]()
+    if not parameters:
+        raise ConfigError(f"partition {name} has no parameter, got {text!r}")
+    try:
+        return PARTITIONS[name](**{parameters[0].name: float(value)})
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"partition {name} needs a number after the colon, got {value!r}") from error

@@ -1,0 +1,286 @@
+"""The two-level split: from the rows of a source to tasks × terminals, with test rows for every task.
+
+The order is always the same: choose tasks, draw rows of each task, set test rows apart, share the training rows
+out to terminals. Every draw has an address (seed, purpose, task), so the split of a task depends neither on which
+other tasks were chosen nor on the order of work.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation, Source
+from rhfedmtl.data.partition import Column, Iid, IntArray, Partition, TaskRows, apportion
+from rhfedmtl.errors import ConfigError, DataError
+
+CHOOSE_TASKS, DRAW_ROWS, HOLD_OUT, TO_TERMINALS = range(4)
+DEFAULT_TERMINALS = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    """What to take from a source and how to divide it. The defaults take everything.
+
+    Parameters
+    ----------
+    tasks
+        How many tasks to draw, or the names of those wanted; without it, all.
+    terminals
+        Terminals under every task (5 where nothing says otherwise).
+    partition
+        How training rows fall to terminals. Without it: by the terminal column where the data has one and
+        ``terminals`` is not given, otherwise at random.
+    samples_per_task
+        Rows drawn for a task, training and test together, in the task's own class shares; without it, all.
+    test_fraction
+        Share of the drawn rows that is set apart for the test, stratified by class.
+    test_rest
+        Test on all rows of the task that are not training rows. The training rows are the same as without it.
+    grouped
+        Rows of one group (overlapping windows) never stand on both sides of the test; sizes then hold only as
+        closely as whole groups allow.
+    positive
+        Ask one question of a problem with classes: this class against the rest.
+    balanced
+        Equal numbers of each class (half positives, half rest); the default where ``positive`` is given.
+    """
+
+    tasks: int | tuple[str, ...] | None = None
+    terminals: int | None = None
+    partition: Partition | None = None
+    samples_per_task: int | None = None
+    test_fraction: float = 0.25
+    test_rest: bool = False
+    grouped: bool = False
+    positive: str | None = None
+    balanced: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_fraction < 1:
+            raise ConfigError(f"test_fraction must lie in [0, 1), got {self.test_fraction}")
+        for name in ("terminals", "samples_per_task"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if isinstance(self.partition, Column) and self.terminals is not None:
+            raise ConfigError("partition 'column' takes the terminals from the data: leave out the number of terminals")
+        if isinstance(self.tasks, str):
+            raise ConfigError(f"tasks must be a number or a tuple of names, got the text {self.tasks!r}")
+
+
+class _Held(NamedTuple):
+    """Rows of one task: training rows and their terminals, and test rows."""
+
+    train: IntArray
+    terminal: IntArray
+    test: IntArray
+
+
+def federate(source: Source, split: Split | None = None, seed: int = 0) -> Federation:
+    """Split ``source`` into a federation; the same source, split and seed give the same one to the bit."""
+    split = split or Split()
+    if seed < 0:
+        raise ConfigError(f"a seed must not be negative, got {seed}")
+    if split.grouped and source.group is None:
+        raise ConfigError(f"{source.origin.name} says nothing about groups: split it without grouped, or name a column")
+    if split.positive is not None:
+        source = one_against_rest(source, split.positive)
+    split = replace(split, partition=_partition(source, split))
+    chosen = choose_tasks(source.task_names, split.tasks, seed)
+    order = np.argsort(source.task, kind="stable")
+    starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
+    held = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
+    return _gather(source, chosen, held, named=isinstance(split.partition, Column))
+
+
+def _partition(source: Source, split: Split) -> Partition:
+    by_column = split.terminals is None and source.terminal is not None
+    return split.partition or (Column() if by_column else Iid())
+
+
+def one_against_rest(source: Source, positive: str) -> Source:
+    """Return the same rows with two classes: ``rest`` and ``positive``."""
+    if positive not in source.class_names:
+        raise ConfigError(f"no class {positive!r} in {source.origin.name}: {_choices(positive, source.class_names)}")
+    code = source.class_names.index(positive)
+    return replace(source, y=(source.y == code).astype(np.int16), class_names=("rest", positive))
+
+
+def choose_tasks(names: tuple[str, ...], wanted: int | tuple[str, ...] | None, seed: int) -> list[int]:
+    """Codes of the wanted tasks: all, so many drawn with the seed (in the order of the data), or those named."""
+    if wanted is None:
+        return list(range(len(names)))
+    if isinstance(wanted, int):
+        if not 1 <= wanted <= len(names):
+            raise ConfigError(f"asked for {wanted} tasks, but there are {len(names)}")
+        drawn = np.random.default_rng([seed, CHOOSE_TASKS]).choice(len(names), size=wanted, replace=False)
+        return sorted(int(task) for task in drawn)
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(f"no task {name!r}: {_choices(name, names)}")
+    if len(set(wanted)) < len(wanted) or not wanted:
+        raise ConfigError(f"tasks must be named once each, got {', '.join(wanted) or 'none'}")
+    return [names.index(name) for name in wanted]
+
+
+def _choices(word: str, names: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5) or names[:6]
+    more = f" … ({len(names)} in all)" if len(names) > len(close) else ""
+    return f"choose from {', '.join(close)}{more}" if names else "it has no classes"
+
+
+def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: int) -> _Held:
+    name = source.task_names[task]
+    if not len(rows):
+        raise DataError(f"task {name!r} has no rows")
+    strata = _strata(source.y[rows], len(source.class_names))
+    drawn = _draw(strata, source, split, name, np.random.default_rng([seed, DRAW_ROWS, task]))
+    group = None if source.group is None or not split.grouped else source.group[rows]
+    in_test = _hold_out(strata[drawn], None if group is None else group[drawn], split, [seed, HOLD_OUT, task])
+    train, test = drawn[~in_test], drawn[in_test]
+    if not len(train):
+        raise DataError(f"task {name!r} has no training rows left: lower test_fraction or take more samples")
+    if split.test_rest:
+        test = _rest(len(rows), train, group)
+    if source.class_names:
+        _check_classes(source, rows[train], name)
+    terminal = _to_terminals(source, rows[train], strata[train], split, name, [seed, TO_TERMINALS, task])
+    return _Held(rows[train], terminal, rows[test])
+
+
+def _strata(y: npt.NDArray[Any], n_classes: int) -> IntArray:
+    """Classes, or tenths of the labels of a regression."""
+    if n_classes:
+        return y.astype(np.int64)
+    ranks = np.argsort(np.argsort(y, kind="stable"), kind="stable")
+    return ranks * 10 // max(1, len(y))
+
+
+def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.random.Generator) -> IntArray:
+    """Positions of the drawn rows, rising."""
+    balanced = split.balanced if split.balanced is not None else split.positive is not None
+    if balanced and not source.class_names:
+        raise ConfigError("balanced needs classes, and this is a regression")
+    if not balanced and split.samples_per_task is None:
+        return np.arange(len(strata))
+    if split.samples_per_task is not None and split.samples_per_task > len(strata):
+        raise DataError(
+            f"task {name!r} has {len(strata)} rows, {split.samples_per_task} were asked for: "
+            "lower samples_per_task, or leave the task out"
+        )
+    if not balanced:
+        counts = np.bincount(strata)
+        return _take(strata, apportion(split.samples_per_task or len(strata), counts), rng)
+    return _take(strata, _equal_shares(strata, source.class_names, split.samples_per_task, name), rng)
+
+
+def _equal_shares(strata: IntArray, class_names: tuple[str, ...], total: int | None, name: str) -> IntArray:
+    """So many rows of each class; of an odd number of rows the first classes (the rest) get one more."""
+    counts = np.bincount(strata, minlength=len(class_names))
+    if total is None:
+        total = len(counts) * int(counts.min())
+    shares = total // len(counts) + (np.arange(len(counts)) < total % len(counts))
+    for label in np.flatnonzero((shares > counts) | (shares == 0)):
+        raise DataError(
+            f"task {name!r} has {counts[label]} rows of class {class_names[label]!r}, a balanced draw of "
+            f"{total} needs {max(1, shares[label])}: lower samples_per_task, leave the task out, or do not balance"
+        )
+    return shares
+
+
+def _take(strata: IntArray, quota: IntArray, rng: np.random.Generator) -> IntArray:
+    """``quota[s]`` random rows of every stratum ``s``, in rising order."""
+    chosen = [rng.permutation(np.flatnonzero(strata == s))[:count] for s, count in enumerate(quota) if count]
+    return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
+
+
+def _hold_out(
+    strata: IntArray, group: npt.NDArray[Any] | None, split: Split, address: list[int]
+) -> npt.NDArray[np.bool_]:
+    """Which of the drawn rows are test rows."""
+    rng = np.random.default_rng(address)
+    in_test = np.zeros(len(strata), dtype=np.bool_)
+    target = apportion(int(np.floor(len(strata) * split.test_fraction + 0.5)), np.bincount(strata))
+    if group is None:
+        in_test[_take(strata, target, rng)] = True
+        return in_test
+    return _hold_out_groups(strata, group, target, rng)
+
+
+def _hold_out_groups(
+    strata: IntArray, group: npt.NDArray[Any], target: IntArray, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Whole groups, in random order, each taken if it brings the class counts closer to ``target``."""
+    names, member = np.unique(group, return_inverse=True)
+    counts = np.zeros((len(names), len(target)), dtype=np.int64)
+    np.add.at(counts, (member, strata), 1)
+    missing = target.copy()
+    taken = np.zeros(len(names), dtype=np.bool_)
+    for candidate in rng.permutation(len(names)):
+        after = missing - counts[candidate]
+        if after @ after < missing @ missing:
+            missing, taken[candidate] = after, True
+    return taken[member]
+
+
+def _rest(n_rows: int, train: IntArray, group: npt.NDArray[Any] | None) -> IntArray:
+    """All rows outside of the training rows and, where groups count, of their groups."""
+    free = np.ones(n_rows, dtype=np.bool_)
+    free[train] = False
+    if group is not None:
+        free &= ~np.isin(group, group[train])
+    return np.flatnonzero(free)
+
+
+def _check_classes(source: Source, train: IntArray, name: str) -> None:
+    present = np.unique(source.y[train])
+    if len(present) < 2:
+        raise DataError(
+            f"all {len(train)} training rows of task {name!r} have the class "
+            f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance"
+        )
+
+
+def _to_terminals(
+    source: Source, train: IntArray, strata: IntArray, split: Split, name: str, address: list[int]
+) -> IntArray:
+    """Terminal, from 0, of every training row of one task."""
+    partition = split.partition or Iid()
+    rows = TaskRows(name, strata, None if source.terminal is None else source.terminal[train])
+    return partition.assign(rows, split.terminals or DEFAULT_TERMINALS, np.random.default_rng(address))
+
+
+def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -> Federation:
+    """Copy the rows into place: terminal by terminal, each in the order of recording."""
+    orders = [np.lexsort((part.train, part.terminal)) for part in held]
+    train = np.concatenate([part.train[order] for part, order in zip(held, orders, strict=True)])
+    test = np.concatenate([part.test for part in held])
+    sizes = [np.bincount(part.terminal) for part in held]
+    label = np.int16 if source.class_names else np.float64
+    terminal_offsets = _offsets(np.concatenate(sizes))
+    names: tuple[str, ...] = ()
+    if named and source.terminal is not None and source.terminal_names:
+        names = tuple(source.terminal_names[code] for code in source.terminal[train[terminal_offsets[:-1]]])
+    return Federation(
+        X=source.X[train],
+        y=source.y[train].astype(label),
+        terminal_offsets=terminal_offsets,
+        task_offsets=_offsets([len(size) for size in sizes]),
+        test_X=source.X[test],
+        test_y=source.y[test].astype(label),
+        test_offsets=_offsets([len(part.test) for part in held]),
+        task_names=tuple(source.task_names[b] for b in chosen),
+        class_names=source.class_names,
+        feature_names=source.feature_names,
+        origin=source.origin,
+        terminal_names=names,
+    )
+
+
+def _offsets(sizes: npt.ArrayLike) -> IntArray:
+    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)

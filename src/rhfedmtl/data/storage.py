@@ -1,0 +1,96 @@
+"""A federation on disk: one folder with plain ``.npy`` files and a JSON file, read back memory-mapped.
+
+``federation.json`` is written last and moved into place, so a folder that was never finished is never taken for data.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.errors import DataError
+
+ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
+NAMES = ("task_names", "class_names", "feature_names", "terminal_names")
+INDEX = "federation.json"
+FORMAT = 1
+
+
+def allocate(folder: Path | None, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Array to be filled: in memory, or as ``folder/name.npy`` on disk where a folder is given."""
+    if folder is None or 0 in shape:
+        return np.empty(shape, dtype=dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INDEX).unlink(missing_ok=True)
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+
+def save(federation: Federation, folder: Path) -> None:
+    """Write ``federation`` into ``folder``; arrays that already live there as memory maps stay as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INDEX).unlink(missing_ok=True)
+    stored = [name for name in ARRAYS if getattr(federation, name) is not None]
+    for name in stored:
+        _save_array(getattr(federation, name), folder / f"{name}.npy")
+    index = {
+        "format": FORMAT,
+        "arrays": {name: list(getattr(federation, name).shape) for name in stored},
+        "origin": asdict(federation.origin),
+        **{name: getattr(federation, name) for name in NAMES},
+    }
+    draft = folder / f"{INDEX}.part"
+    draft.write_text(json.dumps(index, indent=1), encoding="utf-8")
+    draft.replace(folder / INDEX)
+
+
+def load(folder: Path | None) -> Federation:
+    """Federation from ``folder``, memory-mapped: data larger than the memory can be used."""
+    if folder is None:
+        raise DataError("a saved federation needs --path FOLDER")
+    index = _read_index(folder)
+    arrays: dict[str, Any] = {}
+    for name, shape in index["arrays"].items():
+        file = folder / f"{name}.npy"
+        try:
+            arrays[name] = np.load(file, mmap_mode=None if 0 in shape else "r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} cannot be read ({error}): write the federation again") from error
+        if list(arrays[name].shape) != shape:
+            raise DataError(f"{file} has shape {arrays[name].shape}, {INDEX} says {tuple(shape)}: write it again")
+    names = {name: tuple(index[name]) for name in NAMES}
+    return Federation(**arrays, **names, origin=Origin(**index["origin"]))
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} holds no {INDEX}: it is not a saved federation, or was never finished; "
+            "write one with `rhfedmtl data split … --out FOLDER`"
+        ) from error
+    except (OSError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder / INDEX} cannot be read ({error}): write the federation again") from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT or not set(index["arrays"]) <= set(ARRAYS):
+        raise DataError(f"{folder / INDEX} is not of format {FORMAT}: write the federation again with this version")
+    return index
+
+
+def _save_array(array: npt.NDArray[Any], file: Path) -> None:
+    """Through a second file, unless the array is the memory map of ``file`` itself."""
+    base: Any = array
+    while base is not None and not isinstance(base, np.memmap):
+        base = getattr(base, "base", None)
+    if base is not None and base.filename is not None and Path(base.filename) == file.resolve():
+        base.flush()
+        return
+    draft = file.with_suffix(".npy.part")
+    with draft.open("wb") as stream:
+        np.save(stream, array, allow_pickle=False)
+    draft.replace(file)

@@ -1,0 +1,175 @@
+"""Everything in one process: all terminals of a round in one call of compiled code."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Moments, Scaler, station_moments
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.maths import sdca
+from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+
+
+class InProcess:
+    """All stations and terminals as arrays.
+
+    Does what `BaseStation` and `Terminal` do, to the bit, without making their messages: a conformance test holds
+    the two together. Verdicts are applied when a terminal is next spoken to, as there.
+    """
+
+    def __init__(
+        self, federation: Federation, method: DualMethod, *, seed: int = 0, threads: int | None = None
+    ) -> None:
+        method.check(federation)
+        self.method = method
+        self.seed = seed
+        self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        self._task_offsets = federation.task_offsets
+        self._n_stations = federation.n_tasks
+        self._rows = sdca.make_rows(
+            federation.X,
+            federation.targets(),
+            np.asarray(federation.terminal_offsets, dtype=np.int64),
+            weight=None if federation.sample_weight is None else np.asarray(federation.sample_weight, dtype=np.float64),
+            intercept=method.intercept,
+        )
+        self._duals = sdca.make_duals(self._rows)
+        self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
+        self._U = np.zeros((self._n_stations, *self.shape))
+        self._center, self._lam = np.zeros_like(self._U), np.ones(self._n_stations)
+        self._last_round = 0
+        self._set_stations(federation.terminal_task.astype(np.int64))
+
+    @property
+    def station(self) -> IntArray:
+        """Station of every terminal."""
+        return self._station
+
+    @property
+    def sizes(self) -> IntArray:
+        """Samples of every terminal."""
+        return np.diff(self._rows.offsets)
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round."""
+        return Sizes.of(self.shape, sdca.CURVE, self.method.course_length)
+
+    @property
+    def V(self) -> Float64Array:
+        """v_b = U_b/n_b."""
+        return self._U / np.maximum(self._n, 1)[:, None, None]
+
+    @property
+    def alpha(self) -> Float64Array:
+        """Dual variables of all rows, with everything settled."""
+        sdca.settle(self._rows, self._layout, self._duals)
+        return self._duals.alpha
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Take the anchors of the stations named."""
+        for anchor in anchors:
+            self._center[anchor.task] = anchor.center
+            self._lam[anchor.task] = anchor.lam
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration, in one call."""
+        merge = self.method.merge
+        steps = np.where(self._station >= 0, local_steps, 0)
+        if arrives is not None:
+            steps = np.where(arrives, steps, 0)
+        models = self._center + self.V / self._lam[:, None, None]
+        scale = self._lam * self._n
+        sigma = np.array([merge.sigma(int(count)) for count in self._members])
+        orders = sdca.Orders(
+            models.astype(self._rows.X.dtype),
+            scale / sigma,
+            steps,
+            np.uint64(self.seed),
+            np.uint64(number),
+            self.method.uniform,
+        )
+        answers = sdca.run_round(
+            self.method.loss,
+            self._rows,
+            self._layout,
+            self._duals,
+            orders,
+            course_length=self.method.course_length,
+            threads=self.threads,
+        )
+        worked = steps > 0
+        counts = np.bincount(self._station[worked], minlength=self._n_stations)
+        factor = np.zeros(self._n_stations)
+        for b in np.flatnonzero(counts):
+            arrived = Arrived(int(counts[b]), answers.delta[b], models[b], float(scale[b]), answers.lines[b])
+            factor[b] = merge.factor(arrived)
+        self._U = self._U + factor[:, None, None] * answers.delta
+        self._duals.settle[worked] = factor[self._station[worked]]
+        self._last_round = number
+        return Outcome(counts, factor, answers.gains)
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """v_b of every station."""
+        return [
+            Report(cloud_round, b, self._last_round, v, int(n))
+            for b, (v, n) in enumerate(zip(self.V, self._n, strict=True))
+        ]
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Sums of every station under each of the models."""
+        losses, duals = sdca.run_sums(
+            self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads
+        )
+        return [
+            StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]))
+            for b in range(self._n_stations)
+        ]
+
+    def moments(self) -> list[Moments]:
+        """Moments of the training rows of every station."""
+        return station_moments(self._rows.X, self._rows.offsets, self._task_offsets)
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Scale all rows; rows that need no scaling stay where they lie."""
+        starts = self._rows.offsets[self._task_offsets]
+        first = scalers[0]
+        if all(scaler is first for scaler in scalers):
+            X = first.transform(self._rows.X)
+        else:
+            X = np.empty_like(self._rows.X)
+            for scaler, (start, stop) in zip(scalers, pairwise(starts.tolist()), strict=True):
+                scaler.transform(self._rows.X[start:stop], out=X[start:stop])
+        old = self._rows
+        self._rows = sdca.make_rows(
+            X, old.y, old.offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept
+        )
+
+    def move(self, terminal: int, station: int) -> None:
+        """Move a terminal with its duals: its share u_t leaves one sum and enters the other."""
+        share = sdca.run_shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[terminal]
+        if self._station[terminal] >= 0:
+            self._U[self._station[terminal]] -= share
+        if station >= 0:
+            self._U[station] += share
+        stations = self._station.copy()
+        stations[terminal] = station
+        self._set_stations(stations)
+
+    def _layout_of(self, terminal: int) -> sdca.Layout:
+        only = np.full(len(self._station), -1)
+        only[terminal] = 0
+        return sdca.make_layout(only, 1, self._rows.ids)
+
+    def _set_stations(self, station: IntArray) -> None:
+        self._station = station
+        self._layout = sdca.make_layout(station, self._n_stations, self._rows.ids)
+        here = station >= 0
+        self._n = np.bincount(station[here], weights=self.sizes[here], minlength=self._n_stations)
+        self._members = np.bincount(station[here], minlength=self._n_stations)

@@ -1,0 +1,118 @@
+"""The roles, message by message, in one process: the plain path that shows what every engine must reproduce."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Moments, Scaler, total
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.maths import sdca
+from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
+from rhfedmtl.roles.station import BaseStation, Merged
+from rhfedmtl.roles.terminal import Terminal
+
+
+class Linked:
+    """Stations and terminals as role objects, joined by direct calls."""
+
+    def __init__(self, federation: Federation, method: DualMethod, *, seed: int = 0) -> None:
+        method.check(federation)
+        self.method = method
+        y = federation.targets()
+        weight = federation.sample_weight
+        self.shape = y.shape[1], federation.n_features + method.intercept
+        self.stations = [BaseStation(b, self.shape, method) for b in range(federation.n_tasks)]
+        self.terminals = []
+        for t, (start, stop) in enumerate(pairwise(federation.terminal_offsets.tolist())):
+            own_weight = None if weight is None else np.asarray(weight[start:stop], dtype=np.float64)
+            X, own_y = federation.X[start:stop], y[start:stop]
+            self.terminals.append(Terminal(t, X, own_y, method, seed=seed, weight=own_weight))
+        self._station = federation.terminal_task.astype(np.int64)
+        for terminal, b in zip(self.terminals, self._station, strict=True):
+            self.stations[b].admit(terminal.join())
+
+    @property
+    def station(self) -> IntArray:
+        """Station of every terminal."""
+        return self._station
+
+    @property
+    def sizes(self) -> IntArray:
+        """Samples of every terminal."""
+        return np.array([terminal.n_samples for terminal in self.terminals])
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round."""
+        return Sizes.of(self.shape, sdca.CURVE, self.method.course_length)
+
+    @property
+    def V(self) -> Float64Array:
+        """v_b = U_b/n_b."""
+        return np.array([station.v for station in self.stations])
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Hand each station its anchor."""
+        for anchor in anchors:
+            self.stations[anchor.task].receive_anchor(anchor)
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration: orders down, updates up, merge."""
+        merged = [self._station_round(station, number, local_steps, arrives) for station in self.stations]
+        return Outcome(
+            np.array([len(m.answered) for m in merged]),
+            np.array([m.factor for m in merged]),
+            np.array([m.gains for m in merged]),
+        )
+
+    def _station_round(
+        self, station: BaseStation, number: int, local_steps: IntArray, arrives: BoolArray | None
+    ) -> Merged:
+        steps = {t: int(local_steps[t]) for t in station.members if local_steps[t] > 0}
+        for order in station.open_round(number, steps):
+            update = self.terminals[order.terminal].work(order)
+            if update is not None and (arrives is None or arrives[order.terminal]):
+                station.receive(update)
+        return station.close_round()
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """v_b of every station."""
+        return [station.report(cloud_round) for station in self.stations]
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Probe every terminal, and add up at the stations."""
+        return [self._station_sums(station, models[:, station.task]) for station in self.stations]
+
+    def _station_sums(self, station: BaseStation, models: Float64Array) -> StationSums | None:
+        answers = [self.terminals[probe.terminal].probe(probe) for probe in station.probes(models)]
+        return station.add_sums([sums for sums in answers if sums is not None])
+
+    def moments(self) -> list[Moments]:
+        """Collect moments from every terminal, and add up at the stations."""
+        return [total([self._moments(self.terminals[t]) for t in sorted(station.members)]) for station in self.stations]
+
+    @staticmethod
+    def _moments(terminal: Terminal) -> Moments:
+        report = terminal.moments()
+        return Moments(report.count, report.mean, report.spread)
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Tell every terminal how to scale its rows."""
+        for station, scaler in zip(self.stations, scalers, strict=True):
+            for t in station.members:
+                self.terminals[t].scale(Scaling.of(scaler))
+
+    def move(self, terminal: int, station: int) -> None:
+        """Release, leave, goodbye, join."""
+        mover, old = self.terminals[terminal], self._station[terminal]
+        if old >= 0:
+            leave = mover.leave(self.stations[old].release(terminal))
+            if leave is not None:
+                mover.goodbye(self.stations[old].remove(leave))
+        if station >= 0:
+            self.stations[station].admit(mover.join())
+        self._station[terminal] = station

@@ -1,0 +1,62 @@
+"""What an engine offers: base stations and their terminals, driven one BS iteration at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Outcome(NamedTuple):
+    """What came of one BS iteration: answers, factor and summed gain curve of every station."""
+
+    answers: IntArray
+    factor: Float64Array
+    gains: Float64Array
+
+
+class Network(Protocol):
+    """Base stations with their terminals, wherever they run."""
+
+    shape: tuple[int, int]
+
+    @property
+    def station(self) -> IntArray:
+        """Station of every terminal."""
+
+    @property
+    def sizes(self) -> IntArray:
+        """Samples of every terminal."""
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round."""
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Carry anchors from the cloud to the stations."""
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration: terminals with steps > 0 work, the updates of those that arrive are merged."""
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """Carry the stations' reports to the cloud."""
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Sums of every station under each of the models (m, task, column, feature), for the certificate."""
+
+    def moments(self) -> list[Moments]:
+        """Round zero: moments of the training rows of every station."""
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Round zero: let every terminal scale its rows as its station says."""
+
+    def move(self, terminal: int, station: int) -> None:
+        """Move a terminal, with its duals, under another station (−1: out of the network; its duals stay its own)."""

@@ -1,0 +1,62 @@
+"""How well scores predict labels. Small and direct: a run evaluates after every round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+Scores = npt.NDArray[np.float64]
+Labels = npt.NDArray[Any]
+
+
+def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
+    """Class codes from scores (rows × columns): a score of 0 is the negative class. Numbers stay as they are."""
+    if n_classes == 0:
+        return scores[:, 0]
+    if n_classes == 2:
+        return np.where(scores[:, 0] > 0.0, 1, 0)
+    return np.argmax(scores, axis=1)
+
+
+def accuracy(labels: Labels, predicted: Labels) -> float:
+    """Share of rows predicted right."""
+    return float(np.mean(labels == predicted))
+
+
+def balanced_accuracy(labels: Labels, predicted: Labels) -> float:
+    """Mean over the classes that occur of the share predicted right."""
+    classes, codes = np.unique(labels, return_inverse=True)
+    right = np.bincount(codes, weights=labels == predicted, minlength=len(classes))
+    return float(np.mean(right / np.bincount(codes)))
+
+
+def auc(labels: Labels, scores: npt.NDArray[np.float64]) -> float:
+    """Probability that a positive row scores above a negative one, ties by half; NaN with one class only."""
+    positive = labels == 1
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    if n_positive == 0 or n_negative == 0:
+        return float("nan")
+    ranks = rankdata(scores)
+    return float((ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+
+
+def rmse(labels: Labels, predicted: Labels) -> float:
+    """Root mean squared error."""
+    return float(np.sqrt(np.mean(np.square(labels - predicted))))
+
+
+def measure(labels: Labels, scores: Scores, n_classes: int) -> dict[str, float]:
+    """All metrics that fit the kind of labels."""
+    predicted = predict(scores, n_classes)
+    if n_classes == 0:
+        return {"rmse": rmse(labels, predicted)}
+    measured = {
+        "accuracy": accuracy(labels, predicted),
+        "balanced_accuracy": balanced_accuracy(labels, predicted),
+    }
+    if n_classes == 2:
+        measured["auc"] = auc(labels, scores[:, 0])
+    return measured

@@ -1,0 +1,188 @@
+"""What theory promises before anything was measured (MATHS.md, section 7).
+
+Valid for γ > 0 ((1/γ)-smooth losses), averaging, a fixed anchor, sampling with replacement, and in expectation. λ is
+λ1 + λ2, n = n_b the samples of a station, ñ those of its largest terminal, R = max ‖x‖ (1 after unit scaling), N_b the
+terminals of a station. Arguments may be arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse.linalg
+
+from rhfedmtl.errors import ConfigError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.floating[Any]]
+Case = Literal["starved", "enough", "surplus"]
+
+_DENSE_ROWS = 1200
+"""Up to this many samples the eigenvalue comes from the matrix itself, beyond it from products with it."""
+
+
+class Choice(NamedTuple):
+    """H that the paper's procedure ends with, and which of its three cases the budget is."""
+
+    H: IntArray
+    case: Case
+
+
+def Theta(  # noqa: N802
+    H: npt.ArrayLike, n: npt.ArrayLike, n_largest: npt.ArrayLike, lam: float, gamma: float, R: float = 1.0
+) -> FloatArray:
+    """Θ(H) = (1 − (λnγ / (R² + λnγ)) / ñ)^H: what H steps leave of a terminal's suboptimality."""
+    _check_smooth(lam, gamma)
+    s = lam * np.asarray(n, dtype=np.float64) * gamma
+    base = 1.0 - s / (R * R + s) / np.asarray(n_largest, dtype=np.float64)
+    return np.asarray(base ** np.asarray(H, dtype=np.float64))
+
+
+def sigma_exact(X: Rows, offsets: npt.ArrayLike) -> float:
+    """σ_min = largest eigenvalue of blockdiag_t(X_t X_tᵀ) − X Xᵀ.
+
+    ``X`` holds the rows of one station, those of terminal t in ``X[offsets[t]:offsets[t + 1]]``. Needs all rows in one
+    place, so it is for studies.
+    """
+    X, starts = np.asarray(X, dtype=np.float64), _starts(X, offsets)
+    if len(starts) < 2 or not X.any():
+        return 0.0
+    if len(X) <= _DENSE_ROWS:
+        M = -(X @ X.T)
+        for a, b in zip(starts, [*starts[1:], len(X)], strict=True):
+            M[a:b, a:b] = 0.0
+        top = scipy.linalg.eigh(M, eigvals_only=True, subset_by_index=[len(X) - 1, len(X) - 1])
+    else:
+        top = _largest_eigenvalue(X, starts)
+    return max(0.0, float(top[0]))
+
+
+def sigma_data_bound(X: Rows, offsets: npt.ArrayLike) -> float:
+    """max_t ‖X_t‖² (spectral) ≥ σ_min: one number per terminal is enough, and terminals may share it."""
+    X, starts = np.asarray(X, dtype=np.float64), _starts(X, offsets)
+    return max((spectral_norm_squared(part) for part in np.split(X, starts[1:])), default=0.0)
+
+
+def sigma_size_bound(n_largest: npt.ArrayLike, R: float = 1.0) -> FloatArray:
+    """ñ R² ≥ max_t ‖X_t‖² ≥ σ_min: without any data."""
+    return np.asarray(n_largest, dtype=np.float64) * (R * R)
+
+
+def spectral_norm_squared(X: Rows) -> float:
+    """‖X‖² = largest eigenvalue of X Xᵀ and of Xᵀ X; the smaller of the two is used."""
+    G = X @ X.T if len(X) <= X.shape[1] else X.T @ X
+    return float(np.linalg.eigvalsh(G)[-1]) if len(G) else 0.0
+
+
+def eta(n: npt.ArrayLike, sigma: npt.ArrayLike, lam: float, gamma: float) -> FloatArray:
+    """η_b = λ n_b γ / (σ + λ n_b γ): what merging keeps of the terminals' progress."""
+    _check_smooth(lam, gamma)
+    s = lam * np.asarray(n, dtype=np.float64) * gamma
+    return np.asarray(s / (np.asarray(sigma, dtype=np.float64) + s))
+
+
+def beta(theta: npt.ArrayLike, eta_b: npt.ArrayLike, n_terminals: npt.ArrayLike) -> FloatArray:
+    """β = (1 − Θ) min_b η_b / max_b N_b: the share of the dual gap that one BS iteration closes at least.
+
+    ``theta`` is Θ = max_b Θ_b, a number or a curve over H.
+    """
+    return np.asarray((1.0 - np.asarray(theta, dtype=np.float64)) * np.min(eta_b) / np.max(n_terminals))
+
+
+def log_target(n: npt.ArrayLike, epsilon: float) -> float:
+    """L = log(mean_b n_b / ε_D)."""
+    if not epsilon > 0:
+        raise ConfigError(f"epsilon={epsilon}: the target gap must be > 0")
+    return float(np.log(np.mean(np.asarray(n, dtype=np.float64)) / epsilon))
+
+
+def rounds_paper(beta_H: npt.ArrayLike, L: float) -> FloatArray:
+    """K = (1 − β) L: the paper's bound; necessary, not sufficient."""
+    return np.asarray((1.0 - np.asarray(beta_H, dtype=np.float64)) * L)
+
+
+def rounds_sound(beta_H: npt.ArrayLike, L: float) -> FloatArray:
+    """K = L / −log(1 − β): guaranteed; infinite for β = 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(L / -np.log1p(-np.asarray(beta_H, dtype=np.float64)))
+
+
+def rounds_authors(H: npt.ArrayLike, n_largest: float, L: float) -> FloatArray:
+    """K = ⌊L (1 − 1/ñ)^H⌋: the curve that the paper's cost figure draws."""
+    return np.floor(L * (1.0 - 1.0 / n_largest) ** np.asarray(H, dtype=np.float64))
+
+
+def predicted_cost(K: npt.ArrayLike, round_cost: npt.ArrayLike, M: int = 1) -> FloatArray:
+    """f(H) = M · K(H) · Σ_b (C_BS + Σ_t H C_dev), given K(H) and the cost of one BS iteration of all stations."""
+    return np.asarray(M * np.asarray(K, dtype=np.float64) * np.asarray(round_cost, dtype=np.float64))
+
+
+def budget_share(f: npt.ArrayLike, budget: npt.ArrayLike) -> FloatArray:
+    """max_j f_j(H) / C_bud,j: cost of several types (rows of f) as one curve against a budget of 1."""
+    limits = np.asarray(budget, dtype=np.float64)[:, None]
+    costs = np.asarray(f, dtype=np.float64)
+    free = np.where(costs > 0, np.inf, 0.0)
+    return np.asarray(np.divide(costs, limits, out=free, where=limits > 0).max(axis=0))
+
+
+def feasible_steps(f: npt.ArrayLike, budget: float) -> IntArray:
+    """{H : f(H) ≤ budget}, with f given at H = 1, 2, …: the range of the paper's second theorem."""
+    return np.flatnonzero(np.asarray(f) <= budget) + 1
+
+
+def paper_choice(f: npt.ArrayLike, budget: float, S: npt.ArrayLike) -> Choice:
+    """H = min {h ≤ S : f(h) ≤ budget < f(h + 1)}, else argmin_{h ≤ S} f(h): the paper's procedure.
+
+    ``f`` is given at h = 1 … max S + 1; ``S`` holds the samples of each terminal (at least 1). Of equally cheap h the
+    largest wins, as the scan runs downwards. Cases, over h = 1 … max S: no h is affordable (starved), some are
+    (enough), all are up to max S + 1 (surplus).
+    """
+    costs, sizes = np.asarray(f, dtype=np.float64), np.asarray(S, dtype=np.int64)
+    most = int(sizes.max())
+    if len(costs) != most + 1 or sizes.min() < 1:
+        raise ConfigError(
+            f"f needs {most + 1} values (h = 1 to max S + 1) and S >= 1, got {len(costs)} and {sizes.min()}"
+        )
+    crossings = np.flatnonzero((costs[:-1] <= budget) & (costs[1:] > budget)) + 1
+    lowest = np.minimum.accumulate(costs[:-1])
+    cheapest = np.maximum.accumulate(np.where(costs[:-1] <= lowest, np.arange(1, most + 1), 0))
+    H = cheapest[sizes - 1]
+    if len(crossings):
+        H = np.where(sizes >= crossings[0], crossings[0], H)
+    affordable = costs <= budget
+    case: Case = "starved" if not affordable[:-1].any() else "surplus" if affordable.all() else "enough"
+    return Choice(H, case)
+
+
+def _starts(X: Rows, offsets: npt.ArrayLike) -> list[int]:
+    """First row of every terminal that has rows."""
+    cuts = np.asarray(offsets, dtype=np.int64)
+    if cuts.ndim != 1 or len(cuts) < 1 or cuts[0] != 0 or cuts[-1] != len(X) or np.any(np.diff(cuts) < 0):
+        raise ConfigError(f"offsets must go from 0 to {len(X)} rows and never fall, got {cuts[:8]}")
+    return [int(a) for a in cuts[:-1][np.diff(cuts) > 0]]
+
+
+def _largest_eigenvalue(X: FloatArray, starts: list[int]) -> FloatArray:
+    """Return the eigenvalue by products (M v)_t = X_t (X_tᵀ v_t − Xᵀ v), without the n × n matrix."""
+    parts = np.split(X, starts[1:])
+
+    def times(v: FloatArray) -> FloatArray:
+        u = [part.T @ piece for part, piece in zip(parts, np.split(v.ravel(), starts[1:]), strict=True)]
+        whole = np.sum(u, axis=0)
+        return np.concatenate([part @ (own - whole) for part, own in zip(parts, u, strict=True)])
+
+    M = scipy.sparse.linalg.LinearOperator((len(X), len(X)), matvec=times, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(len(X))
+    top: FloatArray = scipy.sparse.linalg.eigsh(M, k=1, which="LA", v0=start, return_eigenvectors=False)
+    return top
+
+
+def _check_smooth(lam: float, gamma: float) -> None:
+    if not (lam > 0 and gamma > 0):
+        raise ConfigError(
+            f"lambda={lam}, gamma={gamma}: the theory needs both > 0 (a smooth loss, not the plain hinge)"
+        )

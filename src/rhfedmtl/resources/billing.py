@@ -1,0 +1,494 @@
+"""From what happened to what it costs: events, their charges and totals, and what a budget still affords.
+
+An event (`RoundEvent`, `CloudEvent`) fully determines its charges. Charges are columnar: the terminals of a whole
+round are one array, or one number where all pay the same. Of an ``elapsed`` type only the critical path is charged,
+so that the charges of a round add up to its elapsed time and say who determined it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.resources.costs import SLACK, Cost, Prices, fits
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Amount = float | FloatArray
+
+TERMINAL, TERMINAL_LINK, STATION, STATION_LINK, CLOUD = TIERS = (
+    "terminal",
+    "terminal-link",
+    "station",
+    "station-link",
+    "cloud",
+)
+MOST_STEPS = 2**31 - 1
+"""Cap on affordable steps where steps are free."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which station every terminal belongs to; -1 for a terminal id that is not (or no longer) a member.
+
+    Terminal ids are global and survive a move: a move makes a new layout with the same ids.
+    """
+
+    terminal_task: IntArray
+    n_tasks: int
+    _priced_by: list[Cost] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the stations and freeze the array."""
+        task = np.array(self.terminal_task, dtype=np.int64)
+        if task.ndim != 1 or (task.size and not (task.min() >= -1 and task.max() < self.n_tasks)):
+            raise ConfigError(f"terminal_task must hold stations 0 to {self.n_tasks - 1} or -1, got {task[:8]}")
+        task.flags.writeable = False
+        object.__setattr__(self, "terminal_task", task)
+
+    @property
+    def n_terminals(self) -> int:
+        """Number of terminal ids, members or not."""
+        return len(self.terminal_task)
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether every terminal id is a member."""
+        return bool(np.all(self.terminal_task >= 0))
+
+    def check(self, cost: Cost) -> None:
+        """Check the sizes of price arrays, once per cost."""
+        if not any(cost is seen for seen in self._priced_by):
+            cost.check(self.n_terminals, self.n_tasks)
+            self._priced_by[:] = [*self._priced_by[-3:], cost]
+
+    def same(self, other: Layout) -> bool:
+        """Whether both place the same terminals under the same stations."""
+        return self is other or (
+            self.n_tasks == other.n_tasks and np.array_equal(self.terminal_task, other.terminal_task)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RoundEvent:
+    """One BS iteration, as it happened or as it is planned.
+
+    Parameters
+    ----------
+    round
+        Number of the BS iteration, counted through the whole run.
+    layout
+        Who belongs to which station.
+    local_steps
+        Rows visited, for all or per terminal. Work that was lost on the way counts.
+    stations, terminals
+        Masks of those that take part (None: all). Terminals of a station that is away do not take part.
+    bytes_down, bytes_up
+        Bytes from station to terminal and back, for all or per terminal.
+    merges
+        Whether the station's iteration is charged; False for messages alone, as for sums of round zero.
+    deadline
+        Per ``elapsed`` type: stations wait this long for a terminal and no longer.
+    """
+
+    round: int
+    layout: Layout
+    local_steps: int | IntArray
+    stations: BoolArray | None = None
+    terminals: BoolArray | None = None
+    bytes_down: Amount = 0.0
+    bytes_up: Amount = 0.0
+    merges: bool = True
+    deadline: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Check sizes and signs."""
+        layout = self.layout
+        for name in ("local_steps", "bytes_down", "bytes_up"):
+            _check_amount(name, getattr(self, name), layout.n_terminals)
+        _check_mask("stations", self.stations, layout.n_tasks)
+        _check_mask("terminals", self.terminals, layout.n_terminals)
+
+    @cached_property
+    def terminal_ids(self) -> IntArray | None:
+        """Terminals that take part; None where all do."""
+        masks = [] if self.layout.complete else [self.layout.terminal_task >= 0]
+        if self.terminals is not None:
+            masks.append(self.terminals)
+        if self.stations is not None:
+            masks.append(self.stations[self.layout.terminal_task])
+        return _ids(masks)
+
+    @cached_property
+    def station_ids(self) -> IntArray | None:
+        """Stations that take part; None where all do."""
+        return _ids([] if self.stations is None else [self.stations])
+
+
+@dataclass(frozen=True, eq=False)
+class CloudEvent:
+    """One server iteration after BS iteration ``round``: the stations that take part, and bytes per station."""
+
+    round: int
+    layout: Layout
+    stations: BoolArray | None = None
+    bytes_down: Amount = 0.0
+    bytes_up: Amount = 0.0
+    merges: bool = True
+
+    def __post_init__(self) -> None:
+        """Check sizes and signs."""
+        for name in ("bytes_down", "bytes_up"):
+            _check_amount(name, getattr(self, name), self.layout.n_tasks)
+        _check_mask("stations", self.stations, self.layout.n_tasks)
+
+    @cached_property
+    def station_ids(self) -> IntArray | None:
+        """Stations that take part; None where all do."""
+        return _ids([] if self.stations is None else [self.stations])
+
+
+Event = RoundEvent | CloudEvent
+
+
+class Parts(NamedTuple):
+    """What each node used of one type in one event: a number for all, or one value per terminal or station."""
+
+    terminal: Amount = 0.0
+    terminal_link: Amount = 0.0
+    station: Amount = 0.0
+    station_link: Amount = 0.0
+    cloud: float = 0.0
+
+
+class Charge(NamedTuple):
+    """What the nodes of one tier pay of one type in one round.
+
+    ``nodes`` are terminal ids (terminal tiers) or stations (station tiers), None for all of the layout; ``amount``
+    is one number where all pay the same; ``total`` is their sum.
+    """
+
+    round: int
+    tier: str
+    type: str
+    layout: Layout
+    nodes: IntArray | None
+    amount: Amount
+    total: float
+
+    @classmethod
+    def make(cls, round_: int, tier: str, type_: str, layout: Layout, nodes: IntArray | None, amount: Amount) -> Charge:
+        """Bring a charge into its one compact form, so that equal charges have equal fields."""
+        everyone = {CLOUD: 1, STATION: layout.n_tasks, STATION_LINK: layout.n_tasks}.get(tier, layout.n_terminals)
+        if nodes is not None and len(nodes) == everyone:
+            nodes = None
+        if isinstance(amount, np.ndarray):
+            if amount.size and not (amount == amount[0]).all():
+                return cls(round_, tier, type_, layout, nodes, amount, exact_sum(amount))
+            amount = float(amount[0]) if amount.size else 0.0
+        return cls(round_, tier, type_, layout, nodes, amount, amount * (everyone if nodes is None else len(nodes)))
+
+    def columns(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Task, terminal and amount of every single charge; -1 where a charge has none."""
+        if self.tier == CLOUD:
+            return np.array([-1]), np.array([-1]), np.array([self.amount])
+        if self.tier in (STATION, STATION_LINK):
+            task = np.arange(self.layout.n_tasks) if self.nodes is None else self.nodes
+            terminal = np.full(len(task), -1)
+        else:
+            terminal = np.arange(self.layout.n_terminals) if self.nodes is None else self.nodes
+            task = self.layout.terminal_task[terminal]
+        return task, terminal, np.broadcast_to(np.float64(self.amount), len(task))
+
+    def same(self, other: Charge) -> bool:
+        """Whether both charge the same amounts to the same nodes."""
+        return (
+            self[:3] == other[:3]
+            and self.layout.same(other.layout)
+            and np.array_equal(self.nodes, other.nodes)  # type: ignore[arg-type]
+            and np.array_equal(self.amount, other.amount)
+        )
+
+
+def charges(cost: Cost, event: Event, measured: Mapping[str, Parts] | None = None) -> tuple[Charge, ...]:
+    """Charges of one event; types in ``measured`` take what was measured instead of what the prices say."""
+    event.layout.check(cost)
+    made: list[Charge] = []
+    for name, prices in cost.types.items():
+        parts = measured.get(name) if measured else None
+        if isinstance(event, RoundEvent):
+            made += _round_charges(event, name, prices, parts)
+        else:
+            made += _cloud_charges(event, name, prices, parts)
+    return tuple(made)
+
+
+def totals(made: Iterable[Charge]) -> dict[str, float]:
+    """Sum of the charges, per type."""
+    sums: dict[str, float] = {}
+    for charge in made:
+        sums[charge.type] = sums.get(charge.type, 0.0) + charge.total
+    return sums
+
+
+def event_totals(cost: Cost, *events: Event) -> dict[str, float]:
+    """Return what the events cost together, per type; 0 for a type that they do not touch."""
+    return dict.fromkeys(cost, 0.0) | totals(charge for event in events for charge in charges(cost, event))
+
+
+class Lines(NamedTuple):
+    """Cost of a BS iteration as a function of a uniform H: max_i (fixed_i + slope_i H)."""
+
+    fixed: FloatArray
+    slope: FloatArray
+
+    def at(self, local_steps: npt.ArrayLike) -> FloatArray:
+        """Cost at each H."""
+        h = np.asarray(local_steps, dtype=np.float64)
+        result: FloatArray = (self.fixed[:, None] + self.slope[:, None] * h.ravel()).max(axis=0).reshape(h.shape)
+        return result
+
+    def largest(self, room: float, most: int) -> int:
+        """Largest H <= most within ``room`` (0 if H = 1 is too much), up to rounding."""
+        rising = self.slope > 0
+        if np.any(self.fixed > room):
+            return 0
+        h = np.min((room - self.fixed[rising]) / self.slope[rising], initial=most)
+        return min(most, math.floor(h))
+
+
+def lines(cost: Cost, event: RoundEvent) -> dict[str, Lines]:
+    """Cost of ``event`` as a function of a uniform H, per type; ``local_steps`` and ``deadline`` play no part."""
+    event.layout.check(cost)
+    return {name: _type_lines(prices, event) for name, prices in cost.types.items()}
+
+
+def cost_curve(cost: Cost, event: RoundEvent, local_steps: npt.ArrayLike) -> dict[str, FloatArray]:
+    """Cost of ``event``, per type, at each uniform H of ``local_steps``."""
+    return {name: line.at(local_steps) for name, line in lines(cost, event).items()}
+
+
+def steps_affordable(cost: Cost, event: RoundEvent, room: Mapping[str, float], most: int = MOST_STEPS) -> int:
+    """Largest uniform H <= most with which ``event`` fits into ``room``; 0 if H = 1 does not fit."""
+
+    def affordable(h: int) -> bool:
+        return fits(event_totals(cost, replace(event, local_steps=h)), room)
+
+    each = lines(cost, event).items()
+    guess = min((line.largest(room.get(name, math.inf), most) for name, line in each), default=most)
+    low, high = (guess, most + 1) if affordable(guess) else (0, guess)
+    if high > low + 1 and not affordable(low + 1):
+        return low
+    while high > low + 1:  # only rounding or a deadline in the event bring us here
+        middle = (low + high) // 2
+        low, high = (middle, high) if affordable(middle) else (low, middle)
+    return low
+
+
+def steps_by_deadline(
+    cost: Cost, event: RoundEvent, deadline: Mapping[str, float], most: int | IntArray = MOST_STEPS
+) -> IntArray:
+    """Largest H_{b,t} <= most per terminal with station_round_b + H_{b,t} terminal_step_t + link_t <= deadline.
+
+    0 for a terminal that takes no part or cannot finish a step in time.
+    """
+    event.layout.check(cost)
+    ids = event.terminal_ids
+    steps = np.broadcast_to(np.asarray(_pick(most, ids), dtype=np.float64), _count(ids, event.layout.n_terminals))
+    for name, limit in deadline.items():
+        if cost[name].adds != "elapsed":
+            raise ConfigError(f"deadline {name}={limit:g}: '{name}' adds up as 'sum', a deadline needs 'elapsed'")
+        steps = np.minimum(steps, _steps_in_time(cost[name], event, limit))
+    full = np.zeros(event.layout.n_terminals, dtype=np.int64)
+    full[slice(None) if ids is None else ids] = steps
+    return full
+
+
+def exact_sum(values: FloatArray) -> float:
+    """Sum with one rounding, whatever the number of values: errors of vectorised additions are kept and added."""
+    errors = [0.0]
+    while len(values) > 512:
+        half = len(values) // 2
+        a, b = values[:half], values[half : 2 * half]
+        s = a + b
+        t = s - a
+        errors.append(float(np.sum((a - (s - t)) + (b - t))))
+        errors.extend(values[2 * half :].tolist())
+        values = s
+    return math.fsum(values.tolist() + errors)
+
+
+def _round_charges(event: RoundEvent, name: str, prices: Prices, measured: Parts | None) -> list[Charge]:
+    ids, layout = event.terminal_ids, event.layout
+    if measured is None:
+        work = _pick(event.local_steps, ids) * _pick(prices.terminal_step, ids)
+        link = _terminal_link(prices, event)
+        station = prices.station_round if event.merges else 0.0
+    else:
+        work, link = (_measured(part, layout.n_terminals, ids) for part in measured[:2])
+        station = _measured(measured.station, layout.n_tasks, None)
+    if prices.adds == "elapsed":
+        return _critical_path(event, name, work, link, station)
+    entries = (
+        (TERMINAL, ids, work),
+        (TERMINAL_LINK, ids, link),
+        (STATION, event.station_ids, _pick(station, event.station_ids)),
+    )
+    return _nonzero(event.round, name, layout, entries)
+
+
+def _critical_path(event: RoundEvent, name: str, work: Amount, link: Amount, station: Amount) -> list[Charge]:
+    """Charge only the slowest station with its slowest terminal; the first of equals."""
+    ids, layout = event.terminal_ids, event.layout
+    if event.deadline and name in event.deadline:
+        work = np.minimum(work, event.deadline[name])
+        link = np.minimum(link, event.deadline[name] - work)
+    n_terminals = _count(ids, layout.n_terminals)
+    stations = np.arange(layout.n_tasks) if event.station_ids is None else event.station_ids
+    entries: list[tuple[str, IntArray | None, Amount]] = []
+    base = np.broadcast_to(np.float64(station), layout.n_tasks)
+    slowest = int(stations[np.argmax(base[stations])]) if len(stations) else -1
+    if n_terminals:
+        tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
+        path = np.broadcast_to(np.asarray(work + link), n_terminals)
+        whole = path + base[tasks] if isinstance(station, np.ndarray) else path
+        i = int(np.argmax(whole))
+        if path[i] + base[tasks[i]] >= base[slowest]:
+            slowest = int(tasks[i])
+            node = np.array([i if ids is None else ids[i]])
+            entries += [(TERMINAL, node, _at(work, i)), (TERMINAL_LINK, node, _at(link, i))]
+    if slowest >= 0:
+        entries.append((STATION, np.array([slowest]), float(base[slowest])))
+    return _nonzero(event.round, name, layout, entries)
+
+
+def _cloud_charges(event: CloudEvent, name: str, prices: Prices, measured: Parts | None) -> list[Charge]:
+    ids = event.station_ids
+    if measured is None:
+        link = _pick(event.bytes_down, ids) * _pick(prices.station_byte_down, ids)
+        link = link + _pick(event.bytes_up, ids) * _pick(prices.station_byte_up, ids)
+        cloud = prices.cloud_round if event.merges else 0.0
+    else:
+        link, cloud = _measured(measured.station_link, event.layout.n_tasks, ids), measured.cloud
+    nodes: IntArray | None = ids
+    if prices.adds == "elapsed" and _count(ids, event.layout.n_tasks):
+        i = int(np.argmax(np.broadcast_to(link, _count(ids, event.layout.n_tasks))))
+        nodes, link = np.array([i if ids is None else ids[i]]), _at(link, i)
+    return _nonzero(event.round, name, event.layout, ((STATION_LINK, nodes, link), (CLOUD, None, cloud)))
+
+
+def _nonzero(
+    round_: int, name: str, layout: Layout, entries: Iterable[tuple[str, IntArray | None, Amount]]
+) -> list[Charge]:
+    """Charges of the entries in which something was paid."""
+    made = []
+    for tier, nodes, amount in entries:
+        if isinstance(amount, np.ndarray) or amount:
+            charge = Charge.make(round_, tier, name, layout, nodes, amount)
+            if charge.total:
+                made.append(charge)
+    return made
+
+
+def _terminal_link(prices: Prices, event: RoundEvent) -> Amount:
+    """Cost of the bytes of each terminal that takes part."""
+    ids = event.terminal_ids
+    down: Amount = _pick(event.bytes_down, ids) * _pick(prices.terminal_byte_down, ids)
+    up: Amount = _pick(event.bytes_up, ids) * _pick(prices.terminal_byte_up, ids)
+    return down + up
+
+
+def _type_lines(prices: Prices, event: RoundEvent) -> Lines:
+    """One line for a ``sum``; for ``elapsed`` the lines of terminals that no other terminal always exceeds."""
+    ids, layout, stations = event.terminal_ids, event.layout, event.station_ids
+    n = _count(ids, layout.n_terminals)
+    station = prices.station_round if event.merges else 0.0
+    step, link, own = _pick(prices.terminal_step, ids), _terminal_link(prices, event), _pick(station, stations)
+    if prices.adds == "sum":
+        whole = _total(own, _count(stations, layout.n_tasks)) + _total(link, n)
+        return Lines(np.array([whole]), np.array([_total(step, n)]))
+    tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
+    fixed = np.append(np.broadcast_to(link + _pick(station, tasks), n), np.max(own, initial=0.0))
+    slope = np.append(np.broadcast_to(step, n), 0.0)
+    return _upper_lines(fixed, slope)
+
+
+def _upper_lines(fixed: FloatArray, slope: FloatArray) -> Lines:
+    """Drop every line that another one is never below for H >= 0."""
+    star = int(np.argmax(fixed * slope.max() + slope * fixed.max()))  # is above most of the others
+    keep = (fixed > fixed[star]) | (slope > slope[star])
+    keep[star] = True
+    fixed, slope = fixed[keep], slope[keep]
+    order = np.lexsort((-fixed, -slope))
+    fixed, slope = fixed[order], slope[order]
+    front = np.append(True, fixed[1:] > np.maximum.accumulate(fixed)[:-1])
+    return Lines(fixed[front], slope[front])
+
+
+def _steps_in_time(prices: Prices, event: RoundEvent, limit: float) -> FloatArray:
+    """Whole steps of each terminal that takes part until ``limit``, after its station and its link."""
+    ids, layout = event.terminal_ids, event.layout
+    n = _count(ids, layout.n_terminals)
+    tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
+    station = prices.station_round if event.merges else 0.0
+    spare = limit * (1 + SLACK) - _terminal_link(prices, event) - _pick(station, tasks)
+    step = np.broadcast_to(np.float64(_pick(prices.terminal_step, ids)), n)
+    free = np.where(np.broadcast_to(spare, n) >= 0, np.inf, 0.0)
+    with np.errstate(over="ignore"):
+        steps: FloatArray = np.floor(np.divide(spare, step, out=free, where=step > 0))
+    return np.maximum(0.0, steps)
+
+
+def _measured(amount: Amount, count: int, ids: IntArray | None) -> Amount:
+    """Check what was measured and copy it: the caller may reuse its arrays."""
+    _check_amount("a measured amount", amount, count)
+    own: Amount = _pick(np.array(amount, dtype=np.float64), ids) if isinstance(amount, np.ndarray) else amount
+    return own
+
+
+def _pick(values: Any, ids: IntArray | None) -> Any:
+    """Values of these nodes; a number stands for all of them."""
+    return values[ids] if ids is not None and isinstance(values, np.ndarray) else values
+
+
+def _total(amount: Amount, count: int) -> float:
+    return exact_sum(amount) if isinstance(amount, np.ndarray) else amount * count
+
+
+def _at(values: Amount, i: int) -> float:
+    return float(values[i]) if isinstance(values, np.ndarray) and values.ndim else float(values)
+
+
+def _count(ids: IntArray | None, everyone: int) -> int:
+    return everyone if ids is None else len(ids)
+
+
+def _ids(masks: list[BoolArray]) -> IntArray | None:
+    """Nodes inside all masks; None for everyone."""
+    if not masks:
+        return None
+    mask = masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+    return None if mask.all() else np.flatnonzero(mask)
+
+
+def _check_amount(name: str, value: Any, count: int) -> None:
+    if isinstance(value, np.ndarray):
+        if value.shape != (count,):
+            raise ConfigError(f"{name} has shape {value.shape}, expected one value for each of {count} nodes")
+        if value.size and not (value.min() >= 0 and value.max() < math.inf):
+            raise ConfigError(f"{name} holds {value.min():g} to {value.max():g}: it must be finite and >= 0")
+    elif not 0 <= value < math.inf:
+        raise ConfigError(f"{name}={value}: it must be finite and >= 0")
+
+
+def _check_mask(name: str, mask: BoolArray | None, count: int) -> None:
+    if mask is not None and (mask.dtype != np.bool_ or mask.shape != (count,)):
+        raise ConfigError(f"{name} must be {count} times True or False, got {mask.dtype} of shape {mask.shape}")

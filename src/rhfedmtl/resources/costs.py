@@ -1,0 +1,413 @@
+"""Prices, budgets, and what a round costs: J named resource types at once.
+
+A type adds up in one of two ways. ``sum``: every charge counts (energy, bytes, money). ``elapsed``: nodes work side
+by side, so only the slowest path of a round counts (time), and rounds add up:
+
+    elapsed of a BS iteration = max_b [ station_round_b + max_t (H_t terminal_step_t + bytes on the link of t) ]
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import BudgetError, ConfigError
+
+FloatArray = npt.NDArray[np.float64]
+Price = float | FloatArray
+Adds = Literal["sum", "elapsed"]
+
+SLACK = 1e-12
+"""Relative slack of a limit, for decimal prices: three steps at 0.1 fit a budget of 0.3, though 3 * 0.1 > 0.3."""
+
+_STATION_PRICES = ("station_round", "station_byte_up", "station_byte_down")
+_TERMINAL_PRICES = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
+_SHORT = {"step": "terminal_step", "station": "station_round", "cloud": "cloud_round"}
+_BOTH_WAYS = {
+    "terminal_byte": ("terminal_byte_up", "terminal_byte_down"),
+    "station_byte": ("station_byte_up", "station_byte_down"),
+    "byte": ("terminal_byte_up", "terminal_byte_down", "station_byte_up", "station_byte_down"),
+}
+_POSITIONS = ("terminal_step", "station_round", "cloud_round")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Prices of one resource type: a number, or an array with one value per terminal or per station.
+
+    ``terminal_step`` (one row visited), ``terminal_byte_up`` and ``terminal_byte_down`` (terminal ↔ station) may
+    differ by terminal; ``station_round`` (one BS iteration), ``station_byte_up`` and ``station_byte_down``
+    (station ↔ cloud) by station; ``cloud_round`` is the price of one server iteration.
+    """
+
+    terminal_step: Price = 0.0
+    station_round: Price = 0.0
+    cloud_round: float = 0.0
+    terminal_byte_up: Price = 0.0
+    terminal_byte_down: Price = 0.0
+    station_byte_up: Price = 0.0
+    station_byte_down: Price = 0.0
+    adds: Adds = "sum"
+
+    def __post_init__(self) -> None:
+        """Check every price and freeze the arrays."""
+        for name in PRICE_NAMES:
+            object.__setattr__(self, name, _price(name, getattr(self, name)))
+        if self.adds not in ("sum", "elapsed"):
+            raise ConfigError(f"adds={self.adds!r}: a resource type adds up as 'sum' or as 'elapsed'")
+
+    def to_dict(self) -> dict[str, float | list[float] | str]:
+        """Every price that is not zero, and how the type adds up."""
+        table: dict[str, float | list[float] | str] = {}
+        for name in PRICE_NAMES:
+            price = getattr(self, name)
+            if isinstance(price, np.ndarray):
+                table[name] = price.tolist()
+            elif price:
+                table[name] = price
+        return table | {"adds": self.adds}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prices) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+PRICE_NAMES = tuple(field.name for field in fields(Prices) if field.name != "adds")
+
+
+@dataclass(frozen=True)
+class Cost(Mapping[str, Prices]):
+    """Named resource types and the prices of each; a read-only mapping from type to `Prices`."""
+
+    types: Mapping[str, Prices]
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        for name in self.types:
+            _check_name(name)
+        object.__setattr__(self, "types", dict(self.types))
+
+    @classmethod
+    def of(cls, given: CostLike) -> Cost:
+        """Read prices from what a user has: text, several texts, a table, or the path of a TOML file.
+
+        Text is ``energy=0.1,10`` (terminal_step, station_round, cloud_round in this order) or, by name,
+        ``energy=step:0.1,station:10,cloud:5,byte:1e-6,adds:sum``; ``/`` separates the values of single terminals or
+        stations, as in ``step:0.1/0.2``. A table holds the same names, short or full.
+        """
+        if isinstance(given, Cost):
+            return given
+        if isinstance(given, Path):
+            return cls.from_toml(given)
+        if isinstance(given, Mapping):
+            return cls({str(name): _read_prices(str(name), prices) for name, prices in given.items()})
+        texts = [given] if isinstance(given, str) else list(given)
+        items = [item for text in texts for item in _split(text, "--cost energy=0.1,10")]
+        _refuse_repeats(name for name, _ in items)
+        return cls({name: _read_prices(name, spec) for name, spec in items})
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Cost:
+        """Read the table ``[cost]`` of a TOML file, or the whole file where it has none."""
+        document = _read_toml(path)
+        rest = {name: prices for name, prices in document.items() if name != "budget"}
+        return cls.of(_table(document.get("cost", rest), path))
+
+    def to_dict(self) -> dict[str, dict[str, float | list[float] | str]]:
+        """Return the table that `of` reads back."""
+        return {name: prices.to_dict() for name, prices in self.types.items()}
+
+    def to_toml(self) -> str:
+        """Return the text of a price file that `from_toml` reads back."""
+        lines = []
+        for name, table in self.to_dict().items():
+            lines += [f"[cost.{name}]"]
+            lines += [f'{key} = "{v}"' if isinstance(v, str) else f"{key} = {v!r}" for key, v in table.items()]
+            lines += [""]
+        return "\n".join(lines)
+
+    def format(self) -> tuple[str, ...]:
+        """Return one text per type that `of` reads back."""
+        return tuple(f"{name}={_format_prices(prices)}" for name, prices in self.types.items())
+
+    def __getitem__(self, name: str) -> Prices:
+        try:
+            return self.types[name]
+        except KeyError:
+            raise ConfigError(f"no prices for '{name}'; there are prices for: {_listed(self.types)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.types
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.types)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def check(self, n_terminals: int, n_stations: int) -> None:
+        """Refuse price arrays that do not have one value per terminal or per station."""
+        for name, prices in self.types.items():
+            for where, count, what in (
+                (_TERMINAL_PRICES, n_terminals, "terminals"),
+                (_STATION_PRICES, n_stations, "stations"),
+            ):
+                for field in where:
+                    price = getattr(prices, field)
+                    if isinstance(price, np.ndarray) and len(price) != count:
+                        raise ConfigError(
+                            f"cost {name}: {field} has {len(price)} values, but there are {count} {what}; "
+                            "give one for each, or one number for all"
+                        )
+
+
+CostLike = Cost | str | Sequence[str] | Mapping[str, Any] | Path
+
+
+@dataclass(frozen=True)
+class Budget(Mapping[str, float]):
+    """Hard limits: at most this much of each type may be spent. A type that is absent is recorded, not limited."""
+
+    limits: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        """Check the names and values."""
+        clean = {}
+        for name, limit in self.limits.items():
+            _check_name(name)
+            value = _number(f"budget {name}", limit)
+            if not 0 <= value < math.inf:
+                raise BudgetError(
+                    f"budget {name}={limit}: a limit is a finite number >= 0; leave it out for 'unlimited'"
+                )
+            clean[name] = value
+        object.__setattr__(self, "limits", clean)
+
+    @classmethod
+    def of(cls, given: BudgetLike) -> Budget:
+        """Read limits from text (``energy=1400``, ``energy=1400,time=60``), texts, a table, or a TOML file."""
+        if given is None:
+            return cls({})
+        if isinstance(given, Budget):
+            return given
+        if isinstance(given, Path):
+            return cls.from_toml(given)
+        if isinstance(given, Mapping):
+            return cls(given)
+        texts = [given] if isinstance(given, str) else list(given)
+        items = [item for text in texts for item in _split(text, "--budget energy=1400")]
+        _refuse_repeats(name for name, _ in items)
+        return cls({name: _number(f"budget {name}", spec) for name, spec in items})
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Budget:
+        """Read the table ``[budget]`` of a TOML file; without one nothing is limited."""
+        return cls(_table(_read_toml(path).get("budget", {}), path))
+
+    def format(self) -> tuple[str, ...]:
+        """Return one text per type that `of` reads back."""
+        return tuple(f"{name}={limit!r}" for name, limit in self.limits.items())
+
+    def check(self, cost: Cost) -> None:
+        """Refuse a limit on a type that has no price: nothing would ever be charged to it."""
+        for name in self.limits:
+            if name not in cost:
+                raise BudgetError(
+                    f"budget {name}={self.limits[name]:g} has no price; give one, for instance --cost {name}=0.1,10 "
+                    f"(or {name}=byte:1), there are prices for: {_listed(cost)}"
+                )
+
+    def room(self) -> dict[str, float]:
+        """Return what a plan may spend of each limited type: the limit and its `SLACK`."""
+        return {name: limit + limit * SLACK for name, limit in self.limits.items()}
+
+    def __getitem__(self, name: str) -> float:
+        return self.limits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.limits)
+
+    def __len__(self) -> int:
+        return len(self.limits)
+
+
+BudgetLike = Budget | str | Sequence[str] | Mapping[str, float] | Path | None
+
+
+def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:
+    """Whether every type stays within its room; a type without room is unlimited."""
+    return all(amount <= room.get(name, math.inf) for name, amount in totals.items())
+
+
+def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], most: int) -> int:
+    """How often ``totals`` can be spent within ``room``, at most ``most`` times."""
+    times = most
+    for name, amount in totals.items():
+        limit = room.get(name, math.inf)
+        if amount > 0 and limit < times * amount:
+            times = max(0, math.floor(limit / amount))
+            times -= times * amount > limit
+    return times
+
+
+def binding(totals: Mapping[str, float], room: Mapping[str, float]) -> str | None:
+    """Return the type that runs out first if ``totals`` is spent again and again; None where none is limited."""
+    shares = {
+        name: amount / room[name] if room[name] else math.inf
+        for name, amount in totals.items()
+        if amount > 0 and name in room
+    }
+    return max(shares, key=shares.__getitem__) if shares else None
+
+
+def _price(name: str, given: Any) -> Price:
+    """Check one price: finite, not negative, and a number or a one-dimensional array."""
+    try:
+        price = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}={given!r} is not a price: give a number, or one number per node") from None
+    if price.ndim > 1 or price.size == 0 or (price.ndim and name == "cloud_round"):
+        raise ConfigError(f"{name} has shape {price.shape}: give a number, or one number per node")
+    bad = ~(np.isfinite(price) & (price >= 0))
+    if bad.any():
+        where = f" at node {int(np.argmax(bad))}" if price.ndim else ""
+        raise ConfigError(f"{name}={price[bad][0]:g}{where}: a price is a finite number >= 0")
+    if not price.ndim:
+        return float(price)
+    price.flags.writeable = False
+    return price
+
+
+def _read_prices(name: str, given: Any) -> Prices:
+    """Prices of one type from `Prices`, a table, a list by position, a number or text."""
+    if isinstance(given, Prices):
+        return given
+    if isinstance(given, str):
+        table = _parse_prices(name, given)
+    elif isinstance(given, Mapping):
+        table = _full_names(name, given.items())
+    elif isinstance(given, Sequence):
+        table = _by_position(name, given)
+    else:
+        table = {"terminal_step": given}
+    table.setdefault("adds", "elapsed" if name == "time" else "sum")
+    try:
+        return Prices(**table)
+    except ConfigError as error:
+        raise ConfigError(f"cost {name}: {error}") from None
+
+
+def _parse_prices(name: str, text: str) -> dict[str, Any]:
+    """``0.1,10`` or ``step:0.1,station:10`` or ``0.1,cloud:5`` as a table with full names."""
+    parts = [part.strip() for part in text.split(",")]
+    n_bare = next((i for i, part in enumerate(parts) if ":" in part), len(parts))
+    table = _by_position(name, [_parse_price(name, part) for part in parts[:n_bare]])
+    pairs = []
+    for part in parts[n_bare:]:
+        key, colon, value = part.partition(":")
+        if not colon:
+            raise ConfigError(f"cost {name}: '{part}' comes after named prices; name it too, as in step:{part}")
+        pairs.append((key.strip(), value if key.strip() == "adds" else _parse_price(name, value)))
+    named = _full_names(name, pairs)
+    _refuse_repeats([*table, *named])
+    return table | named
+
+
+def _parse_price(name: str, text: str) -> float | list[float]:
+    values = [_number(f"cost {name}", value) for value in text.split("/")]
+    return values if len(values) > 1 else values[0]
+
+
+def _by_position(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    if len(values) > len(_POSITIONS):
+        raise ConfigError(f"cost {name}: {len(values)} prices by position, but only {', '.join(_POSITIONS)} have one")
+    return dict(zip(_POSITIONS, values, strict=False))
+
+
+def _full_names(name: str, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Replace short names by full ones, and prices that count both ways by both."""
+    table: dict[str, Any] = {}
+    wide: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in _BOTH_WAYS:
+            wide |= dict.fromkeys(_BOTH_WAYS[key], value)
+            continue
+        full = _SHORT.get(key, key)
+        if full not in (*PRICE_NAMES, "adds"):
+            known = ", ".join((*_SHORT, *_BOTH_WAYS, *PRICE_NAMES, "adds"))
+            raise ConfigError(f"cost {name}: unknown price '{key}'; known are {known}")
+        _refuse_repeats((*table, full))
+        table[full] = value
+    return wide | table
+
+
+def _format_prices(prices: Prices) -> str:
+    parts = []
+    for key, value in prices.to_dict().items():
+        values = value if isinstance(value, list) else [value]
+        # One value alone reads back as a number for all nodes: with one node that is the same price.
+        parts.append(f"{key}:" + "/".join(v if isinstance(v, str) else repr(v) for v in values))
+    return ",".join(parts)
+
+
+def _split(text: str, example: str) -> list[tuple[str, str]]:
+    """``a=1,2,b=3`` as [("a", "1,2"), ("b", "3")]."""
+    items: list[tuple[str, str]] = []
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if equals:
+            items.append((name.strip(), value))
+        elif items:
+            items[-1] = (items[-1][0], f"{items[-1][1]},{part}")
+        else:
+            raise ConfigError(f"'{text}' names no resource type; write it as in {example}")
+    return items
+
+
+def _number(what: str, given: Any) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what}: '{given}' is not a number") from None
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"'{name}' is not a name for a resource type: use letters, digits, '_' and '-'")
+
+
+def _refuse_repeats(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(f"'{name}' is given twice; give it once")
+        seen.add(name)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def _read_toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _table(value: Any, path: str | Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: expected a table of resource types, got {value!r}")
+    return value

@@ -1,0 +1,462 @@
+"""The ledger: every charge with round, tier, task, terminal and type; it refuses what would overspend.
+
+Rounding. Amounts are added exactly (one rounding at the end), so 14 rounds of 100 fill a budget of 1400 to the last
+bit. A limit has a relative slack of 1e-12, so that decimal prices behave as on paper: three steps at 0.1 fit a budget
+of 0.3. Within that slack the limit itself is reported, hence ``spent <= budget`` always holds as it is read. Only
+`Ledger.settle` of a measured type can record more than the limit, because it has been spent already; `overshoot`
+says how much, and nothing more of that type is allowed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import BudgetError, ConfigError, DataError, MissingExtraError
+from rhfedmtl.resources.billing import (
+    CLOUD,
+    STATION,
+    STATION_LINK,
+    TIERS,
+    Charge,
+    CloudEvent,
+    Event,
+    Layout,
+    RoundEvent,
+    charges,
+    totals,
+)
+from rhfedmtl.resources.costs import SLACK, Budget, BudgetLike, Cost, CostLike, fits
+
+Spending = Event | Iterable[Charge] | Mapping[str, float]
+COLUMNS = ("round", "tier", "task", "terminal", "type")
+_ROWS_AT_ONCE = 1_000_000
+
+
+class Ledger:
+    """What was spent, on what and by whom, against hard limits.
+
+    Parameters
+    ----------
+    cost
+        Prices; also says which types exist and how they add up.
+    budget
+        Limits per type; types without one are recorded and not limited.
+    """
+
+    def __init__(self, cost: CostLike, budget: BudgetLike = None) -> None:
+        self.cost = Cost.of(cost)
+        self.budget = Budget.of(budget)
+        self.budget.check(self.cost)
+        self._charges: list[Charge] = []
+        self._spent = {name: _ExactSum() for name in self.cost}
+        self._reserved: dict[int, dict[str, float]] = {}
+        self._next_reservation = 0
+
+    @classmethod
+    def replay(cls, cost: CostLike, budget: BudgetLike, events: Iterable[Event]) -> Ledger:
+        """Recompute a ledger from the events of a run; equal to the ledger that the run kept."""
+        ledger = cls(cost, budget)
+        for event in events:
+            ledger.charge(event)
+        return ledger
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What was spent of each type."""
+        return {name: self._reported(name, total.value) for name, total in self._spent.items()}
+
+    @property
+    def reserved(self) -> dict[str, float]:
+        """What is set aside of each type for rounds that are under way."""
+        return {name: math.fsum(held.get(name, 0.0) for held in self._reserved.values()) for name in self.cost}
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What may still be spent of each type, as a user reads it; infinite where there is no limit."""
+        reserved = self.reserved
+        return {
+            name: max(0.0, math.fsum((self.budget.get(name, math.inf), -spent, -reserved[name])))
+            for name, spent in self.spent.items()
+        }
+
+    @property
+    def room(self) -> dict[str, float]:
+        """Largest total of each limited type that `charge` accepts now: what is left and the limit's slack."""
+        return {name: self._room(name) for name in self.budget}
+
+    @property
+    def overshoot(self) -> dict[str, float]:
+        """What measured types took beyond their limit."""
+        over = {name: self.spent[name] - limit for name, limit in self.budget.items()}
+        return {name: amount for name, amount in over.items() if amount > 0}
+
+    def can_afford(self, spending: Spending) -> bool:
+        """Whether an event, its charges or totals per type fit into what is left of every type."""
+        amounts, _ = self._priced(spending)
+        return all(amount <= self._room(name) for name, amount in amounts.items())
+
+    def charge(self, spending: Event | Iterable[Charge]) -> dict[str, float]:
+        """Record an event or charges and return their totals; refuse, recording nothing, what would overspend."""
+        amounts, made = self._priced(spending)
+        self._refuse(amounts, made)
+        self._record(made)
+        return amounts
+
+    def reserve(self, spending: Spending) -> int:
+        """Set aside the worst case of what is about to happen; refuse what would overspend."""
+        amounts, made = self._priced(spending)
+        self._refuse(amounts, made)
+        self._reserved[self._next_reservation] = amounts
+        self._next_reservation += 1
+        return self._next_reservation - 1
+
+    def settle(
+        self, reservation: int, spending: Event | Iterable[Charge], measured: Collection[str] = ()
+    ) -> dict[str, float]:
+        """Replace a reservation by what really happened.
+
+        Types in ``measured`` may exceed what was reserved: they have been spent already. Others may not.
+        """
+        held = self._held(reservation)
+        amounts, made = self._priced(spending)
+        for name, amount in amounts.items():
+            if name not in measured and amount > held.get(name, 0.0) * (1 + SLACK):
+                raise BudgetError(
+                    f"{name}: {amount:g} spent, but only {held.get(name, 0.0):g} reserved; "
+                    "reserve the worst case, or name the type as measured"
+                )
+        self._record(made)
+        del self._reserved[reservation]
+        return amounts
+
+    def release(self, reservation: int) -> None:
+        """Give back a reservation of which nothing was used."""
+        self._held(reservation)
+        del self._reserved[reservation]
+
+    def totals(self, *by: str) -> dict[str, dict[Any, float]]:
+        """Totals per type, and within a type by any of round, tier, task and terminal.
+
+        Keys are values of the column, or tuples of values where several are given; task and terminal are -1 for
+        charges that have none. ``totals("tier")["energy"]["station"]`` is what stations took.
+        """
+        for name in by:
+            if name not in COLUMNS[:-1]:
+                raise ConfigError(f"totals by '{name}': there are {', '.join(COLUMNS[:-1])}; type is always apart")
+        by_node = "task" in by or "terminal" in by
+        sums = self._totals_by_node(by) if by_node else self._totals_by_charge(by)
+        return {
+            name: {key: self._reported(name, total) for key, total in table.items()} for name, table in sums.items()
+        }
+
+    def charges(self) -> tuple[Charge, ...]:
+        """Every charge so far, in order."""
+        return tuple(self._charges)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Every single charge as a row, as one array per column: round, tier, task, terminal, type, amount."""
+        parts = [_rows(charge) for charge in self._charges] or [_NO_ROWS]
+        return {name: np.concatenate([part[name] for part in parts]) for name in (*COLUMNS, "amount")}
+
+    def with_budget(self, budget: BudgetLike) -> Ledger:
+        """Return the same charges under other limits, for a run that goes on with a larger budget."""
+        ledger = Ledger(self.cost, budget)
+        ledger.charge(self._charges)
+        return ledger
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values that `from_dict` reads back, exactly."""
+        layouts = self._layouts()
+        rows = []
+        for charge in self._charges:
+            at = next(i for i, layout in enumerate(layouts) if layout.same(charge.layout))
+            nodes = None if charge.nodes is None else charge.nodes.tolist()
+            amount = charge.amount.tolist() if isinstance(charge.amount, np.ndarray) else charge.amount
+            rows.append([charge.round, charge.tier, charge.type, at, nodes, amount])
+        return self._head(layouts) | {"charges": rows}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Ledger:
+        """Read what `to_dict` wrote."""
+        ledger, layouts = cls._from_head(table)
+        made = []
+        for round_, tier, type_, at, nodes, amount in table["charges"]:
+            ids = None if nodes is None else np.array(nodes, dtype=np.int64)
+            value = np.array(amount) if isinstance(amount, list) else amount
+            made.append(Charge.make(round_, _known_tier(tier), type_, layouts[at], ids, value))
+        ledger._record(made)
+        return ledger
+
+    def save(self, path: str | Path) -> None:
+        """Write the ledger as JSON, or as Parquet (one row per charge and node) where the name ends so."""
+        path = Path(path)
+        if path.suffix == ".parquet":
+            self._save_parquet(path)
+        else:
+            path.write_text(json.dumps(self.to_dict(), allow_nan=False), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ledger:
+        """Read what `save` wrote."""
+        path = Path(path)
+        try:
+            if path.suffix == ".parquet":
+                return cls._load_parquet(path)
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise DataError(f"{path} is not a ledger: {type(error).__name__}: {error}") from error
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Ledger)
+            and self.cost == other.cost
+            and self.budget == other.budget
+            and self._reserved == other._reserved
+            and len(self._charges) == len(other._charges)
+            and all(a.same(b) for a, b in zip(self._charges, other._charges, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        parts = (
+            f"{name} {spent:g}" + (f" of {self.budget[name]:g}" if name in self.budget else "")
+            for name, spent in self.spent.items()
+        )
+        return f"<Ledger {len(self._charges)} charges: {', '.join(parts)}>"
+
+    def _room(self, name: str) -> float:
+        """Limit with slack, less what was spent and reserved, rounded once."""
+        limit = self.budget.get(name)
+        if limit is None:
+            return math.inf
+        held = (-amounts.get(name, 0.0) for amounts in self._reserved.values())
+        return math.fsum((limit, limit * SLACK, *(-part for part in self._spent[name].parts), *held))
+
+    def _reported(self, name: str, total: float) -> float:
+        """Report a total that exceeds its limit by no more than the slack as the limit."""
+        limit = self.budget.get(name, math.inf)
+        return limit if limit < total <= limit + 2 * limit * SLACK else total
+
+    def _priced(self, spending: Spending) -> tuple[dict[str, float], tuple[Charge, ...]]:
+        """Totals per type, and the charges behind them (none where only totals are given)."""
+        made: tuple[Charge, ...] = ()
+        if isinstance(spending, Mapping):
+            amounts = {name: float(amount) for name, amount in spending.items()}
+        else:
+            is_event = isinstance(spending, RoundEvent | CloudEvent)
+            made = charges(self.cost, spending) if is_event else tuple(spending)  # type: ignore[arg-type]
+            amounts = totals(made)
+        for name, amount in amounts.items():
+            if name not in self.cost:
+                raise BudgetError(f"'{name}' has no price; there are prices for: {', '.join(self.cost)}")
+            if not 0 <= amount < math.inf:
+                raise BudgetError(f"{name}: a charge of {amount} is not finite and >= 0")
+        return amounts, made
+
+    def _refuse(self, amounts: Mapping[str, float], made: tuple[Charge, ...]) -> None:
+        """Raise where a type would be overspent."""
+        if fits(amounts, {name: self._room(name) for name in amounts}):
+            return
+        left = self.left
+        short = [
+            f"{name} {amount:g} of which {left[name]:g} is left (budget {self.budget[name]:g})"
+            for name, amount in amounts.items()
+            if amount > self._room(name)
+        ]
+        what = f"round {made[0].round}" if made else "this"
+        raise BudgetError(f"{what} would cost {', '.join(short)}; raise the budget or do fewer local steps")
+
+    def _record(self, made: Iterable[Charge]) -> None:
+        for charge in made:
+            self._spent[charge.type].add(charge.total)
+            self._charges.append(charge)
+
+    def _held(self, reservation: int) -> dict[str, float]:
+        try:
+            return self._reserved[reservation]
+        except KeyError:
+            raise BudgetError(
+                f"reservation {reservation} is not open: it was settled, released or never made"
+            ) from None
+
+    def _totals_by_charge(self, by: tuple[str, ...]) -> dict[str, dict[Any, float]]:
+        """Totals where one charge has one key."""
+        groups: dict[str, dict[Any, list[float]]] = {name: {} for name in self.cost}
+        for charge in self._charges:
+            key = tuple(getattr(charge, name) for name in by)
+            groups[charge.type].setdefault(key[0] if len(by) == 1 else key, []).append(charge.total)
+        return {name: {key: math.fsum(parts) for key, parts in table.items()} for name, table in groups.items()}
+
+    def _totals_by_node(self, by: tuple[str, ...]) -> dict[str, dict[Any, float]]:
+        """Totals by task or terminal: first added up per node as arrays, and only then keyed."""
+        sums: dict[tuple[Any, ...], tuple[Charge, npt.NDArray[np.float64]]] = {}
+        for charge in self._charges:
+            kind = 0 if charge.tier == CLOUD else 1 if charge.tier in (STATION, STATION_LINK) else 2
+            same = tuple(getattr(charge, name) for name in by if name in ("round", "tier"))
+            size = (1, charge.layout.n_tasks, charge.layout.n_terminals)[kind]
+            _, array = sums.setdefault((charge.type, id(charge.layout), kind, *same), (charge, np.zeros(size)))
+            array[slice(None) if charge.nodes is None else charge.nodes] += charge.amount
+        result: dict[str, dict[Any, float]] = {name: {} for name in self.cost}
+        for charge, array in sums.values():
+            _add_keyed(result[charge.type], by, charge, array)
+        return result
+
+    def _layouts(self) -> list[Layout]:
+        """Return every different layout, in order of appearance."""
+        found: list[Layout] = []
+        for charge in self._charges:
+            if not any(layout.same(charge.layout) for layout in found):
+                found.append(charge.layout)
+        return found
+
+    def _head(self, layouts: list[Layout]) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "cost": self.cost.to_dict(),
+            "budget": dict(self.budget),
+            "reserved": [[number, amounts] for number, amounts in self._reserved.items()],
+            "next_reservation": self._next_reservation,
+            "layouts": [[layout.n_tasks, layout.terminal_task.tolist()] for layout in layouts],
+        }
+
+    @classmethod
+    def _from_head(cls, table: Mapping[str, Any]) -> tuple[Ledger, list[Layout]]:
+        if table["format"] != 1:
+            raise DataError(f"ledger format {table['format']} is newer than this version reads (1): upgrade rhfedmtl")
+        ledger = cls(table["cost"], table["budget"])
+        ledger._reserved = {number: dict(amounts) for number, amounts in table["reserved"]}
+        ledger._next_reservation = table["next_reservation"]
+        return ledger, [Layout(np.array(task, dtype=np.int64), n_tasks) for n_tasks, task in table["layouts"]]
+
+    def _save_parquet(self, path: Path) -> None:
+        pa, pq = _pyarrow()
+        layouts = self._layouts()
+        words = pa.dictionary(pa.int8(), pa.string())
+        kinds = {"tier": words, "type": words, "amount": pa.float64()}
+        names = ("charge", "layout", *COLUMNS, "amount")
+        head = {"rhfedmtl": json.dumps(self._head(layouts), allow_nan=False)}
+        schema = pa.schema([(name, kinds.get(name, pa.int64())) for name in names], metadata=head)
+        with pq.ParquetWriter(path, schema) as writer:
+            for group in self._groups():
+                parts = [_rows(charge) for _, charge in group]
+                table = {name: np.concatenate([part[name] for part in parts]) for name in (*COLUMNS, "amount")}
+                sizes = [len(part["round"]) for part in parts]
+                at = [next(i for i, layout in enumerate(layouts) if layout.same(c.layout)) for _, c in group]
+                table["charge"], table["layout"] = np.repeat([i for i, _ in group], sizes), np.repeat(at, sizes)
+                writer.write_table(pa.table({name: table[name] for name in names}).cast(schema))
+
+    def _groups(self) -> Iterator[list[tuple[int, Charge]]]:
+        """Whole charges in groups of about a million rows, so that memory stays bounded."""
+        group: list[tuple[int, Charge]] = []
+        rows = 0
+        for i, charge in enumerate(self._charges):
+            group.append((i, charge))
+            rows += charge.layout.n_terminals if charge.nodes is None else len(charge.nodes)
+            if rows >= _ROWS_AT_ONCE:
+                yield group
+                group, rows = [], 0
+        if group:
+            yield group
+
+    @classmethod
+    def _load_parquet(cls, path: Path) -> Ledger:
+        _, pq = _pyarrow()
+        with pq.ParquetFile(path) as file:
+            ledger, layouts = cls._from_head(json.loads(file.schema_arrow.metadata[b"rhfedmtl"]))
+            for i in range(file.num_row_groups):
+                group = file.read_row_group(i)
+                column = {name: group[name].to_numpy() for name in group.column_names}
+                starts = np.flatnonzero(np.diff(column["charge"], prepend=-1))
+                for rows in np.split(np.arange(len(column["charge"])), starts[1:]):
+                    ledger._record([_from_rows(column, rows, layouts)])
+        return ledger
+
+
+class _ExactSum:
+    """A running sum kept as floats that do not overlap (Shewchuk 1997): no rounding until it is read."""
+
+    def __init__(self) -> None:
+        self.parts: list[float] = []
+
+    @property
+    def value(self) -> float:
+        return math.fsum(self.parts)
+
+    def add(self, x: float) -> None:
+        kept = []
+        for y in self.parts:
+            if abs(x) < abs(y):
+                x, y = y, x  # noqa: PLW2901
+            high = x + y
+            low = y - (high - x)
+            if low:
+                kept.append(low)
+            x = high
+        self.parts = [*kept, x]
+
+
+def _rows(charge: Charge) -> dict[str, npt.NDArray[Any]]:
+    task, terminal, amount = charge.columns()
+    same = {name: np.full(len(task), getattr(charge, name)) for name in ("round", "tier", "type")}
+    return same | {"task": task, "terminal": terminal, "amount": amount}
+
+
+def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], layouts: list[Layout]) -> Charge:
+    first = rows[0]
+    tier = _known_tier(str(column["tier"][first]))
+    nodes = None if tier == CLOUD else column["task" if tier in (STATION, STATION_LINK) else "terminal"][rows]
+    layout = layouts[column["layout"][first]]
+    amount = column["amount"][rows].astype(np.float64)
+    return Charge.make(int(column["round"][first]), tier, str(column["type"][first]), layout, nodes, amount)
+
+
+def _add_keyed(table: dict[Any, float], by: tuple[str, ...], charge: Charge, sums: npt.NDArray[np.float64]) -> None:
+    """Add the sums of nodes like those of ``charge`` under the keys that ``by`` asks for."""
+    nodes = np.flatnonzero(sums)
+    if not len(nodes):
+        return
+    task, terminal, _ = charge._replace(nodes=nodes, amount=0.0).columns()
+    values = {"task": task.tolist(), "terminal": terminal.tolist()}
+    columns = [values.get(name) or [getattr(charge, name)] * len(nodes) for name in by]
+    for key, amount in zip(zip(*columns, strict=True), sums[nodes].tolist(), strict=True):
+        short = key[0] if len(by) == 1 else key
+        table[short] = table.get(short, 0.0) + amount
+
+
+def _known_tier(tier: str) -> str:
+    if tier not in TIERS:
+        raise DataError(f"unknown tier '{tier}'; known are {', '.join(TIERS)}")
+    return tier
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415 (an extra, imported where it is used)
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError("Parquet needs pyarrow: pip install 'rhfedmtl[parquet]'") from None
+    return pa, pq
+
+
+_NO_ROWS: dict[str, npt.NDArray[Any]] = {
+    "round": np.empty(0, dtype=np.int64),
+    "tier": np.empty(0, dtype=np.str_),
+    "task": np.empty(0, dtype=np.int64),
+    "terminal": np.empty(0, dtype=np.int64),
+    "type": np.empty(0, dtype=np.str_),
+    "amount": np.empty(0),
+}

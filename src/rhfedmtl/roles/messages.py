@@ -1,0 +1,215 @@
+"""What the three tiers say to each other. Messages are frozen and know their size in bytes.
+
+A size counts the numbers that a message carries, eight bytes each, and ``HEADER`` bytes for who, whom and what.
+Samples and dual variables are in no message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.scaling import Scaler
+
+Vector = npt.NDArray[np.float64]
+
+HEADER = 16
+_NUMBER = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Base of all messages."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        return HEADER + sum(_bytes(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What a station tells a terminal about its updates.
+
+    Of all updates of rounds up to ``until`` the station applied, last, that of ``round`` with ``factor``; any other
+    was dropped. A terminal with an update from a later round knows that the message is stale. ``incarnation`` is
+    the membership that the station speaks of: a terminal counts its joins.
+    """
+
+    round: int = 0
+    factor: float = 0.0
+    until: int = 0
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor(Message):
+    """Cloud to station: minimise your loss + λ_b/2 ‖w − c_b‖², until the next server iteration."""
+
+    cloud_round: int
+    task: int
+    center: Vector
+    lam: float
+
+
+@dataclass(frozen=True, eq=False)
+class WorkOrder(Message):
+    """Station to terminal: take H steps from w_b; and what became of your last update.
+
+    ``scale`` is λ_b n_b/σ′.
+    """
+
+    round: int
+    terminal: int
+    model: Vector
+    scale: float
+    local_steps: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Update(Message):
+    """Terminal to station: X_tᵀΔα_t, the dual gain along the steps, and the course along Δα for a line search."""
+
+    round: int
+    terminal: int
+    delta: Vector
+    gains: Vector
+    course: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Probe(Message):
+    """Station to terminal: sum your losses under these models; and what became of your last update."""
+
+    terminal: int
+    models: Vector
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Sums(Message):
+    """Terminal to station: Σ s L under each probed model, and Σ −s L*(−α/s)."""
+
+    terminal: int
+    losses: Vector
+    dual: float
+
+
+@dataclass(frozen=True, eq=False)
+class Report(Message):
+    """Station to cloud after its K iterations: v_b as of a round, and over how many samples."""
+
+    cloud_round: int
+    task: int
+    round: int
+    v: Vector
+    n_samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class StationSums(Message):
+    """Station to cloud: the terminals' sums added up, for the certificate, as of a round."""
+
+    task: int
+    round: int
+    losses: Vector
+    dual: float
+    n_samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Message):
+    """Terminal to station: I am here with so many samples, and u_t = X_tᵀα_t. Replaces what was known of me."""
+
+    terminal: int
+    incarnation: int
+    n_samples: int
+    share: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Release(Message):
+    """Station to a terminal that goes: what became of your last update, so that you leave with nothing pending."""
+
+    terminal: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Leave(Message):
+    """Terminal to station: I go, and take u_t = X_tᵀα_t with me."""
+
+    terminal: int
+    incarnation: int
+    share: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Goodbye(Message):
+    """Station to terminal: your share is out of my sum, you may join elsewhere."""
+
+    terminal: int
+    incarnation: int
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsReport(Message):
+    """Terminal to station, or station to cloud, in round zero: count, mean and spread of training rows."""
+
+    sender: int
+    count: int
+    mean: Vector
+    spread: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling(Message):
+    """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
+
+    mean: Vector
+    scale: Vector
+    unit: bool
+
+    @classmethod
+    def of(cls, scaler: Scaler) -> Scaling:
+        """Message that says what this scaler does; empty vectors where it does not standardise."""
+        empty = np.empty(0)
+        mean, scale = scaler.mean, scaler.scale
+        return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit)
+
+    @property
+    def scaler(self) -> Scaler:
+        """What this message says to do."""
+        return Scaler(self.mean, self.scale, self.unit) if len(self.mean) else Scaler(unit=self.unit)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the messages of a round at given shapes: what an engine charges that does not make the messages."""
+
+    order: int
+    update: int
+    anchor: int
+    report: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], n_gains: int, n_course: int) -> Sizes:
+        """Sizes for models of this shape."""
+        w, gains, course = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, n_gains), np.broadcast_to(0.0, n_course)
+        return cls(
+            WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
+            Update(0, 0, w, gains, course).n_bytes,
+            Anchor(0, 0, w, 0.0).n_bytes,
+            Report(0, 0, 0, w, 0).n_bytes,
+        )
+
+
+def _bytes(value: object) -> int:
+    if isinstance(value, np.ndarray):
+        return int(value.size) * _NUMBER
+    if isinstance(value, Verdict):
+        return 4 * _NUMBER
+    return _NUMBER

@@ -1,0 +1,268 @@
+"""A base station: keeps U_b = Σ_t X_tᵀα_t of its terminals, gives out work, and merges what comes back in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.sdca import CURVE, add_in_blocks
+from rhfedmtl.roles.messages import (
+    Anchor,
+    Goodbye,
+    Join,
+    Leave,
+    Probe,
+    Release,
+    Report,
+    StationSums,
+    Sums,
+    Update,
+    Vector,
+    Verdict,
+    WorkOrder,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """What a station knows of a terminal: samples, u_t, and the last update of it that was applied."""
+
+    n_samples: int
+    share: Vector
+    incarnation: int
+    applied_round: int = 0
+    applied_factor: float = 0.0
+
+    def verdict(self, until: int) -> Verdict:
+        """Say what became of the updates of rounds up to ``until``."""
+        return Verdict(self.applied_round, self.applied_factor, until, self.incarnation)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """Outcome of a round: who answered, the factor applied, the summed gain curve."""
+
+    round: int
+    answered: tuple[int, ...]
+    factor: float
+    gains: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class StationState:
+    """All that a base station must remember over a restart. Terminals still out are then late, so dropped."""
+
+    U: Vector
+    members: dict[int, Member]
+    departed: dict[int, Member]
+    round: int
+    anchor: Anchor | None
+
+
+class BaseStation:
+    """State machine of one base station: idle, or with one round open.
+
+    Late means dropped: an update counts only in the round that asked for it. Membership changes only while
+    no round is open.
+    """
+
+    def __init__(self, task: int, shape: tuple[int, int], method: DualMethod) -> None:
+        self.task = task
+        self.shape = shape
+        self.method = method
+        self.members: dict[int, Member] = {}
+        self.U = np.zeros(shape)
+        self.round = 0
+        self.anchor: Anchor | None = None
+        self._departed: dict[int, Member] = {}
+        self._orders: dict[int, WorkOrder] | None = None
+        self._updates: dict[int, Update] = {}
+
+    @property
+    def n_samples(self) -> int:
+        """n_b."""
+        return sum(member.n_samples for member in self.members.values())
+
+    @property
+    def v(self) -> Vector:
+        """v_b = U_b/n_b."""
+        return self.U / max(self.n_samples, 1)
+
+    @property
+    def model(self) -> Vector:
+        """w_b = c_b + v_b/λ_b."""
+        anchor = self._anchored()
+        return anchor.center + self.v / anchor.lam
+
+    @property
+    def state(self) -> StationState:
+        """What to save. A round that is open now will, after a restart, have merged nothing."""
+        return StationState(self.U.copy(), dict(self.members), dict(self._departed), self.round, self.anchor)
+
+    def restore(self, state: StationState) -> None:
+        """Go on from saved state."""
+        self.U, self.round, self.anchor = state.U.copy(), state.round, state.anchor
+        self.members, self._departed = dict(state.members), dict(state.departed)
+        self._orders, self._updates = None, {}
+
+    def receive_anchor(self, anchor: Anchor) -> None:
+        """Take the cloud's anchor; an older one than the present is ignored."""
+        self._need_idle("take an anchor")
+        if anchor.task != self.task or anchor.center.shape != self.shape or not anchor.lam > 0.0:
+            raise PeerError(
+                f"anchor for task {anchor.task} with shape {anchor.center.shape} and lambda {anchor.lam} does not fit "
+                f"station {self.task} with shape {self.shape}"
+            )
+        if self.anchor is None or anchor.cloud_round >= self.anchor.cloud_round:
+            self.anchor = anchor
+
+    def open_round(self, number: int, local_steps: Mapping[int, int]) -> list[WorkOrder]:
+        """Start a round with the members named, and return their orders in the order of ids."""
+        self._need_idle("open a round")
+        if number <= self.round:
+            raise ProtocolError(f"station {self.task} has done round {self.round}: round {number} cannot follow it")
+        strangers = sorted(set(local_steps) - set(self.members))
+        if strangers or any(steps < 1 for steps in local_steps.values()):
+            raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
+        self.round = number
+        scale = self._anchored().lam * self.n_samples / self.method.merge.sigma(len(self.members))
+        self._orders = {
+            t: WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
+            for t in sorted(local_steps)
+        }
+        self._updates = {}
+        return list(self._orders.values())
+
+    def receive(self, update: Update) -> bool:
+        """Take an update if it is wanted now; False for a late, repeated or unasked one, which changes nothing."""
+        if self._orders is None or update.round != self.round or update.terminal not in self._orders:
+            return False
+        self._check_update(update)
+        if update.terminal in self._updates:
+            return False
+        self._updates[update.terminal] = update
+        return True
+
+    def close_round(self) -> Merged:
+        """Merge what arrived, in the order of ids, and note what each terminal is to be told."""
+        if self._orders is None:
+            raise ProtocolError(f"station {self.task} has no open round to close")
+        updates = [self._updates.get(t) for t in sorted(self.members)]
+        self._orders, self._updates = None, {}
+        arrived = [update for update in updates if update is not None]
+        if not arrived:
+            return Merged(self.round, (), 0.0, np.zeros(CURVE))
+        delta = add_in_blocks([u.delta if u else None for u in updates], self.shape)
+        gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
+        factor = self._factor(delta, updates)
+        self.U = self.U + factor * delta
+        for update in arrived:
+            self._apply(update, factor)
+        return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
+
+    def report(self, cloud_round: int) -> Report:
+        """Tell the cloud what it needs for the next server iteration."""
+        return Report(cloud_round, self.task, self.round, self.v, self.n_samples)
+
+    def probes(self, models: Vector) -> list[Probe]:
+        """Ask every member for its sums under these models (m, columns, features)."""
+        self._need_idle("probe its terminals")
+        return [Probe(t, models, self.members[t].verdict(self.round)) for t in sorted(self.members)]
+
+    def add_sums(self, sums: list[Sums]) -> StationSums | None:
+        """Add up the members' sums in the order of ids; None while one is missing: no certificate without it."""
+        by_id = {s.terminal: s for s in sums}
+        if set(by_id) != set(self.members):
+            return None
+        ordered = [by_id[t] for t in sorted(self.members)]
+        if not all(np.isfinite(s.losses).all() and np.isfinite(s.dual) for s in ordered):
+            raise PeerError(f"a terminal of station {self.task} reported sums that are not finite")
+        width = len(ordered[0].losses) if ordered else 0
+        losses = add_in_blocks([s.losses for s in ordered], (width,))
+        dual = add_in_blocks([np.array(s.dual) for s in ordered], ())
+        return StationSums(self.task, self.round, losses, float(dual), self.n_samples)
+
+    def admit(self, join: Join) -> None:
+        """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
+        self._need_idle("admit a terminal")
+        if join.share.shape != self.shape or not np.isfinite(join.share).all() or join.n_samples < 1:
+            raise PeerError(
+                f"terminal {join.terminal} joins with {join.n_samples} samples and a share of {join.share.shape}; "
+                f"station {self.task} needs at least 1 sample and finite numbers of shape {self.shape}"
+            )
+        known = self.members.get(join.terminal) or self._departed.get(join.terminal)
+        if known is not None and join.incarnation <= known.incarnation:
+            return
+        if join.terminal in self.members:
+            self.U = self.U - self.members[join.terminal].share
+        self._departed.pop(join.terminal, None)
+        self.members[join.terminal] = Member(join.n_samples, join.share, join.incarnation)
+        self.U = self.U + join.share
+
+    def release(self, terminal: int) -> Release:
+        """Tell a terminal that wants to go what became of its last update. May be asked again at any time."""
+        self._need_idle("release a terminal")
+        known = self.members.get(terminal) or self._departed.get(terminal)
+        if known is None:
+            raise PeerError(f"terminal {terminal} is not under station {self.task}")
+        return Release(terminal, known.verdict(self.round))
+
+    def remove(self, leave: Leave) -> Goodbye:
+        """Let a terminal go with its share; a second request changes nothing and is answered the same."""
+        self._need_idle("remove a terminal")
+        member = self.members.get(leave.terminal)
+        if member is not None and member.incarnation == leave.incarnation:
+            if leave.share.shape != self.shape or not np.allclose(leave.share, member.share, rtol=1e-6, atol=1e-9):
+                raise PeerError(
+                    f"terminal {leave.terminal} leaves station {self.task} with a share that is not its own"
+                )
+            self._drop(leave.terminal, leave.share)
+        return Goodbye(leave.terminal, leave.incarnation)
+
+    def forget(self, terminal: int) -> None:
+        """Drop a terminal that will not come back, by the share that is stored here."""
+        self._need_idle("forget a terminal")
+        if terminal in self.members:
+            self._drop(terminal, self.members[terminal].share)
+
+    def _drop(self, terminal: int, share: Vector) -> None:
+        self.U = self.U - share
+        self._departed[terminal] = self.members.pop(terminal)
+
+    def _apply(self, update: Update, factor: float) -> None:
+        member = self.members[update.terminal]
+        share = member.share + factor * update.delta
+        self.members[update.terminal] = replace(member, share=share, applied_round=update.round, applied_factor=factor)
+
+    def _factor(self, delta: Vector, updates: list[Update | None]) -> float:
+        arrived = [u for u in updates if u is not None]
+        course = np.empty(0)
+        if self.method.merge.line_search:
+            courses = [u.course if u else None for u in updates]
+            course = add_in_blocks(courses, arrived[0].course.shape)
+            if self.method.loss.quadratic:
+                course[2] = min(u.course[2] for u in arrived)
+        scale = self._anchored().lam * self.n_samples
+        return self.method.merge.factor(Arrived(len(arrived), delta, self.model, scale, course))
+
+    def _check_update(self, update: Update) -> None:
+        shapes = (update.delta.shape, update.gains.shape, update.course.shape)
+        needed = (self.shape, (CURVE,), (self.method.course_length,))
+        if shapes != needed:
+            raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
+        if not (np.isfinite(update.delta).all() and np.isfinite(update.gains).all()):
+            raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
+
+    def _anchored(self) -> Anchor:
+        if self.anchor is None:
+            raise ProtocolError(f"station {self.task} has no anchor yet: the cloud speaks first")
+        return self.anchor
+
+    def _need_idle(self, what: str) -> None:
+        if self._orders is not None:
+            raise ProtocolError(f"station {self.task} cannot {what} while round {self.round} is open: close it first")

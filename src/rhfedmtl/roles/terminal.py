@@ -1,0 +1,237 @@
+"""A terminal: owns its rows and their dual variables, takes coordinate steps when asked, and never shares either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.scaling import Moments
+from rhfedmtl.errors import DataError, PeerError, ProtocolError
+from rhfedmtl.maths import sdca
+from rhfedmtl.roles.messages import (
+    Goodbye,
+    Join,
+    Leave,
+    MomentsReport,
+    Probe,
+    Release,
+    Scaling,
+    Sums,
+    Update,
+    Vector,
+    Verdict,
+    WorkOrder,
+)
+
+
+class Phase(Enum):
+    """Where a terminal stands: under no station, under one, or on its way out."""
+
+    DETACHED = "detached"
+    ATTACHED = "attached"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, eq=False)
+class TerminalState:
+    """All that a terminal must remember over a restart, besides its rows."""
+
+    alpha: Vector
+    pending: Vector
+    update: Update | None
+    last_round: int
+    phase: Phase
+    incarnation: int
+
+
+class Terminal:
+    """State machine of one terminal.
+
+    An update stays pending until the station's next message says what became of it: applied with a factor, or
+    dropped. A repeated order is answered with the same update, a stale one with nothing. A terminal that lost its
+    state starts anew with a higher ``incarnation`` than its station knows.
+    """
+
+    def __init__(
+        self,
+        identity: int,
+        X: npt.NDArray[np.floating[Any]],
+        y: Vector,
+        method: DualMethod,
+        *,
+        seed: int = 0,
+        weight: Vector | None = None,
+        incarnation: int = 0,
+    ) -> None:
+        if len(X) == 0:
+            raise DataError(f"terminal {identity} has no rows: leave it out, or give it at least one")
+        if not (np.isfinite(X).all() and np.isfinite(y).all()):
+            raise DataError(f"terminal {identity} has NaN or infinite values in its rows or labels")
+        self.identity = identity
+        self.method = method
+        self.seed = seed
+        self._X, self._y, self._weight = X, y, weight
+        self._load_rows()
+        self._duals = sdca.make_duals(self._rows)
+        self._last_round = 0
+        self._update: Update | None = None
+        self.phase = Phase.DETACHED
+        self.incarnation = incarnation
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows here."""
+        return len(self._X)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Columns × features of a model for these rows."""
+        return self._y.shape[1], self._X.shape[1] + self.method.intercept
+
+    @property
+    def state(self) -> TerminalState:
+        """What to save."""
+        duals = self._duals
+        return TerminalState(
+            duals.alpha.copy(), duals.pending.copy(), self._update, self._last_round, self.phase, self.incarnation
+        )
+
+    def restore(self, state: TerminalState) -> None:
+        """Go on from saved state."""
+        if state.alpha.shape != self._duals.alpha.shape:
+            raise DataError(f"saved duals have shape {state.alpha.shape}, terminal {self.identity} has {self._y.shape}")
+        self._duals = sdca.Duals(state.alpha.copy(), state.pending.copy(), np.zeros(1))
+        self._update, self._last_round = state.update, state.last_round
+        self.phase, self.incarnation = state.phase, state.incarnation
+
+    def moments(self) -> MomentsReport:
+        """Round zero: sums over training rows from which a common scaling is made."""
+        moments = Moments.of(self._X)
+        return MomentsReport(self.identity, moments.count, moments.mean, moments.spread)
+
+    def scale(self, scaling: Scaling) -> None:
+        """Round zero: scale the rows; only before any step was taken."""
+        if self._last_round:
+            raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
+        self._X = scaling.scaler.transform(self._X)
+        self._load_rows()
+
+    def work(self, order: WorkOrder) -> Update | None:
+        """H steps from the station's model; None where the order is stale."""
+        self._check_order(order)
+        if not self._speaks_to_me(order.verdict):
+            return None
+        if order.round <= self._last_round:
+            return self._update if order.round == self._last_round else None
+        self._settle(order.verdict)
+        self._update = self._ascend(order)
+        self._last_round = order.round
+        return self._update
+
+    def probe(self, probe: Probe) -> Sums | None:
+        """Loss sums under the given models, and the dual sum, with nothing left pending; None if stale."""
+        if not self._speaks_to_me(probe.verdict):
+            return None
+        self._settle(probe.verdict)
+        models = probe.models[:, None]
+        losses, dual = sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models)
+        return Sums(self.identity, losses[0], float(dual[0]))
+
+    def join(self) -> Join:
+        """Present this terminal to a station; the same again until the first order comes."""
+        if self.phase is Phase.LEAVING or self._update is not None:
+            raise ProtocolError(f"terminal {self.identity} is still bound to a station: it must leave it first")
+        if self.phase is Phase.DETACHED:
+            self.incarnation += 1
+            self.phase = Phase.ATTACHED
+        return Join(self.identity, self.incarnation, self.n_samples, self._share())
+
+    def leave(self, release: Release) -> Leave | None:
+        """Settle, and ask to go with all of one's duals; None if the release is stale."""
+        if self.phase is Phase.ATTACHED and self._speaks_to_me(release.verdict):
+            self._settle(release.verdict)
+            self.phase = Phase.LEAVING
+        if self.phase is not Phase.LEAVING:
+            return None
+        return Leave(self.identity, self.incarnation, self._share())
+
+    def goodbye(self, goodbye: Goodbye) -> None:
+        """Be free to join another station, or to take in rows."""
+        if self.phase is Phase.LEAVING and goodbye.incarnation == self.incarnation:
+            self.phase = Phase.DETACHED
+
+    def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
+        """Take in new rows, scaled as the old ones, with duals at zero: u_t stays, the count grows."""
+        if self.phase is not Phase.DETACHED:
+            raise ProtocolError(
+                f"terminal {self.identity} is {self.phase.value}: it takes in rows between two stations"
+            )
+        old_weight = np.ones(self.n_samples) if self._weight is None else self._weight
+        self._weight = np.concatenate([old_weight, np.ones(len(X)) if weight is None else weight])
+        self._X, self._y = np.concatenate([self._X, X]), np.concatenate([self._y, y])
+        old = self._duals.alpha
+        self._load_rows()
+        self._duals = sdca.make_duals(self._rows)
+        self._duals.alpha[: len(old)] = old
+
+    def _load_rows(self) -> None:
+        self._rows = sdca.make_rows(
+            self._X,
+            self._y,
+            np.array([0, len(self._X)]),
+            ids=np.array([self.identity]),
+            weight=self._weight,
+            intercept=self.method.intercept,
+        )
+        self._layout = sdca.make_layout(np.zeros(1, dtype=np.int64), 1, self._rows.ids)
+
+    def _check_order(self, order: WorkOrder) -> None:
+        if order.model.shape != self.shape:
+            raise PeerError(
+                f"order has a model of shape {order.model.shape}, terminal {self.identity} needs {self.shape}"
+            )
+        if order.local_steps < 1 or not order.scale > 0.0 or not np.isfinite(order.model).all():
+            raise PeerError(
+                f"order of round {order.round} asks terminal {self.identity} for {order.local_steps} steps at scale "
+                f"{order.scale}: steps must be at least 1, the scale positive, the model finite"
+            )
+
+    def _speaks_to_me(self, verdict: Verdict) -> bool:
+        """Whether a message belongs to this membership and knows of the pending update."""
+        current = self.phase is Phase.ATTACHED and verdict.incarnation == self.incarnation
+        return current and (self._update is None or verdict.until >= self._update.round)
+
+    def _settle(self, verdict: Verdict) -> None:
+        """Apply what became of the pending update; nothing is pending afterwards."""
+        if self._update is not None:
+            self._duals.settle[0] = verdict.factor if verdict.round == self._update.round else 0.0
+            sdca.settle(self._rows, self._layout, self._duals)
+            self._update = None
+
+    def _ascend(self, order: WorkOrder) -> Update:
+        orders = sdca.Orders(
+            order.model[None].astype(self._X.dtype),
+            np.array([order.scale]),
+            np.array([order.local_steps]),
+            np.uint64(self.seed),
+            np.uint64(order.round),
+            self.method.uniform,
+        )
+        answers = sdca.run_round(
+            self.method.loss,
+            self._rows,
+            self._layout,
+            self._duals,
+            orders,
+            course_length=self.method.course_length,
+        )
+        return Update(order.round, self.identity, answers.delta[0], answers.gains[0], answers.lines[0])
+
+    def _share(self) -> Vector:
+        shares = sdca.run_shares(self._rows, self._layout, self._duals, self.shape[1])
+        return np.asarray(shares[0])
