@@ -34,6 +34,8 @@ class Dataset:
     fetchable: bool = False
     federated: bool = False
     """Whether the loader makes tasks × terminals itself, so that there is nothing to split."""
+    sizes: tuple[str, ...] = ()
+    """What can still be asked of tasks × terminals that the loader makes."""
     seeded: bool = False
 
     def _get(self, name: str) -> Any:
@@ -123,6 +125,8 @@ DATASETS: dict[str, Dataset] = {
         module="landmine",
         loader="load_authors",
         settings="Recut",
+        federated=True,
+        sizes=("tasks", "terminals", "test_fraction"),
     ),
     "synthetic": Dataset(
         title="linear tasks with known relatives, up to a million terminals",
@@ -131,6 +135,7 @@ DATASETS: dict[str, Dataset] = {
         module="synthetic",
         settings="Synthetic",
         federated=True,
+        sizes=("tasks", "terminals", "samples_per_task", "test_fraction"),
         seeded=True,
     ),
     "table": Dataset(

@@ -27,8 +27,6 @@ SPLIT_FIELDS = (
     "positive",
     "balanced",
 )
-MADE_FIELDS = ("tasks", "terminals", "samples_per_task", "test_fraction")
-"""What can be asked of data that is made: the rest is up to its own settings."""
 TEST_FRACTION = 0.25
 
 
@@ -87,25 +85,24 @@ class Request:
         return None if self.path is None else Path(self.path).expanduser()
 
     def _made(self, entry: Dataset, seed: int) -> Federation:
-        allowed = MADE_FIELDS if entry.seeded else ()
         for name in SPLIT_FIELDS:
-            if getattr(self, name) is not None and name not in allowed:
+            if getattr(self, name) is not None and name not in entry.sizes:
                 raise ConfigError(f"{self.data} comes with its tasks and terminals: leave out {name.replace('_', '-')}")
-        settings = {**self.settings, **(self._sizes() if entry.seeded else {})}
-        return entry.load(self._path(), seed, **settings)  # type: ignore[return-value]
-
-    def _sizes(self) -> dict[str, int]:
-        """Settings of made data that follow from what was asked of a split."""
         if self.tasks is not None and not isinstance(self.tasks, int):
             raise ConfigError(f"{self.data} makes as many tasks as wanted: give their number, not names")
-        sizes = {"tasks": self.tasks, "terminals": self.terminals}
-        if self.samples_per_task is not None:
-            fraction = TEST_FRACTION if self.test_fraction is None else self.test_fraction
-            sizes["test"] = int(self.samples_per_task * fraction + 0.5)
-            sizes["rows"] = self.samples_per_task - sizes["test"]
-        elif self.test_fraction is not None:
-            raise ConfigError(f"{self.data} needs samples-per-task where test-fraction is given")
-        return {name: size for name, size in sizes.items() if size is not None}
+        return entry.load(self._path(), seed, **{**self.settings, **self._sizes(entry)})  # type: ignore[return-value]
+
+    def _sizes(self, entry: Dataset) -> dict[str, Any]:
+        """Settings that follow from what was asked in the words of a split."""
+        asked = {name: getattr(self, name) for name in entry.sizes if getattr(self, name) is not None}
+        if "samples_per_task" in entry.sizes:
+            total, fraction = asked.pop("samples_per_task", None), asked.pop("test_fraction", None)
+            if total is None and fraction is not None:
+                raise ConfigError(f"{self.data} needs samples-per-task where test-fraction is given")
+            if total is not None:
+                asked["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
+                asked["rows"] = total - asked["test"]
+        return asked
 
 
 def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:

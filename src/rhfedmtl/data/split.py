@@ -215,7 +215,11 @@ def _hold_out(
 def _hold_out_groups(
     strata: IntArray, group: npt.NDArray[Any], target: IntArray, rng: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Whole groups, in random order, each taken if it brings the class counts closer to ``target``."""
+    """Whole groups, in random order, each taken if it brings the counts closer to ``target``.
+
+    Closeness is Σ_c m_c² + C (Σ_c m_c)² with m_c the rows still missing of class c: shares of classes count, and
+    the size as a whole counts as much as all of them.
+    """
     names, member = np.unique(group, return_inverse=True)
     counts = np.zeros((len(names), len(target)), dtype=np.int64)
     np.add.at(counts, (member, strata), 1)
@@ -223,9 +227,13 @@ def _hold_out_groups(
     taken = np.zeros(len(names), dtype=np.bool_)
     for candidate in rng.permutation(len(names)):
         after = missing - counts[candidate]
-        if after @ after < missing @ missing:
+        if _distance(after) < _distance(missing):
             missing, taken[candidate] = after, True
     return taken[member]
+
+
+def _distance(missing: IntArray) -> int:
+    return int(missing @ missing + len(missing) * missing.sum() ** 2)
 
 
 def _rest(n_rows: int, train: IntArray, group: npt.NDArray[Any] | None) -> IntArray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,13 @@ from rhfedmtl.engines.network import Network
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.resources.policies import Plan, Policy, Situation
+from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.policies import Bytes, Observation, Plan, Policy, Situation
 from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.messages import round_zero_bytes
+
+Metrics = dict[str, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Settings:
     """How to run, as opposed to what to learn.
 
     ``certify_every`` server iterations the gap and the test metrics are computed, which needs a pass over the
-    data; it is an evaluation and not charged. The last iteration is always certified.
+    data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
+    gap is at most ``target_gap``, and in any case after ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
@@ -40,6 +46,8 @@ class Settings:
     seed: int = 0
     threads: int | None = None
     engine: str = "inprocess"
+    target_gap: float = 0.0
+    max_rounds: int = 100_000
 
     def __post_init__(self) -> None:
         """Refuse settings that name nothing."""
@@ -62,24 +70,33 @@ class Progress:
     cloud_round: int
     plan: Plan
     terminal_steps: int
+    left: dict[str, float]
     certificate: Certificate | None
-    metrics: dict[str, npt.NDArray[np.float64]]
+    metrics: Metrics
+
+
+Watcher = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """What a run leaves behind: models, the scaling that belongs to them, the certificate, and what was done.
 
-    ``metrics`` has a value for each task; ``history`` a row for each certified server iteration.
+    ``metrics`` has a value for each task; ``history`` a row for each certified server iteration; ``events`` is all
+    that was charged, from which the ledger can be recomputed.
     """
 
     models: Models
     scalers: list[Scaler]
     certificate: Certificate
-    metrics: dict[str, npt.NDArray[np.float64]]
+    metrics: Metrics
+    ledger: Ledger
+    events: list[Event]
+    observed: list[Observation]
     rounds: int
     cloud_rounds: int
     terminal_steps: int
+    stopped: str
     seconds: float
     history: list[dict[str, Any]]
 
@@ -88,6 +105,11 @@ class Result:
         """r, the mean model: for tasks that were not seen."""
         return np.asarray(self.models.mean(axis=0))
 
+    @property
+    def local_steps(self) -> list[int]:
+        """H of every round: the median over the terminals that worked."""
+        return [int(np.median(seen.local_steps[seen.local_steps > 0])) for seen in self.observed]
+
 
 def train(
     federation: Federation,
@@ -95,69 +117,84 @@ def train(
     policy: Policy,
     settings: Settings | None = None,
     *,
-    watch: Callable[[Progress], None] | None = None,
+    ledger: Ledger | None = None,
+    watch: Watcher | None = None,
 ) -> Result:
-    """Scale, learn as the policy plans, certify. ``watch`` is called after every BS iteration."""
+    """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration."""
     settings = settings or Settings()
     started = time.perf_counter()
-    network = ENGINES[settings.engine](federation, method, settings)
-    used = scalers(network.moments(), settings.scale, settings.scale_per_station)
-    network.scale(used)
-    run = _Run(federation, method, network, used, settings)
-    while (plan := policy.plan(run.situation())) is not None:
-        run.server_iteration(plan, watch)
+    run = Run(federation, method, settings, ledger or Ledger({}))
+    stopped = run.learn(policy, watch)
     certificate = run.certify()
     return Result(
         certificate.models,
-        used,
+        run.scalers,
         certificate,
         run.metrics,
+        run.ledger,
+        run.events,
+        run.observed,
         run.round,
         run.cloud.cloud_round,
         run.terminal_steps,
+        stopped,
         time.perf_counter() - started,
         run.history,
     )
 
 
-class _Run:
+class Run:
     """The running state of `train`."""
 
-    def __init__(
-        self, federation: Federation, method: DualMethod, network: Network, used: list[Scaler], settings: Settings
-    ) -> None:
-        self.network = network
+    def __init__(self, federation: Federation, method: DualMethod, settings: Settings, ledger: Ledger) -> None:
         self.settings = settings
-        self.cloud = Cloud(method.relationship, federation.n_tasks, network.shape)
+        self.method = method
+        self.ledger = ledger
+        self.network = ENGINES[settings.engine](federation, method, settings)
+        self.cloud = Cloud(method.relationship, federation.n_tasks, self.network.shape)
+        self._membership: Layout | None = None
         self.round = 0
         self.terminal_steps = 0
         self.certificate: Certificate | None = None
-        self.metrics: dict[str, npt.NDArray[np.float64]] = {}
+        self.metrics: Metrics = {}
+        self.events: list[Event] = []
+        self.observed: list[Observation] = []
         self.history: list[dict[str, Any]] = []
+        self.scalers = self._round_zero()
         self._n_classes = len(federation.class_names)
         self._tests = [
             (scaler.transform(X), y)
-            for scaler, (X, y) in zip(used, map(federation.test_rows, range(federation.n_tasks)), strict=True)
+            for scaler, (X, y) in zip(self.scalers, map(federation.test_rows, range(federation.n_tasks)), strict=True)
         ]
+
+    def learn(self, policy: Policy, watch: Watcher | None = None) -> str:
+        """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
+        while True:
+            if self.certificate is not None and self.certificate.gap <= self.settings.target_gap:
+                return "target gap reached"
+            if self.round >= self.settings.max_rounds:
+                return "limit on rounds reached"
+            situation = self.situation()
+            plan = policy.plan(situation)
+            if plan is None:
+                return "plan completed"
+            if not self._server_iteration(situation, plan, watch):
+                return "budget spent"
 
     def situation(self) -> Situation:
         """What the policy may know now."""
-        network = self.network
-        return Situation(network.sizes, network.station, len(self._tests), self.cloud.cloud_round, self.round)
-
-    def server_iteration(self, plan: Plan, watch: Callable[[Progress], None] | None) -> None:
-        """Anchors down, K BS iterations, reports up; and a certificate where one is due."""
-        self.network.assign(self.cloud.assign())
-        for k in range(int(plan.station_rounds.max())):
-            self._station_iteration(plan, k)
-            if watch is not None and k + 1 < plan.station_rounds.max():
-                watch(self._progress(plan))
-        for report in self.network.reports(self.cloud.cloud_round):
-            self.cloud.receive(report)
-        if self.cloud.cloud_round % self.settings.certify_every == 0:
-            self.certify()
-        if watch is not None:
-            watch(self._progress(plan))
+        sizes = self.network.message_sizes
+        return Situation(
+            self.network.sizes,
+            self._layout(),
+            self.ledger,
+            lam=float(self.cloud.relationship.anchors(self.cloud.W, self.cloud.V).lam.min()),
+            gamma=self.method.loss.smoothness,
+            bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+            cloud_rounds=self.cloud.cloud_round,
+            rounds=self.round,
+            observed=self.observed,
+        )
 
     def certify(self) -> Certificate:
         """Certificate and test metrics of the models as they stand now; computed once for a round."""
@@ -170,12 +207,61 @@ class _Run:
             self.history.append(self._record(certificate))
         return self.certificate
 
-    def _station_iteration(self, plan: Plan, k: int) -> None:
-        self.round += 1
-        active = plan.station_rounds[self.network.station] > k
-        steps = np.where(active, plan.local_steps, 0)
-        self.network.round(self.round, steps)
+    def _round_zero(self) -> list[Scaler]:
+        """Common scaling from sums over training rows, charged by its bytes alone."""
+        used = scalers(self.network.moments(), self.settings.scale, self.settings.scale_per_station)
+        if self.settings.scale.startswith("standard"):
+            up, down = (float(size) for size in round_zero_bytes(self.network.shape[1] - self.method.intercept))
+            layout = self._layout()
+            self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
+            self._charge(CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False))
+        self.network.scale(used)
+        return used
+
+    def _server_iteration(self, situation: Situation, plan: Plan, watch: Watcher | None) -> bool:
+        """Anchors down, K BS iterations, reports up, a certificate where one is due; False if it cannot be paid."""
+        first = event_totals(self.ledger.cost, situation.cloud_event(), self._round_event(situation, plan, 0))
+        if not self.ledger.can_afford(first):
+            return False
+        self._charge(situation.cloud_event())
+        self.network.assign(self.cloud.assign())
+        for k in range(int(plan.station_rounds.max())):
+            event = self._round_event(situation, plan, k)
+            if self.round >= self.settings.max_rounds or not self.ledger.can_afford(event):
+                break
+            self._station_iteration(event)
+            if watch is not None:
+                watch(self._progress(plan))
+        for report in self.network.reports(self.cloud.cloud_round):
+            self.cloud.receive(report)
+        if self.cloud.cloud_round % self.settings.certify_every == 0:
+            self.certify()
+        return True
+
+    def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
+        stations = plan.station_rounds > k
+        event = situation.round_event(plan.local_steps, None if stations.all() else stations)
+        return replace(event, round=self.round + 1)
+
+    def _station_iteration(self, event: RoundEvent) -> None:
+        steps = np.zeros(event.layout.n_terminals, dtype=np.int64)
+        ids = slice(None) if event.terminal_ids is None else event.terminal_ids
+        steps[ids] = np.broadcast_to(event.local_steps, len(steps))[ids]
+        self.round = event.round
+        self._charge(event)
+        outcome = self.network.round(self.round, steps)
         self.terminal_steps += int(steps.sum())
+        self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+
+    def _layout(self) -> Layout:
+        """Membership as the ledger wants it; the same object until somebody moves."""
+        if self._membership is None or not np.array_equal(self._membership.terminal_task, self.network.station):
+            self._membership = Layout(self.network.station, self.cloud.n_tasks)
+        return self._membership
+
+    def _charge(self, event: Event) -> None:
+        self.ledger.charge(event)
+        self.events.append(event)
 
     def _record(self, certificate: Certificate) -> dict[str, Any]:
         return {
@@ -185,17 +271,23 @@ class _Run:
             "primal": certificate.primal,
             "dual": certificate.dual,
             "gap": certificate.gap,
-            **{name: _mean(values) for name, values in self.metrics.items()},
+            **{f"spent_{name}": amount for name, amount in self.ledger.spent.items()},
+            **{name: mean(values) for name, values in self.metrics.items()},
         }
 
     def _progress(self, plan: Plan) -> Progress:
-        cloud_round = self.cloud.cloud_round
-        return Progress(self.round, cloud_round, plan, self.terminal_steps, self.certificate, self.metrics)
+        return Progress(
+            self.round,
+            self.cloud.cloud_round,
+            plan,
+            self.terminal_steps,
+            self.ledger.left,
+            self.certificate,
+            self.metrics,
+        )
 
 
-def evaluate(
-    models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int
-) -> dict[str, npt.NDArray[np.float64]]:
+def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:
     """Metrics of every task on its (scaled) test rows; NaN where a task has none."""
     rows = [metrics.measure(y, scores(X, models[b]), n_classes) if len(y) else {} for b, (X, y) in enumerate(tests)]
     names = next((list(row) for row in rows if row), [])
@@ -209,7 +301,8 @@ def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[n
     return result + model[:, d] if model.shape[1] > d else result
 
 
-def _mean(values: npt.NDArray[np.float64]) -> float:
+def mean(values: npt.NDArray[np.float64]) -> float:
+    """Mean over the tasks that have a value."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 

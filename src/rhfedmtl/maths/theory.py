@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     case: Case
 
 
-def Theta(  # noqa: N802
+def Theta(
     H: npt.ArrayLike, n: npt.ArrayLike, n_largest: npt.ArrayLike, lam: float, gamma: float, R: float = 1.0
 ) -> FloatArray:
     """Θ(H) = (1 − (λnγ / (R² + λnγ)) / ñ)^H: what H steps leave of a terminal's suboptimality."""
@@ -166,7 +166,7 @@ def _starts(X: Rows, offsets: npt.ArrayLike) -> list[int]:
     return [int(a) for a in cuts[:-1][np.diff(cuts) > 0]]
 
 
-def _largest_eigenvalue(X: FloatArray, starts: list[int]) -> FloatArray:
+def _largest_eigenvalue(X: Rows, starts: list[int]) -> FloatArray:
     """Return the eigenvalue by products (M v)_t = X_t (X_tᵀ v_t − Xᵀ v), without the n × n matrix."""
     parts = np.split(X, starts[1:])
 

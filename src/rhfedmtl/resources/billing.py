@@ -44,7 +44,7 @@ class Layout:
 
     terminal_task: IntArray
     n_tasks: int
-    _priced_by: list[Cost] = field(default_factory=list, repr=False)
+    _priced_by: list[Cost] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the stations and freeze the array."""

@@ -103,7 +103,7 @@ class Cost(Mapping[str, Prices]):
 
         Text is ``energy=0.1,10`` (terminal_step, station_round, cloud_round in this order) or, by name,
         ``energy=step:0.1,station:10,cloud:5,byte:1e-6,adds:sum``; ``/`` separates the values of single terminals or
-        stations, as in ``step:0.1/0.2``. A table holds the same names, short or full.
+        stations, as in ``step:0.1/0.2`` (a list of one ends in ``/``). A table holds the same names, short or full.
         """
         if isinstance(given, Cost):
             return given
@@ -246,7 +246,7 @@ BudgetLike = Budget | str | Sequence[str] | Mapping[str, float] | Path | None
 
 def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:
     """Whether every type stays within its room; a type without room is unlimited."""
-    return all(amount <= room.get(name, math.inf) for name, amount in totals.items())
+    return all(not amount or amount <= room.get(name, math.inf) for name, amount in totals.items())
 
 
 def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], most: int) -> int:
@@ -255,8 +255,8 @@ def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], mos
     for name, amount in totals.items():
         limit = room.get(name, math.inf)
         if amount > 0 and limit < times * amount:
-            times = max(0, math.floor(limit / amount))
-            times -= times * amount > limit
+            times = math.floor(limit / amount)
+            times = max(0, times - (times * amount > limit))
     return times
 
 
@@ -324,8 +324,8 @@ def _parse_prices(name: str, text: str) -> dict[str, Any]:
 
 
 def _parse_price(name: str, text: str) -> float | list[float]:
-    values = [_number(f"cost {name}", value) for value in text.split("/")]
-    return values if len(values) > 1 else values[0]
+    values = [_number(f"cost {name}", value) for value in text.removesuffix("/").split("/")]
+    return values if "/" in text else values[0]
 
 
 def _by_position(name: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -354,9 +354,9 @@ def _full_names(name: str, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 def _format_prices(prices: Prices) -> str:
     parts = []
     for key, value in prices.to_dict().items():
-        values = value if isinstance(value, list) else [value]
-        # One value alone reads back as a number for all nodes: with one node that is the same price.
-        parts.append(f"{key}:" + "/".join(v if isinstance(v, str) else repr(v) for v in values))
+        if isinstance(value, list):
+            value = "/".join(map(repr, value)) + "/" * (len(value) == 1)  # noqa: PLW2901
+        parts.append(f"{key}:{value}")
     return ",".join(parts)
 
 

@@ -100,7 +100,7 @@ class Ledger:
     def can_afford(self, spending: Spending) -> bool:
         """Whether an event, its charges or totals per type fit into what is left of every type."""
         amounts, _ = self._priced(spending)
-        return all(amount <= self._room(name) for name, amount in amounts.items())
+        return fits(amounts, {name: self._room(name) for name in amounts})
 
     def charge(self, spending: Event | Iterable[Charge]) -> dict[str, float]:
         """Record an event or charges and return their totals; refuse, recording nothing, what would overspend."""

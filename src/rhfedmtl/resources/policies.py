@@ -1,35 +1,120 @@
-"""Policies decide how much work the next server iteration does: H for every terminal, K for every station."""
+"""Policies decide how much work the next server iteration does: H for every terminal, K for every station.
+
+A policy sees a `Situation` and returns a `Plan`, or None when it would do no more. The ledger, not the policy, is
+what makes a budget hard; a good policy never runs into it.
+
+Add a policy: write a frozen dataclass with ``plan``, add it to ``POLICIES``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
+from rhfedmtl.resources.ledger import Ledger
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+class Observation(NamedTuple):
+    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
+
+    round: int
+    local_steps: IntArray
+    answers: IntArray
+    factor: FloatArray
+    gains: FloatArray
+
+
+class Bytes(NamedTuple):
+    """Sizes of the messages on the two links."""
+
+    order: int = 0
+    update: int = 0
+    anchor: int = 0
+    report: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What a policy may know when it plans: sizes, membership, and how far the run has come."""
+    """What a policy may know when it plans.
+
+    ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
+    ``observed`` holds what the rounds so far showed, the latest last.
+    """
 
     sizes: IntArray
-    station: IntArray
-    n_stations: int
-    cloud_rounds: int
-    rounds: int
+    layout: Layout
+    ledger: Ledger
+    lam: float
+    gamma: float
+    radius: float = 1.0
+    bytes: Bytes = field(default_factory=Bytes)
+    cloud_rounds: int = 0
+    rounds: int = 0
+    observed: list[Observation] = field(default_factory=list)
+
+    @cached_property
+    def samples(self) -> FloatArray:
+        """n_b of every station."""
+        here = self.layout.terminal_task >= 0
+        weights = self.sizes[here].astype(np.float64)
+        counts: FloatArray = np.bincount(self.layout.terminal_task[here], weights, self.layout.n_tasks)
+        return counts
+
+    @cached_property
+    def members(self) -> IntArray:
+        """N_b of every station."""
+        here = self.layout.terminal_task >= 0
+        return np.bincount(self.layout.terminal_task[here], minlength=self.layout.n_tasks).astype(np.int64)
+
+    @cached_property
+    def largest(self) -> FloatArray:
+        """Samples of the largest terminal of every station."""
+        here = self.layout.terminal_task >= 0
+        largest = np.ones(self.layout.n_tasks)
+        np.maximum.at(largest, self.layout.terminal_task[here], self.sizes[here])
+        return largest
+
+    def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
+        """The next BS iteration, if everybody worked."""
+        return RoundEvent(
+            self.rounds + 1,
+            self.layout,
+            local_steps,
+            stations,
+            bytes_down=float(self.bytes.order),
+            bytes_up=float(self.bytes.update),
+        )
+
+    def cloud_event(self) -> CloudEvent:
+        """The next server iteration."""
+        return CloudEvent(
+            self.rounds, self.layout, bytes_down=float(self.bytes.anchor), bytes_up=float(self.bytes.report)
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Work of one server iteration: H of every terminal, K of every station."""
+    """Work of one server iteration: H of every terminal, K of every station, and why."""
 
     local_steps: IntArray
     station_rounds: IntArray
+    why: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
+        """The same H and K for all."""
+        H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
+        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
 
 
 class Policy(Protocol):
@@ -41,24 +126,30 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same H, K in each of M server iterations: HFedMTL."""
+    """The same H and K in each server iteration, M of them or until the budget is spent: HFedMTL."""
 
     local_steps: int = 2
     station_rounds: int = 1
-    cloud_rounds: int = 100
+    cloud_rounds: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts below one."""
         for name in ("local_steps", "station_rounds", "cloud_rounds"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {count!r}")
+            check_count(name, getattr(self, name), optional=name == "cloud_rounds")
 
     def plan(self, situation: Situation) -> Plan | None:
         """Return the same plan until M server iterations are done."""
-        if situation.cloud_rounds >= self.cloud_rounds:
+        if self.cloud_rounds is not None and situation.cloud_rounds >= self.cloud_rounds:
             return None
-        return Plan(
-            np.full(len(situation.sizes), self.local_steps),
-            np.full(situation.n_stations, self.station_rounds),
-        )
+        return Plan.uniform(situation, self.local_steps, self.station_rounds)
+
+
+def check_count(name: str, count: Any, *, optional: bool = False) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if optional and count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, got {count!r}")
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {"fixed": Fixed}

