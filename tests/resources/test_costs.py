@@ -350,6 +350,13 @@ def test_exact_sum(n: int, seed: int) -> None:
     assert exact_sum(values) == pytest.approx(math.fsum(values), rel=3e-16)
 
 
+def test_exact_sum_keeps_small_values_beside_large_ones() -> None:
+    """Thousands of ones beside 1e17 are all counted, wherever they stand."""
+    values = np.ones(4801)
+    values[1234] = 1e17
+    assert exact_sum(values) == 1e17 + 4800
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

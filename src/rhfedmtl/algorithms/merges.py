@@ -90,8 +90,10 @@ class LineSearch(NamedTuple):
         if len(arrived.course) == 3:
             linear, quadratic, room = (float(x) for x in arrived.course)
             bend = quadratic + curvature
-            best = (linear - slope) / bend if bend > 0.0 else 0.0
-            return min(max(best, 0.0), room)
+            if bend > 0.0:
+                return min(max((linear - slope) / bend, 0.0), room)
+            # A straight course (hinge, on rows that are zero): as far as the box allows, or nowhere.
+            return room if linear > slope and np.isfinite(room) else 0.0
         gains = arrived.course - slope * FACTORS - curvature * FACTORS**2 / 2.0
         return _best_on_grid(gains, 1.0 / arrived.answers)
 

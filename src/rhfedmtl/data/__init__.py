@@ -1,0 +1,61 @@
+"""Data: federations of tasks × terminals, loaders, the two-level split, arithmetic of standardisation.
+
+Names are imported when first used, so that importing this package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rhfedmtl.data.federation import Federation, Origin, Source
+    from rhfedmtl.data.partition import PARTITIONS
+    from rhfedmtl.data.registry import DATASETS, Dataset, load
+    from rhfedmtl.data.request import Request
+    from rhfedmtl.data.scaling import SCALES, Moments, Scaler
+    from rhfedmtl.data.split import Split, federate
+    from rhfedmtl.data.synthetic import Synthetic
+    from rhfedmtl.data.table import Columns, from_frame
+
+_HOME = {
+    "DATASETS": "registry",
+    "Dataset": "registry",
+    "load": "registry",
+    "Request": "request",
+    "Federation": "federation",
+    "Origin": "federation",
+    "Source": "federation",
+    "PARTITIONS": "partition",
+    "SCALES": "scaling",
+    "Moments": "scaling",
+    "Scaler": "scaling",
+    "Split": "split",
+    "federate": "split",
+    "Synthetic": "synthetic",
+    "Columns": "table",
+    "from_frame": "table",
+}
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "SCALES",
+    "Columns",
+    "Dataset",
+    "Federation",
+    "Moments",
+    "Origin",
+    "Request",
+    "Scaler",
+    "Source",
+    "Split",
+    "Synthetic",
+    "federate",
+    "from_frame",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"rhfedmtl.data.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -71,7 +71,9 @@ def download(url: str, name: str, digest: str, otherwise: str) -> Path:
             f"the file changed at its source or on the way; {otherwise}"
         ) from error
     except OSError as error:
-        raise DataError(f"cannot write to the cache {folder} ({error}): set RHFEDMTL_CACHE to another folder") from error
+        raise DataError(
+            f"cannot write to the cache {folder} ({error}): set RHFEDMTL_CACHE to another folder"
+        ) from error
 
 
 class _CutOffError(Exception):
@@ -84,7 +86,7 @@ class _Resuming:
     def __init__(self, folder: Path, name: str) -> None:
         self.part = folder / f"{name}.part"
 
-    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:  # noqa: ARG002
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
         """Fetch ``url`` into ``output_file``, which pooch checks and moves into place."""
         have = self.part.stat().st_size if self.part.exists() else 0
         try:

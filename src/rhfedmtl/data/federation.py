@@ -135,13 +135,9 @@ class Federation:
     def _check_sizes(self) -> None:
         for X, y, what in ((self.X, self.y, "training"), (self.test_X, self.test_y, "test")):
             if X.ndim != 2 or len(X) != len(y):
-                raise DataError(
-                    f"{what} rows have shape {X.shape}, their labels {y.shape}: they must pair up"
-                )
+                raise DataError(f"{what} rows have shape {X.shape}, their labels {y.shape}: they must pair up")
         if self.X.shape[1] != self.test_X.shape[1]:
-            raise DataError(
-                f"training rows have {self.X.shape[1]} features, test rows {self.test_X.shape[1]}"
-            )
+            raise DataError(f"training rows have {self.X.shape[1]} features, test rows {self.test_X.shape[1]}")
         if self.terminal_offsets[-1] != len(self.X):
             raise DataError(f"terminals hold {self.terminal_offsets[-1]} rows, but there are {len(self.X)}")
         if self.task_offsets[-1] != self.n_terminals or len(self.task_offsets) != self.n_tasks + 1:
@@ -150,9 +146,7 @@ class Federation:
                 f"but there are {self.n_terminals} terminals and {self.n_tasks} task names"
             )
         if len(self.test_offsets) != self.n_tasks + 1 or self.test_offsets[-1] != len(self.test_X):
-            raise DataError(
-                f"test_offsets end at {self.test_offsets[-1]}, but there are {len(self.test_X)} test rows"
-            )
+            raise DataError(f"test_offsets end at {self.test_offsets[-1]}, but there are {len(self.test_X)} test rows")
         if self.feature_names and len(self.feature_names) != self.X.shape[1]:
             raise DataError(f"{len(self.feature_names)} feature names for {self.X.shape[1]} features")
         if self.sample_weight is not None and self.sample_weight.shape != (len(self.X),):
@@ -206,11 +200,11 @@ class Federation:
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a result."""
         digest = hashlib.sha256()
-        for array in (self.X, self.y, self.terminal_offsets, self.task_offsets, self.test_X, self.test_y):
-            digest.update(repr((array.dtype.str, array.shape)).encode())
-            digest.update(memoryview(np.ascontiguousarray(array)).cast("B"))
-        if self.sample_weight is not None:
-            digest.update(memoryview(np.ascontiguousarray(self.sample_weight)).cast("B"))
+        offsets = (self.terminal_offsets, self.task_offsets, self.test_offsets)
+        for array in (self.X, self.y, self.test_X, self.test_y, *offsets, self.sample_weight):
+            if array is not None:
+                digest.update(repr((array.dtype.str, array.shape)).encode())
+                digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
         digest.update(repr((self.task_names, self.class_names)).encode())
         return digest.hexdigest()
 
@@ -277,7 +271,7 @@ def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
         return check_codes(y, len(class_names), "class")
     if y.dtype.kind not in "fiub":
         raise DataError(f"labels of a regression must be numbers, got dtype {y.dtype}; or give class names")
-    bad = np.flatnonzero(~np.isfinite(y)) if y.dtype.kind == "f" else ()
+    bad = np.flatnonzero(~np.isfinite(y)) if y.dtype.kind == "f" else np.empty(0, dtype=np.int64)
     if len(bad):
         raise DataError(f"row {bad[0]}: label {y[bad[0]]} is not a finite number: drop or repair such rows")
     return None

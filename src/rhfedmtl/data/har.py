@@ -168,7 +168,7 @@ def _read_part(root: Root, part: str, where: str) -> dict[str, npt.NDArray[Any]]
 
 def _numbers(file: Root, where: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     if not file.is_file():
-        raise DataError(f"{where} lacks {file.parent.name}/{file.name}: unpack the whole archive")
+        raise DataError(f"{where} lacks {file.name}: unpack the whole archive")
     try:
         with file.open("rb") as stream:
             return np.loadtxt(stream, dtype=dtype, ndmin=2)

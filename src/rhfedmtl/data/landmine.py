@@ -69,10 +69,14 @@ def load_authors(path: Path | None = None, recut: Recut | None = None) -> Federa
     recut = recut or Recut()
     path = path or cache.find(["small.mat"])
     if path is None:
-        raise DataError("landmine-authors needs --path small.mat, from the public code of the RHFedMTL paper or of MOCHA")
+        raise DataError(
+            "landmine-authors needs --path small.mat, from the public code of the RHFedMTL paper or of MOCHA"
+        )
     X, y, _ = _read(cache.existing(path))
     if len(X) != AUTHORS_ROWS:
-        raise DataError(f"{path} has {len(X)} rows, the authors' cut has {AUTHORS_ROWS}: use --data landmine for others")
+        raise DataError(
+            f"{path} has {len(X)} rows, the authors' cut has {AUTHORS_ROWS}: use --data landmine for others"
+        )
     task_rows = AUTHORS_ROWS // (recut.tasks * recut.terminals) * recut.terminals
     terminal_rows = int(task_rows * (1 - recut.test_fraction) / recut.terminals)
     if terminal_rows < 1:

@@ -48,7 +48,7 @@ class Iid:
 class Blocks:
     """Contiguous stretches of the recording, in sizes that differ by at most one."""
 
-    def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:  # noqa: ARG002
+    def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
         """Cut where the recording stands; nothing is drawn."""
         check_enough(rows, n_terminals)
         return np.repeat(np.arange(n_terminals), even(len(rows.stratum), n_terminals))
@@ -100,11 +100,11 @@ class PowerLaw:
 class Column:
     """By the terminal column of the data: as many terminals as a task has values there."""
 
-    def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:  # noqa: ARG002
+    def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
         """Follow the column; nothing is drawn."""
         if rows.terminal is None:
             raise ConfigError("partition 'column' needs a terminal column, and this data has none: name it, or use iid")
-        return np.unique(rows.terminal, return_inverse=True)[1].astype(np.int64)
+        return np.asarray(np.unique(rows.terminal, return_inverse=True)[1], dtype=np.int64)
 
 
 def even(total: int, parts: int) -> IntArray:
@@ -121,7 +121,7 @@ def apportion(total: int, weights: npt.ArrayLike) -> IntArray:
     scale = shares.sum()
     # Tiny alphas can underflow every Dirichlet share to 0; then all parts are alike.
     exact = total * (shares / scale) if scale > 0 else np.full(len(shares), total / len(shares))
-    whole = np.floor(exact).astype(np.int64)
+    whole: IntArray = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(whole - exact, kind="stable")
     whole[by_remainder[: total - int(whole.sum())]] += 1
     return whole

@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.data import sums
 from rhfedmtl.data.federation import FloatArray, IntArray, as_rows
 from rhfedmtl.errors import ConfigError
 
@@ -33,15 +34,11 @@ class Moments:
     @classmethod
     def of(cls, X: FloatArray) -> Moments:
         """Moments of the rows of one terminal, by the same kernel as the moments of a million of them."""
-        from rhfedmtl.data import sums
-
         mean, spread = sums.of_rows(as_rows(X))
         return cls(len(X), mean, spread)
 
     def __add__(self, other: Moments) -> Moments:
         """Moments of both sets of rows together (Chan, Golub and LeVeque 1979)."""
-        from rhfedmtl.data import sums
-
         mean, spread = self.mean.copy(), self.spread.copy()
         count = sums.merge(self.count, mean, spread, other.count, other.mean, other.spread)
         return Moments(int(count), mean, spread)
@@ -91,8 +88,6 @@ class Scaler:
 
 def terminal_moments(X: FloatArray, offsets: IntArray) -> list[Moments]:
     """Moments of every terminal's rows, each equal to the bit to what the terminal computes alone."""
-    from rhfedmtl.data import sums
-
     mean, spread = sums.of_parts(as_rows(X), np.asarray(offsets, dtype=np.int64))
     counts = np.diff(offsets).tolist()
     return [Moments(count, mean[t], spread[t]) for t, count in enumerate(counts)]
@@ -104,8 +99,6 @@ def station_moments(X: FloatArray, terminal_offsets: IntArray, task_offsets: Int
     Equal to the bit to ``total(terminal_moments(...))`` of each station, without an array of the size
     terminals × features: a million terminals take seconds.
     """
-    from rhfedmtl.data import sums
-
     terminals, tasks = (np.asarray(offsets, dtype=np.int64) for offsets in (terminal_offsets, task_offsets))
     mean, spread = sums.of_stations(as_rows(X), terminals, tasks)
     counts = np.diff(terminals[tasks]).tolist()

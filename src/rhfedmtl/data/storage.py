@@ -63,7 +63,7 @@ def load(folder: Path | None) -> Federation:
             raise DataError(f"{file} cannot be read ({error}): write the federation again") from error
         if list(arrays[name].shape) != shape:
             raise DataError(f"{file} has shape {arrays[name].shape}, {INDEX} says {tuple(shape)}: write it again")
-    names = {name: tuple(index[name]) for name in NAMES}
+    names: dict[str, Any] = {name: tuple(index[name]) for name in NAMES}
     return Federation(**arrays, **names, origin=Origin(**index["origin"]))
 
 

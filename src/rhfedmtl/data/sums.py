@@ -60,7 +60,7 @@ def _parts(X: Any, offsets: Any, first: int, last: int, mean: Any, spread: Any) 
 def _stations(X: Any, terminals: Any, tasks: Any, first: int, last: int, mean: Any, spread: Any) -> None:
     part_mean, part_spread = np.empty(X.shape[1]), np.empty(X.shape[1])
     for b in range(first, last):
-        count = np.int64(0)
+        count: Any = np.int64(0)
         for t in range(tasks[b], tasks[b + 1]):
             _rows(X, terminals[t], terminals[t + 1], part_mean, part_spread)
             count = merge(count, mean[b], spread[b], terminals[t + 1] - terminals[t], part_mean, part_spread)

@@ -21,6 +21,7 @@ from numba import njit
 
 from rhfedmtl.data.federation import Federation, FloatArray, Origin
 from rhfedmtl.data.partition import apportion, even
+from rhfedmtl.data.storage import allocate, save
 from rhfedmtl.data.threads import share_out
 from rhfedmtl.errors import ConfigError
 
@@ -128,8 +129,6 @@ def load(path: Path | None = None, settings: Synthetic | None = None, seed: int 
     """Federation with these settings; a ``path`` is a folder where its rows are to be made."""
     federation = make(settings, seed, path)
     if path is not None:
-        from rhfedmtl.data.storage import save
-
         save(federation, path)
     return federation
 
@@ -176,7 +175,7 @@ def task_models(settings: Synthetic, seed: int, tasks: Any) -> npt.NDArray[np.fl
     own = [np.random.default_rng([seed, OWN, b]).normal(size=shape) for b in tasks]
     related, alone = np.sqrt(settings.relatedness), np.sqrt(1 - settings.relatedness)
     models = [related * centres[b % settings.clusters] + alone * e for b, e in zip(tasks, own, strict=True)]
-    return np.stack(models) / np.sqrt(settings.features)
+    return np.asarray(np.stack(models) / np.sqrt(settings.features))
 
 
 def _terminal_offsets(settings: Synthetic, seed: int) -> npt.NDArray[np.int64]:
@@ -188,8 +187,6 @@ def _terminal_offsets(settings: Synthetic, seed: int) -> npt.NDArray[np.int64]:
 
 
 def _empty(folder: Path | None, rows: str, labels: str, n: int, settings: Synthetic) -> tuple[Any, Any]:
-    from rhfedmtl.data.storage import allocate
-
     label = np.int16 if settings.classes else np.float64
     return allocate(folder, rows, (n, settings.features), np.float32), allocate(folder, labels, (n,), label)
 

@@ -7,7 +7,7 @@ All columns that are not named for something else are features and must be numbe
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -58,11 +58,12 @@ def load(path: Path | None = None, columns: Columns | None = None) -> Source:
     """Source from a file, told apart by its ending."""
     if path is None:
         raise DataError("a table needs --path FILE (.csv, .tsv, .parquet or .npz)")
+    columns = columns or Columns()
     readers = {".csv": read_csv, ".tsv": read_csv, ".txt": read_csv, ".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {', '.join(readers)}")
-    table, place = readers[path.suffix.lower()](cache.existing(path))
-    return from_columns(table, columns or Columns(), str(path), place)
+    table, place = readers[path.suffix.lower()](cache.existing(path), columns.named())
+    return from_columns(table, columns, str(path), place)
 
 
 def from_frame(frame: Any, columns: Columns | None = None) -> Source:
@@ -173,12 +174,18 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _is_nan(value: Any) -> bool:
+    """NaN and NaT are not equal to themselves, and pandas' NA will not say."""
+    same = value == value  # noqa: PLR0124
+    return not (isinstance(same, bool | np.bool_) and bool(same))
+
+
 def _missing(column: Array) -> npt.NDArray[np.bool_]:
     if column.dtype.kind in "iub":
         return np.zeros(len(column), dtype=np.bool_)
     if column.dtype.kind in "fM":
         return np.asarray(np.isnan(column) if column.dtype.kind == "f" else np.isnat(column))
-    return np.array([value is None or value != value or value == "" for value in column.tolist()], dtype=np.bool_)
+    return np.array([value is None or value == "" or _is_nan(value) for value in column.tolist()], dtype=np.bool_)
 
 
 def _typed(column: Array) -> Array:
@@ -198,8 +205,11 @@ def _listing(names: list[str]) -> str:
     return shown + (f" … ({len(names)} in all)" if len(names) > 12 else "")
 
 
-def read_csv(path: Path) -> tuple[dict[str, Array], Place]:
-    """Columns of text from a CSV file with a header; commas, semicolons, tabs or bars, as the header shows."""
+def read_csv(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
+    """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
+
+    Columns in ``text`` are kept as they are written; the others become numbers where all of them are.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             header = stream.readline()
@@ -208,7 +218,7 @@ def read_csv(path: Path) -> tuple[dict[str, Array], Place]:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             names = [name.strip() for name in next(reader, [])]
             _check_header(names, path)
-            blocks = list(_blocks(reader, names, path))
+            blocks = list(_blocks(reader, names, text, path))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
     if not blocks:
@@ -226,12 +236,21 @@ def _check_header(names: list[str], path: Path) -> None:
         raise DataError(f"{path}: the header names the column {twice!r} twice or not at all: rename it")
 
 
-def _blocks(reader: Any, names: list[str], path: Path) -> Iterator[tuple[Array, list[Array]]]:
-    """Line numbers and columns, block by block; numbers are parsed at once, so that text need not be kept."""
+def _blocks(reader: Any, names: list[str], text: Collection[str], path: Path) -> Iterator[tuple[Array, list[Array]]]:
+    """Line numbers and columns, block by block: only one block is held as text."""
     rows = _rows(reader, names, path)
     while block := list(islice(rows, BLOCK_ROWS)):
-        columns = zip(*(fields for _, fields in block), strict=True)
-        yield np.array([line for line, _ in block]), [np.array(column, dtype=object) for column in columns]
+        columns = zip(names, zip(*(fields for _, fields in block), strict=True), strict=True)
+        yield np.array([line for line, _ in block]), [_parsed(column, name in text) for name, column in columns]
+
+
+def _parsed(column: tuple[str, ...], as_text: bool) -> Array:
+    if not as_text:
+        try:
+            return np.array(column, dtype=np.float64)
+        except ValueError:
+            pass
+    return np.array(column, dtype=object)
 
 
 def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -246,7 +265,7 @@ def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list
         yield reader.line_num, [field.strip() for field in fields]
 
 
-def read_parquet(path: Path) -> tuple[dict[str, Array], Place]:
+def read_parquet(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
     """Columns of a Parquet file."""
     try:
         from pyarrow import ArrowException, parquet
@@ -259,7 +278,7 @@ def read_parquet(path: Path) -> tuple[dict[str, Array], Place]:
     return {name: table.column(name).to_numpy() for name in table.column_names}, lambda row: f"row {row}"
 
 
-def read_npz(path: Path) -> tuple[dict[str, Array], Place]:
+def read_npz(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
     """Columns of an NPZ file: arrays of one dimension are columns, of two dimensions several (``X0``, ``X1``, …)."""
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,7 +102,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]  # type: ignore[index]
+            return np.empty(0).__reduce__()[0]
         if (module, name) == ("_codecs", "encode"):
             return _latin1
         if module == "numpy" and name in ("ndarray", "dtype"):
@@ -176,7 +177,7 @@ def window_features(series: Matrix, windows: Windows) -> Matrix:
 def feature_names(channels: list[str]) -> tuple[str, ...]:
     """Names of the columns of ``window_features``."""
     lengths = ["|" + "".join(channels[i : i + 3]) + "|" for i in range(0, len(channels), 3)]
-    bands = [f"power {low:g}-{high:g} Hz" for low, high in zip(BANDS_HZ[:-1], BANDS_HZ[1:], strict=True)]
+    bands = [f"power {low:g}-{high:g} Hz" for low, high in pairwise(BANDS_HZ)]
     kinds = ["mean", "spread", "least", "greatest", "quartile range", "roughness", "crossings"]
     kinds += [*bands, "peak frequency", "centre frequency", "spectral entropy"]
     names = [f"{kind} of {signal}" for kind in kinds for signal in [*channels, *lengths]]

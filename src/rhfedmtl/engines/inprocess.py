@@ -12,6 +12,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 
@@ -42,8 +43,10 @@ class InProcess:
         self._duals = sdca.make_duals(self._rows)
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
         self._U = np.zeros((self._n_stations, *self.shape))
-        self._center, self._lam = np.zeros_like(self._U), np.ones(self._n_stations)
+        self._center, self._lam = np.zeros_like(self._U), np.zeros(self._n_stations)
         self._last_round = 0
+        self._scaled = False
+        self._membership = np.zeros(self._n_stations, dtype=np.int64)
         self._set_stations(federation.terminal_task.astype(np.int64))
 
     @property
@@ -80,6 +83,7 @@ class InProcess:
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
+        self._check_round(number, local_steps)
         merge = self.method.merge
         steps = np.where(self._station >= 0, local_steps, 0)
         if arrives is not None:
@@ -118,26 +122,33 @@ class InProcess:
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
         return [
-            Report(cloud_round, b, self._last_round, v, int(n))
-            for b, (v, n) in enumerate(zip(self.V, self._n, strict=True))
+            Report(cloud_round, b, self._last_round, v, int(n), int(membership))
+            for b, (v, n, membership) in enumerate(zip(self.V, self._n, self._membership, strict=True))
         ]
 
     def sums(self, models: Float64Array) -> list[StationSums | None]:
         """Sums of every station under each of the models."""
+        if models.ndim != 4 or models.shape[1:] != self._U.shape:
+            raise PeerError(f"models of shape {models.shape} do not fit (any, *{self._U.shape})")
         losses, duals = sdca.run_sums(
             self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads
         )
         return [
-            StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]))
+            StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]), int(self._membership[b]))
             for b in range(self._n_stations)
         ]
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station."""
+        self._need_start("take moments")
         return station_moments(self._rows.X, self._rows.offsets, self._task_offsets)
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Scale all rows; rows that need no scaling stay where they lie."""
+        """Scale all rows; rows that need no scaling stay where they lie. Told again, it changes nothing."""
+        self._need_start("scale")
+        if self._scaled:
+            return
+        self._scaled = True
         starts = self._rows.offsets[self._task_offsets]
         first = scalers[0]
         if all(scaler is first for scaler in scalers):
@@ -153,14 +164,33 @@ class InProcess:
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal with its duals: its share u_t leaves one sum and enters the other."""
-        share = sdca.run_shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[terminal]
+        if not (0 <= terminal < len(self._station) and -1 <= station < self._n_stations):
+            raise ProtocolError(
+                f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
+                f"{self._n_stations} stations"
+            )
+        share = sdca.run_shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[0]
         if self._station[terminal] >= 0:
             self._U[self._station[terminal]] -= share
+            self._membership[self._station[terminal]] += 1
         if station >= 0:
             self._U[station] += share
+            self._membership[station] += 1
         stations = self._station.copy()
         stations[terminal] = station
         self._set_stations(stations)
+
+    def _check_round(self, number: int, local_steps: IntArray) -> None:
+        if number <= self._last_round:
+            raise ProtocolError(f"round {self._last_round} is done: round {number} cannot follow it")
+        if np.shape(local_steps) != self._station.shape:
+            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
+        if not np.all(self._lam > 0.0):
+            raise ProtocolError("a station has no anchor yet: the cloud speaks first")
+
+    def _need_start(self, what: str) -> None:
+        if self._last_round or np.any(self._membership):
+            raise ProtocolError(f"too late to {what}: round zero comes before the first round and the first move")
 
     def _layout_of(self, terminal: int) -> sdca.Layout:
         only = np.full(len(self._station), -1)

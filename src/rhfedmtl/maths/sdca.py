@@ -229,7 +229,8 @@ def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
                     linear, quadratic, room = line(loss, a, rows.y[i, c], d)
                     lines[0] += s * linear
                     lines[1] += s * quadratic
-                    lines[2] = min(lines[2], room)
+                    # α + Δα lies in the box, even where rounding puts Δα a hair outside and says there is no room.
+                    lines[2] = min(lines[2], max(room, 1.0))
                 else:
                     for k in range(len(FACTORS)):
                         lines[k] -= s * conjugate(loss, a + FACTORS[k] * d, rows.y[i, c])
@@ -314,16 +315,16 @@ def settle(rows: Any, layout: Any, duals: Any) -> None:
 
 @compiled
 def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, last: Any) -> None:
-    """Settle, then write u_t = X_tᵀα_t of every terminal of the blocks into ``shares[t]``."""
+    """Settle, then write u_t = X_tᵀα_t of every terminal of the blocks into ``shares``, in the layout's order."""
     for block in range(first, last):
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             _settle(duals, t, rows.offsets[t], rows.offsets[t + 1])
-            shares[t] = 0.0
+            shares[place] = 0.0
             for i in range(rows.offsets[t], rows.offsets[t + 1]):
                 for c in range(duals.alpha.shape[1]):
                     if duals.alpha[i, c] != 0.0:
-                        _add_row(duals.alpha[i, c], rows.X, i, shares[t, c])
+                        _add_row(duals.alpha[i, c], rows.X, i, shares[place, c])
 
 
 @compiled
@@ -413,8 +414,8 @@ def run_sums(
 
 
 def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
-    """u_t = X_tᵀα_t of every terminal in the layout: terminals × columns × features."""
-    shares = np.zeros((len(rows.ids), rows.y.shape[1], width))
+    """u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
+    shares = np.zeros((len(layout.order), rows.y.shape[1], width))
     _share_blocks(rows, layout, duals, shares, 0, len(layout.station))
     return shares
 

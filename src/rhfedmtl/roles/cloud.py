@@ -58,7 +58,7 @@ class Cloud:
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
         self._n = np.ones(n_tasks)
-        self._rounds = np.zeros(n_tasks, dtype=np.int64)
+        self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = -np.inf
 
     def assign(self) -> list[Anchor]:
@@ -70,15 +70,18 @@ class Cloud:
         ]
 
     def receive(self, report: Report) -> bool:
-        """Take a station's v_b; False, and no change, where it belongs to an earlier server iteration."""
+        """Take a station's v_b; False, and no change, for an earlier server iteration or an overtaken report."""
         if self.anchors is None or report.cloud_round != self.cloud_round:
             return False
         b = report.task
         if not 0 <= b < self.n_tasks or report.v.shape != self.V[0].shape or not np.isfinite(report.v).all():
             raise PeerError(f"report for task {b} with shape {report.v.shape} does not fit, or is not finite")
-        if report.n_samples != self._n[b]:
+        as_of = report.round, report.membership
+        if as_of < self._as_of[b]:
+            return False
+        if report.membership != self._as_of[b][1]:
             self.forget_bound()
-        self.V[b], self._n[b], self._rounds[b] = report.v, max(report.n_samples, 1), report.round
+        self.V[b], self._n[b], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
         self.W[b] = self.anchors.center[b] + report.v / self.anchors.lam[b]
         return True
 
@@ -90,9 +93,10 @@ class Cloud:
         """Certificate for the better of the candidates; None while a station's sums are missing or out of step."""
         if self.anchors is None:
             raise ProtocolError("nothing to certify before the first server iteration")
-        complete = [s for s in sums if s is not None and s.round == self._rounds[s.task]]
-        if len(complete) != self.n_tasks:
+        by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
+        if len(by_task) != self.n_tasks:
             return None
+        complete = [by_task[b] for b in range(self.n_tasks)]
         losses = np.array([s.losses for s in complete])
         duals = np.array([s.dual for s in complete])
         models = self.candidates()
@@ -100,7 +104,7 @@ class Cloud:
         self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
         best = int(primals[1] < primals[0])
         return Certificate(
-            int(self._rounds.max()),
+            max(number for number, _ in self._as_of),
             primals[best],
             self._best_dual,
             "joint" if best else "held",

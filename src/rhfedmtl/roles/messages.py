@@ -82,31 +82,40 @@ class Update(Message):
 
 @dataclass(frozen=True, eq=False)
 class Probe(Message):
-    """Station to terminal: sum your losses under these models; and what became of your last update."""
+    """Station to terminal: sum your losses under these models; and what became of your last update.
+
+    ``number`` tells the answers to one probe from those to another.
+    """
 
     terminal: int
+    number: int
     models: Vector
     verdict: Verdict
 
 
 @dataclass(frozen=True, eq=False)
 class Sums(Message):
-    """Terminal to station: Σ s L under each probed model, and Σ −s L*(−α/s)."""
+    """Terminal to station: Σ s L under each probed model, and Σ −s L*(−α/s), in answer to probe ``number``."""
 
     terminal: int
+    number: int
     losses: Vector
     dual: float
 
 
 @dataclass(frozen=True, eq=False)
 class Report(Message):
-    """Station to cloud after its K iterations: v_b as of a round, and over how many samples."""
+    """Station to cloud after its K iterations: v_b as of a round, and over how many samples.
+
+    ``membership`` counts the changes of who is under the station: another count means another problem.
+    """
 
     cloud_round: int
     task: int
     round: int
     v: Vector
     n_samples: int
+    membership: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +127,7 @@ class StationSums(Message):
     losses: Vector
     dual: float
     n_samples: int
+    membership: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +213,7 @@ class Sizes:
             WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
             Update(0, 0, w, gains, course).n_bytes,
             Anchor(0, 0, w, 0.0).n_bytes,
-            Report(0, 0, 0, w, 0).n_bytes,
+            Report(0, 0, 0, w, 0, 0).n_bytes,
         )
 
 

@@ -55,13 +55,18 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class StationState:
-    """All that a base station must remember over a restart. Terminals still out are then late, so dropped."""
+    """All that a base station must remember over a restart. Terminals still out are then late, so dropped.
+
+    Save it before a message goes out that rests on it: what was not told to anybody may be forgotten.
+    """
 
     U: Vector
     members: dict[int, Member]
     departed: dict[int, Member]
     round: int
     anchor: Anchor | None
+    membership: int
+    probe: int
 
 
 class BaseStation:
@@ -79,6 +84,9 @@ class BaseStation:
         self.U = np.zeros(shape)
         self.round = 0
         self.anchor: Anchor | None = None
+        self.membership = 0
+        self._probe = 0
+        self._probed_models = 0
         self._departed: dict[int, Member] = {}
         self._orders: dict[int, WorkOrder] | None = None
         self._updates: dict[int, Update] = {}
@@ -102,12 +110,14 @@ class BaseStation:
     @property
     def state(self) -> StationState:
         """What to save. A round that is open now will, after a restart, have merged nothing."""
-        return StationState(self.U.copy(), dict(self.members), dict(self._departed), self.round, self.anchor)
+        members, departed = dict(self.members), dict(self._departed)
+        return StationState(self.U.copy(), members, departed, self.round, self.anchor, self.membership, self._probe)
 
     def restore(self, state: StationState) -> None:
         """Go on from saved state."""
         self.U, self.round, self.anchor = state.U.copy(), state.round, state.anchor
         self.members, self._departed = dict(state.members), dict(state.departed)
+        self.membership, self._probe = state.membership, state.probe
         self._orders, self._updates = None, {}
 
     def receive_anchor(self, anchor: Anchor) -> None:
@@ -155,6 +165,7 @@ class BaseStation:
         updates = [self._updates.get(t) for t in sorted(self.members)]
         self._orders, self._updates = None, {}
         arrived = [update for update in updates if update is not None]
+        self._probe += 1
         if not arrived:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
         delta = add_in_blocks([u.delta if u else None for u in updates], self.shape)
@@ -167,25 +178,33 @@ class BaseStation:
 
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""
-        return Report(cloud_round, self.task, self.round, self.v, self.n_samples)
+        return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
 
     def probes(self, models: Vector) -> list[Probe]:
         """Ask every member for its sums under these models (m, columns, features)."""
         self._need_idle("probe its terminals")
-        return [Probe(t, models, self.members[t].verdict(self.round)) for t in sorted(self.members)]
+        self._probe += 1
+        self._probed_models = len(models)
+        verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
+        return [Probe(t, self._probe, models, verdict) for t, verdict in verdicts.items()]
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
-        """Add up the members' sums in the order of ids; None while one is missing: no certificate without it."""
-        by_id = {s.terminal: s for s in sums}
+        """Add up the members' sums in the order of ids; None while one is missing: no certificate without it.
+
+        Answers to an earlier probe do not count, nor any after a merge or a change of members.
+        """
+        by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
         ordered = [by_id[t] for t in sorted(self.members)]
-        if not all(np.isfinite(s.losses).all() and np.isfinite(s.dual) for s in ordered):
-            raise PeerError(f"a terminal of station {self.task} reported sums that are not finite")
-        width = len(ordered[0].losses) if ordered else 0
-        losses = add_in_blocks([s.losses for s in ordered], (width,))
+        shape = (self._probed_models,)
+        if not all(s.losses.shape == shape and np.isfinite(s.losses).all() and np.isfinite(s.dual) for s in ordered):
+            raise PeerError(
+                f"a terminal of station {self.task} reported sums that are not finite, or not of shape {shape}"
+            )
+        losses = add_in_blocks([s.losses for s in ordered], (self._probed_models,))
         dual = add_in_blocks([np.array(s.dual) for s in ordered], ())
-        return StationSums(self.task, self.round, losses, float(dual), self.n_samples)
+        return StationSums(self.task, self.round, losses, float(dual), self.n_samples, self.membership)
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
@@ -203,6 +222,7 @@ class BaseStation:
         self._departed.pop(join.terminal, None)
         self.members[join.terminal] = Member(join.n_samples, join.share, join.incarnation)
         self.U = self.U + join.share
+        self._changed()
 
     def release(self, terminal: int) -> Release:
         """Tell a terminal that wants to go what became of its last update. May be asked again at any time."""
@@ -217,7 +237,7 @@ class BaseStation:
         self._need_idle("remove a terminal")
         member = self.members.get(leave.terminal)
         if member is not None and member.incarnation == leave.incarnation:
-            if leave.share.shape != self.shape or not np.allclose(leave.share, member.share, rtol=1e-6, atol=1e-9):
+            if leave.share.shape != self.shape or not _same_share(leave.share, member.share):
                 raise PeerError(
                     f"terminal {leave.terminal} leaves station {self.task} with a share that is not its own"
                 )
@@ -233,6 +253,12 @@ class BaseStation:
     def _drop(self, terminal: int, share: Vector) -> None:
         self.U = self.U - share
         self._departed[terminal] = self.members.pop(terminal)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Note that this is another problem now; answers to probes of the old one count no more."""
+        self.membership += 1
+        self._probe += 1
 
     def _apply(self, update: Update, factor: float) -> None:
         member = self.members[update.terminal]
@@ -255,7 +281,9 @@ class BaseStation:
         needed = (self.shape, (CURVE,), (self.method.course_length,))
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
-        if not (np.isfinite(update.delta).all() and np.isfinite(update.gains).all()):
+        finite = np.isfinite(update.delta).all() and np.isfinite(update.gains).all()
+        # A course may hold infinities: no end of the box, or factors beyond it.
+        if not finite or np.isnan(update.course).any():
             raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
 
     def _anchored(self) -> Anchor:
@@ -266,3 +294,8 @@ class BaseStation:
     def _need_idle(self, what: str) -> None:
         if self._orders is not None:
             raise ProtocolError(f"station {self.task} cannot {what} while round {self.round} is open: close it first")
+
+
+def _same_share(told: Vector, stored: Vector) -> bool:
+    """Whether two ways to sum the same rows differ by no more than rounding; features may cancel to near zero."""
+    return bool(np.abs(told - stored).max(initial=0.0) <= 1e-6 * max(1.0, float(np.abs(stored).max(initial=0.0))))

@@ -39,7 +39,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, eq=False)
 class TerminalState:
-    """All that a terminal must remember over a restart, besides its rows."""
+    """All that a terminal must remember over a restart, besides its (scaled) rows.
+
+    Save it before an update goes out: a terminal that goes on from before an update that was applied refuses to.
+    """
 
     alpha: Vector
     pending: Vector
@@ -68,16 +71,14 @@ class Terminal:
         weight: Vector | None = None,
         incarnation: int = 0,
     ) -> None:
-        if len(X) == 0:
-            raise DataError(f"terminal {identity} has no rows: leave it out, or give it at least one")
-        if not (np.isfinite(X).all() and np.isfinite(y).all()):
-            raise DataError(f"terminal {identity} has NaN or infinite values in its rows or labels")
+        method.check_terminal(identity, X, y, weight)
         self.identity = identity
         self.method = method
         self.seed = seed
         self._X, self._y, self._weight = X, y, weight
         self._load_rows()
         self._duals = sdca.make_duals(self._rows)
+        self._scaled = False
         self._last_round = 0
         self._update: Update | None = None
         self.phase = Phase.DETACHED
@@ -115,19 +116,22 @@ class Terminal:
         return MomentsReport(self.identity, moments.count, moments.mean, moments.spread)
 
     def scale(self, scaling: Scaling) -> None:
-        """Round zero: scale the rows; only before any step was taken."""
+        """Round zero: scale the rows; only before any step was taken. Told again, it changes nothing."""
         if self._last_round:
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
+        if self._scaled:
+            return
+        self._scaled = True
         self._X = scaling.scaler.transform(self._X)
         self._load_rows()
 
     def work(self, order: WorkOrder) -> Update | None:
         """H steps from the station's model; None where the order is stale."""
         self._check_order(order)
-        if not self._speaks_to_me(order.verdict):
+        if self._is_repeated(order):
+            return self._update
+        if not self._speaks_to_me(order.verdict) or order.round <= self._last_round:
             return None
-        if order.round <= self._last_round:
-            return self._update if order.round == self._last_round else None
         self._settle(order.verdict)
         self._update = self._ascend(order)
         self._last_round = order.round
@@ -135,12 +139,17 @@ class Terminal:
 
     def probe(self, probe: Probe) -> Sums | None:
         """Loss sums under the given models, and the dual sum, with nothing left pending; None if stale."""
+        if probe.models.ndim != 3 or probe.models.shape[1:] != self.shape or not np.isfinite(probe.models).all():
+            raise PeerError(
+                f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{self.shape}), "
+                "all finite"
+            )
         if not self._speaks_to_me(probe.verdict):
             return None
         self._settle(probe.verdict)
         models = probe.models[:, None]
         losses, dual = sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models)
-        return Sums(self.identity, losses[0], float(dual[0]))
+        return Sums(self.identity, probe.number, losses[0], float(dual[0]))
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""
@@ -171,9 +180,15 @@ class Terminal:
             raise ProtocolError(
                 f"terminal {self.identity} is {self.phase.value}: it takes in rows between two stations"
             )
+        self.method.check_terminal(self.identity, X, y, weight)
+        if X.shape[1] != self._X.shape[1] or y.shape[1] != self._y.shape[1]:
+            raise DataError(
+                f"new rows of terminal {self.identity} have {X.shape[1]} features and {y.shape[1]} columns of labels, "
+                f"its old ones {self._X.shape[1]} and {self._y.shape[1]}"
+            )
         old_weight = np.ones(self.n_samples) if self._weight is None else self._weight
         self._weight = np.concatenate([old_weight, np.ones(len(X)) if weight is None else weight])
-        self._X, self._y = np.concatenate([self._X, X]), np.concatenate([self._y, y])
+        self._X, self._y = np.concatenate([self._X, X.astype(self._X.dtype)]), np.concatenate([self._y, y])
         old = self._duals.alpha
         self._load_rows()
         self._duals = sdca.make_duals(self._rows)
@@ -201,10 +216,25 @@ class Terminal:
                 f"{order.scale}: steps must be at least 1, the scale positive, the model finite"
             )
 
+    def _is_current(self, verdict: Verdict) -> bool:
+        """Whether a message belongs to this membership."""
+        return self.phase is Phase.ATTACHED and verdict.incarnation == self.incarnation
+
+    def _is_repeated(self, order: WorkOrder) -> bool:
+        """Whether this is the order that the pending update answers."""
+        return self._is_current(order.verdict) and self._update is not None and order.round == self._update.round
+
     def _speaks_to_me(self, verdict: Verdict) -> bool:
         """Whether a message belongs to this membership and knows of the pending update."""
-        current = self.phase is Phase.ATTACHED and verdict.incarnation == self.incarnation
-        return current and (self._update is None or verdict.until >= self._update.round)
+        if not self._is_current(verdict):
+            return False
+        if verdict.round > self._last_round:
+            raise ProtocolError(
+                f"the station applied an update of round {verdict.round}, but terminal {self.identity} remembers "
+                f"nothing after round {self._last_round}: its state was lost, start it anew with incarnation "
+                f"{self.incarnation}"
+            )
+        return self._update is None or verdict.until >= self._update.round
 
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
