@@ -112,12 +112,16 @@ def test_fingerprint_changes_with_everything_that_can_change_a_result() -> None:
     prints = {federation.fingerprint() for federation in [base, *others]}
     assert len(prints) == 1 + len(others)
     assert base.fingerprint() == small().fingerprint()
-    assert small(test_X=np.empty((0, 2)), test_y=np.empty(0, dtype=int), test_offsets=np.zeros(3, dtype=int)).fingerprint()
+    assert small(
+        test_X=np.empty((0, 2)), test_y=np.empty(0, dtype=int), test_offsets=np.zeros(3, dtype=int)
+    ).fingerprint()
 
 
 def test_descriptions_fit_80_columns_and_json(make_source) -> None:  # type: ignore[no-untyped-def]
     """What is printed fits a terminal of 80 columns, and the summary is plain JSON with the true numbers."""
-    source = replace(make_source(n_tasks=30), task_names=tuple(f"a site with a rather long name {b}" for b in range(30)))
+    source = replace(
+        make_source(n_tasks=30), task_names=tuple(f"a site with a rather long name {b}" for b in range(30))
+    )
     federation = federate(source)
     for described in (source, federation, federate(make_source(classes=0))):
         assert max(len(line) for line in described.describe().splitlines()) <= 80

@@ -63,8 +63,8 @@ class Add(NamedTuple):
         return False
 
     def sigma(self, n_terminals: int) -> float:
-        """N_b: safe whatever the others do."""
-        return float(n_terminals)
+        """N_b: safe whatever the others do; a station may be without terminals for a while."""
+        return float(max(n_terminals, 1))
 
     def factor(self, arrived: Arrived) -> float:
         """Apply the whole sum."""

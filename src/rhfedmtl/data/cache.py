@@ -8,6 +8,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def download(url: str, name: str, digest: str, otherwise: str) -> Path:
         return Path(
             pooch.retrieve(url, f"sha256:{digest}", fname=name, path=folder, downloader=_Resuming(folder, name))
         )
-    except (urllib.error.URLError, ConnectionError, TimeoutError, _CutOffError) as error:
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError, _CutOffError) as error:
         reason = getattr(error, "reason", error)
         raise DataError(f"cannot download {url} ({reason}): {otherwise}") from error
     except ValueError as error:

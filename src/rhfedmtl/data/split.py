@@ -86,8 +86,8 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
     split = split or Split()
     if seed < 0:
         raise ConfigError(f"a seed must not be negative, got {seed}")
-    if split.grouped and source.group is None:
-        raise ConfigError(f"{source.origin.name} says nothing about groups: split it without grouped, or name a column")
+    if split.grouped:
+        _check_groups(source)
     if split.positive is not None:
         source = one_against_rest(source, split.positive)
     split = replace(split, partition=_partition(source, split))
@@ -96,6 +96,19 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
     starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
     held = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
     return _gather(source, chosen, held, named=isinstance(split.partition, Column))
+
+
+def _check_groups(source: Source) -> None:
+    """Groups must lie within one task: tasks learn from each other, so a group across two of them would leak."""
+    if source.group is None:
+        raise ConfigError(f"{source.origin.name} says nothing about groups: split it without grouped, or name a column")
+    order = np.argsort(source.group, kind="stable")
+    group, task = source.group[order], source.task[order]
+    across = np.flatnonzero((group[1:] == group[:-1]) & (task[1:] != task[:-1]))
+    if len(across):
+        rows = order[across[0] : across[0] + 2]
+        names = " and ".join(repr(source.task_names[int(b)]) for b in source.task[rows])
+        raise DataError(f"rows {rows[0]} and {rows[1]} are of one group but of tasks {names}: use groups within tasks")
 
 
 def _partition(source: Source, split: Split) -> Partition:

@@ -24,7 +24,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Bytes, Observation, Plan, Policy, Situation
+from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 
@@ -161,6 +161,8 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[dict[str, Any]] = []
         self.scalers = self._round_zero()
+        self._lam = float(method.relationship.anchors(self.cloud.W, self.cloud.V).lam.min())
+        self._coupling = method.relationship.coupling(federation.n_tasks)
         self._n_classes = len(federation.class_names)
         self._tests = [
             (scaler.transform(X), y)
@@ -188,8 +190,9 @@ class Run:
             self.network.sizes,
             self._layout(),
             self.ledger,
-            lam=float(self.cloud.relationship.anchors(self.cloud.W, self.cloud.V).lam.min()),
+            lam=self._lam,
             gamma=self.method.loss.smoothness,
+            coupling=self._coupling,
             bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,

@@ -18,7 +18,7 @@ def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
         return scores[:, 0]
     if n_classes == 2:
         return np.where(scores[:, 0] > 0.0, 1, 0)
-    return np.argmax(scores, axis=1)
+    return np.asarray(np.argmax(scores, axis=1))
 
 
 def accuracy(labels: Labels, predicted: Labels) -> float:

@@ -59,6 +59,11 @@ class Relationship(ABC):
         center = _mix(G, V) - V / lam[:, None, None]
         return Anchors(center, lam, np.zeros(len(V)))
 
+    def coupling(self, n_tasks: int) -> float:
+        """Share of a station's weight that ties it to other tasks: 1 − (smallest eigenvalue of Q)/(its diagonal)."""
+        Q = self.precision(n_tasks)
+        return float(1.0 - np.linalg.eigvalsh(Q)[0] / np.max(np.diag(Q)))
+
     def learn(self, W: Models) -> Self:
         """Return the relationship as these models suggest it; a given one stays as it is."""
         return self
@@ -84,6 +89,10 @@ class MeanRegularised(Relationship):
         """W Q in linear time."""
         mean: Models = W.mean(axis=0)
         return (self.lambda1 + self.lambda2) * W - self.lambda2 * mean
+
+    def coupling(self, n_tasks: int) -> float:
+        """λ2/(λ1+λ2): what the alternation keeps of its error in one step."""
+        return self.lambda2 / (self.lambda1 + self.lambda2)
 
     def solve(self, V: Models) -> Models:
         """V G in linear time: G = (I + (λ2/λ1) 11ᵀ/N)/(λ1+λ2)."""
@@ -119,6 +128,10 @@ class Unrelated(Relationship):
     def couple(self, W: Models) -> Models:
         """λ1 W."""
         return self.lambda1 * W
+
+    def coupling(self, n_tasks: int) -> float:
+        """No task knows of another."""
+        return 0.0
 
     def solve(self, V: Models) -> Models:
         """V/λ1."""

@@ -1,127 +1,28 @@
 """Policies decide how much work the next server iteration does: H for every terminal, K for every station.
 
-A policy sees a `Situation` and returns a `Plan`, or None when it would do no more. The ledger, not the policy, is
-what makes a budget hard; a good policy never runs into it.
+The ledger, not the policy, is what makes a budget hard; a good policy never runs into it.
 
 Add a policy: write a frozen dataclass with ``plan``, add it to ``POLICIES``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import ConfigError
-from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths import theory
+from rhfedmtl.resources.billing import cost_curve
+from rhfedmtl.resources.measured import Measured
+from rhfedmtl.resources.planning import Plan, Policy, Situation
 
-IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-
-
-class Observation(NamedTuple):
-    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
-
-    round: int
-    local_steps: IntArray
-    answers: IntArray
-    factor: FloatArray
-    gains: FloatArray
-
-
-class Bytes(NamedTuple):
-    """Sizes of the messages on the two links."""
-
-    order: int = 0
-    update: int = 0
-    anchor: int = 0
-    report: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Situation:
-    """What a policy may know when it plans.
-
-    ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
-    ``observed`` holds what the rounds so far showed, the latest last.
-    """
-
-    sizes: IntArray
-    layout: Layout
-    ledger: Ledger
-    lam: float
-    gamma: float
-    radius: float = 1.0
-    bytes: Bytes = field(default_factory=Bytes)
-    cloud_rounds: int = 0
-    rounds: int = 0
-    observed: list[Observation] = field(default_factory=list)
-
-    @cached_property
-    def samples(self) -> FloatArray:
-        """n_b of every station."""
-        here = self.layout.terminal_task >= 0
-        weights = self.sizes[here].astype(np.float64)
-        counts: FloatArray = np.bincount(self.layout.terminal_task[here], weights, self.layout.n_tasks)
-        return counts
-
-    @cached_property
-    def members(self) -> IntArray:
-        """N_b of every station."""
-        here = self.layout.terminal_task >= 0
-        return np.bincount(self.layout.terminal_task[here], minlength=self.layout.n_tasks).astype(np.int64)
-
-    @cached_property
-    def largest(self) -> FloatArray:
-        """Samples of the largest terminal of every station."""
-        here = self.layout.terminal_task >= 0
-        largest = np.ones(self.layout.n_tasks)
-        np.maximum.at(largest, self.layout.terminal_task[here], self.sizes[here])
-        return largest
-
-    def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
-        """The next BS iteration, if everybody worked."""
-        return RoundEvent(
-            self.rounds + 1,
-            self.layout,
-            local_steps,
-            stations,
-            bytes_down=float(self.bytes.order),
-            bytes_up=float(self.bytes.update),
-        )
-
-    def cloud_event(self) -> CloudEvent:
-        """The next server iteration."""
-        return CloudEvent(
-            self.rounds, self.layout, bytes_down=float(self.bytes.anchor), bytes_up=float(self.bytes.report)
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Work of one server iteration: H of every terminal, K of every station, and why."""
-
-    local_steps: IntArray
-    station_rounds: IntArray
-    why: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
-        """The same H and K for all."""
-        H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
-        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
-
-
-class Policy(Protocol):
-    """Turns what is known into a plan; None ends the run."""
-
-    def plan(self, situation: Situation) -> Plan | None:
-        """Plan the next server iteration."""
+Bound = Literal["paper", "authors", "sound"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +45,68 @@ class Fixed:
         return Plan.uniform(situation, self.local_steps, self.station_rounds)
 
 
+class Forecast(NamedTuple):
+    """What theory says of every H = 1, 2, …: rounds K, and the cost of M K rounds as a share of the budget."""
+
+    K: FloatArray
+    cost: dict[str, FloatArray]
+    share: FloatArray
+    beta: FloatArray
+
+
+@dataclass(frozen=True)
+class Theoretical:
+    """H by the paper's procedure, K by one of three bounds (MATHS.md, section 7), until the budget is spent.
+
+    ``paper``: K = (1 − β) L, necessary and not sufficient; ``authors``: the curve behind the paper's cost figure;
+    ``sound``: guaranteed, and very large. The choice of H uses the whole budget, as the paper does, so it is the
+    same in every server iteration. ``planned_cloud_rounds`` is the M of the predicted cost.
+    """
+
+    bound: Bound = "paper"
+    epsilon: float = 0.01
+    planned_cloud_rounds: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse targets that make no sense."""
+        check_count("planned_cloud_rounds", self.planned_cloud_rounds)
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0.0):
+            raise ConfigError(f"epsilon must be a finite number > 0, got {self.epsilon}")
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Return the H of the procedure and the K of the bound, both from the budget as it was at the start."""
+        forecast = self.forecast(situation, int(situation.sizes.max()) + 1)
+        choice = theory.paper_choice(forecast.share, 1.0, situation.sizes)
+        K = forecast.K[int(choice.H.min()) - 1]
+        rounds = int(min(max(1.0, math.ceil(K)), 1e9))
+        return Plan.uniform(situation, choice.H, rounds, case=choice.case)
+
+    def forecast(self, situation: Situation, most: int) -> Forecast:
+        """K and cost for H = 1 … most."""
+        budget = situation.ledger.budget
+        if not budget:
+            raise BudgetError(f"policy '{self.bound}' chooses H from a budget: give one, as in energy=1400")
+        H = np.arange(1, most + 1)
+        L = max(theory.log_target(situation.samples, self.epsilon), 0.0)
+        beta = self._beta(situation, H)
+        K = {
+            "paper": theory.rounds_paper(beta, L),
+            "sound": theory.rounds_sound(beta, L),
+            "authors": theory.rounds_authors(H, float(situation.largest.max()), L),
+        }[self.bound]
+        per_round = cost_curve(situation.ledger.cost, situation.round_event(1), H)
+        cost = {name: theory.predicted_cost(K, curve, self.planned_cloud_rounds) for name, curve in per_round.items()}
+        share = theory.budget_share([cost[name] for name in budget], list(budget.values()))
+        return Forecast(K, cost, share, beta)
+
+    @staticmethod
+    def _beta(s: Situation, H: npt.NDArray[np.int64]) -> FloatArray:
+        """β(H), with σ bounded by the sizes alone: nobody has to share data for a plan."""
+        theta = theory.Theta(H[:, None], s.samples, s.largest, s.lam, s.gamma, s.radius).max(axis=1)
+        eta = theory.eta(s.samples, theory.sigma_size_bound(s.largest, s.radius), s.lam, s.gamma)
+        return theory.beta(theta, eta, s.members)
+
+
 def check_count(name: str, count: Any, *, optional: bool = False) -> None:
     """Refuse what is not a whole number of at least 1."""
     if optional and count is None:
@@ -152,4 +115,10 @@ def check_count(name: str, count: Any, *, optional: bool = False) -> None:
         raise ConfigError(f"{name} must be a whole number of at least 1, got {count!r}")
 
 
-POLICIES: dict[str, Callable[..., Policy]] = {"fixed": Fixed}
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "fixed": Fixed,
+    "paper": Theoretical,
+    "authors": lambda **settings: Theoretical("authors", **{"epsilon": 1e-4, "planned_cloud_rounds": 2} | settings),
+    "sound": lambda **settings: Theoretical("sound", **settings),
+    "measured": Measured,
+}

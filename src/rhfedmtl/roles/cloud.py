@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -13,20 +12,24 @@ from rhfedmtl.maths import objective
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How far from the models that the stations hold to the joint ones to look for the best to return."""
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """P(W) − D(α) ≥ 0 bounds the distance of the returned models from the optimum, as of a round.
 
-    ``model`` says which models it speaks of: those that the stations hold, or the joint ones W = V G, whichever
-    are better. ``station_gaps`` are those of each station's own problem at its present anchor. All of it is
-    conditional on the relationship as it stands, and assumes honest terminals.
+    ``joint_share`` says which models it speaks of: 0 for those that the stations hold, 1 for the joint ones W = V G,
+    and what lies between for the points of `SHARES` between them; the best of these is returned. ``station_gaps``
+    are those of each station's own problem at its present anchor. All of it is conditional on the relationship as
+    it stands, and assumes honest terminals.
     """
 
     round: int
     primal: float
     dual: float
-    model: Literal["held", "joint"]
+    joint_share: float
     models: Models
     station_primal: Vector
     station_dual: Vector
@@ -86,8 +89,11 @@ class Cloud:
         return True
 
     def candidates(self) -> Models:
-        """Models worth returning: those held by the stations, and the joint ones (2, task, column, feature)."""
-        return np.stack([self.W, self.relationship.solve(self.V)])
+        """Models worth returning, those held by the stations first (candidate, task, column, feature)."""
+        joint = self.relationship.solve(self.V)
+        if np.array_equal(joint, self.W):
+            return self.W[None].copy()
+        return np.stack([self.W + share * (joint - self.W) for share in SHARES])
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
         """Certificate for the better of the candidates; None while a station's sums are missing or out of step."""
@@ -100,14 +106,16 @@ class Cloud:
         losses = np.array([s.losses for s in complete])
         duals = np.array([s.dual for s in complete])
         models = self.candidates()
-        primals = [objective.joint_primal(losses[:, k], self._n, models[k], self.relationship) for k in range(2)]
+        primals = [
+            objective.joint_primal(losses[:, k], self._n, models[k], self.relationship) for k in range(len(models))
+        ]
         self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
-        best = int(primals[1] < primals[0])
+        best = int(np.argmin(primals))
         return Certificate(
             max(number for number, _ in self._as_of),
             primals[best],
             self._best_dual,
-            "joint" if best else "held",
+            SHARES[best],
             models[best],
             objective.station_primal(losses[:, 0], self._n, self.W, self.anchors),
             objective.station_dual(duals, self._n, self.V, self.anchors),

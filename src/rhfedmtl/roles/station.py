@@ -139,12 +139,12 @@ class BaseStation:
         strangers = sorted(set(local_steps) - set(self.members))
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
-        self.round = number
         scale = self._anchored().lam * self.n_samples / self.method.merge.sigma(len(self.members))
         self._orders = {
             t: WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
             for t in sorted(local_steps)
         }
+        self.round = number
         self._updates = {}
         return list(self._orders.values())
 

@@ -117,7 +117,7 @@ class Terminal:
 
     def scale(self, scaling: Scaling) -> None:
         """Round zero: scale the rows; only before any step was taken. Told again, it changes nothing."""
-        if self._last_round:
+        if self._last_round or self._duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
         if self._scaled:
             return
@@ -158,6 +158,8 @@ class Terminal:
         if self.phase is Phase.DETACHED:
             self.incarnation += 1
             self.phase = Phase.ATTACHED
+            # Rounds are numbered by the station: another one may be behind the last.
+            self._last_round = 0
         return Join(self.identity, self.incarnation, self.n_samples, self._share())
 
     def leave(self, release: Release) -> Leave | None:

@@ -1,0 +1,117 @@
+"""What policies see and say: a `Situation` goes in, a `Plan` comes out, or None when no more is to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
+from rhfedmtl.resources.ledger import Ledger
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+class Observation(NamedTuple):
+    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
+
+    round: int
+    local_steps: IntArray
+    answers: IntArray
+    factor: FloatArray
+    gains: FloatArray
+
+
+class Bytes(NamedTuple):
+    """Sizes of the messages on the two links."""
+
+    order: int = 0
+    update: int = 0
+    anchor: int = 0
+    report: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What a policy may know when it plans.
+
+    ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
+    ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
+    holds what the rounds so far showed, the latest last.
+    """
+
+    sizes: IntArray
+    layout: Layout
+    ledger: Ledger
+    lam: float
+    gamma: float
+    coupling: float = 0.0
+    radius: float = 1.0
+    bytes: Bytes = field(default_factory=Bytes)
+    cloud_rounds: int = 0
+    rounds: int = 0
+    observed: list[Observation] = field(default_factory=list)
+
+    @cached_property
+    def samples(self) -> FloatArray:
+        """n_b of every station."""
+        here = self.layout.terminal_task >= 0
+        weights = self.sizes[here].astype(np.float64)
+        return np.asarray(np.bincount(self.layout.terminal_task[here], weights, self.layout.n_tasks), dtype=np.float64)
+
+    @cached_property
+    def members(self) -> IntArray:
+        """N_b of every station."""
+        here = self.layout.terminal_task >= 0
+        return np.bincount(self.layout.terminal_task[here], minlength=self.layout.n_tasks).astype(np.int64)
+
+    @cached_property
+    def largest(self) -> FloatArray:
+        """Samples of the largest terminal of every station."""
+        here = self.layout.terminal_task >= 0
+        largest = np.ones(self.layout.n_tasks)
+        np.maximum.at(largest, self.layout.terminal_task[here], self.sizes[here])
+        return largest
+
+    def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
+        """The next BS iteration, if everybody worked."""
+        return RoundEvent(
+            self.rounds + 1,
+            self.layout,
+            local_steps,
+            stations,
+            bytes_down=float(self.bytes.order),
+            bytes_up=float(self.bytes.update),
+        )
+
+    def cloud_event(self) -> CloudEvent:
+        """The next server iteration."""
+        return CloudEvent(
+            self.rounds, self.layout, bytes_down=float(self.bytes.anchor), bytes_up=float(self.bytes.report)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Work of one server iteration: H of every terminal, K of every station, and why."""
+
+    local_steps: IntArray
+    station_rounds: IntArray
+    why: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
+        """The same H and K for all."""
+        H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
+        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
+
+
+class Policy(Protocol):
+    """Turns what is known into a plan; None ends the run."""
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Plan the next server iteration."""

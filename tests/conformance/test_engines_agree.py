@@ -1,0 +1,153 @@
+"""The batched engine gives, to the bit, what the roles give message by message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.data.scaling import SCALES, scalers
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.linked import Linked
+from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
+from rhfedmtl.roles.messages import Message
+from rhfedmtl.roles.station import BaseStation
+from rhfedmtl.roles.terminal import Terminal
+from tests.reference.problems import certify, cloud_of, federation
+
+BLOCKS = ((2,) * 35, (3,) * 17)  # more terminals than fit into one block of the summation
+
+
+def script(network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False) -> list[Any]:
+    """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it."""
+    rng = np.random.default_rng(3)
+    cloud = cloud_of(network, method.relationship)
+    network.scale(scalers(network.moments(), how, per_station))
+    n_terminals = len(network.station)
+    seen: list[Any] = []
+    number = 0
+    for m in range(4):
+        network.assign(cloud.assign())
+        for _ in range(3):
+            number += int(rng.integers(1, 3))
+            steps = rng.integers(0, 9, size=n_terminals)
+            seen += network.round(number, steps, rng.random(n_terminals) < 0.7)
+            seen.append(network.V)
+        certificate = certify(network, cloud)
+        seen += [certificate.primal, certificate.dual, certificate.models, certificate.station_gaps]
+        seen += [alpha_of(network), network.message_sizes]
+        seen.append([report.n_samples for report in network.reports(cloud.cloud_round)])
+        for terminal, station in ((0, 1), (n_terminals - 1, -1), (1, 1), (n_terminals - 1, 0))[m : m + 2]:
+            network.move(terminal, station)
+        seen += [network.V, network.station.copy(), network.sizes]
+    return seen
+
+
+def alpha_of(network: Any) -> Any:
+    """All dual variables, after a probe settled them."""
+    if isinstance(network, InProcess):
+        return network.alpha.copy()
+    return np.concatenate([terminal.state.alpha for terminal in network.terminals])
+
+
+def assert_same(left: list[Any], right: list[Any]) -> None:
+    """Equal to the bit."""
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_engines_agree_to_the_bit(loss: str, merge: str, relationship: str) -> None:
+    """Drop-outs, moves, unequal sizes, weights and several columns: both paths give the same numbers."""
+    method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](1e-2, 3e-2), MERGES[merge], intercept=True)
+    data = federation("regression" if loss == "squared" else "classes", weighted=True)
+    batched = InProcess(data, method, seed=4, threads=2)
+    assert_same(script(batched, method), script(Linked(data, method, seed=4), method))
+
+
+@pytest.mark.parametrize("per_station", [False, True])
+@pytest.mark.parametrize("how", SCALES)
+def test_scaling_agrees_to_the_bit(how: str, per_station: bool) -> None:
+    """Round zero by moments of terminals gives what the batch computes at once."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2))
+    data = federation()
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    assert_same(
+        script(batched, method, how=how, per_station=per_station),
+        script(linked, method, how=how, per_station=per_station),
+    )
+
+
+@pytest.mark.parametrize("merge", MERGES)
+def test_many_terminals_agree_to_the_bit(merge: str) -> None:
+    """Stations with several blocks of terminals are summed in one canonical order, drawing rows with replacement."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES[merge], uniform=True)
+    data = federation(sizes=BLOCKS)
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    assert_same(script(batched, method), script(linked, method))
+
+
+def test_float32_rows_agree_to_the_bit() -> None:
+    """The two paths agree in single precision too."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), intercept=True)
+    data = federation(dtype=np.float32)
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    assert_same(script(batched, method), script(linked, method))
+
+
+@pytest.mark.parametrize("engine", [InProcess, Linked])
+def test_a_station_may_lose_all_of_its_terminals(engine: Any) -> None:
+    """A task without terminals keeps its place, and the certificate of the others stays sound."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES["add"])
+    network = engine(federation(sizes=((4, 5), (6,))), method)
+    cloud = cloud_of(network, method.relationship)
+    for number in range(1, 30):
+        if number == 4:
+            network.move(2, 0)
+        network.assign(cloud.assign())
+        network.round(number, np.full(3, 20))
+        assert certify(network, cloud).gap >= -1e-12
+    np.testing.assert_allclose(network.V[1], 0.0, atol=1e-15)
+    assert [report.n_samples for report in network.reports(cloud.cloud_round)] == [15, 0]
+
+
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+def test_messages_have_the_sizes_that_are_charged(monkeypatch: pytest.MonkeyPatch, loss: str, merge: str) -> None:
+    """What the roles really send is as large as the sizes by which a batch is charged."""
+    sent: dict[str, set[int]] = {}
+
+    def note(message: Message | None) -> None:
+        if message is not None:
+            sent.setdefault(type(message).__name__, set()).add(message.n_bytes)
+
+    work, take = Terminal.work, BaseStation.receive_anchor
+
+    def recorded(terminal: Terminal, order: Any) -> Any:
+        update = work(terminal, order)
+        note(order)
+        note(update)
+        return update
+
+    monkeypatch.setattr(Terminal, "work", recorded)
+    monkeypatch.setattr(BaseStation, "receive_anchor", lambda station, anchor: (note(anchor), take(station, anchor)))
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge], intercept=True)
+    linked = Linked(federation("classes"), method)
+    linked.assign(cloud_of(linked, method.relationship).assign())
+    linked.round(1, np.full(9, 3))
+    for report in linked.reports(1):
+        note(report)
+    sizes = InProcess(federation("classes"), method).message_sizes
+    assert sent == {
+        "WorkOrder": {sizes.order},
+        "Update": {sizes.update},
+        "Anchor": {sizes.anchor},
+        "Report": {sizes.report},
+    }

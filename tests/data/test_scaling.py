@@ -1,0 +1,102 @@
+"""Moments: the same to the bit whoever computes them; scaling as in scikit-learn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler, normalize
+
+from rhfedmtl.data import threads
+from rhfedmtl.data.scaling import SCALES, Moments, Scaler, scalers, station_moments, terminal_moments, total
+from rhfedmtl.errors import ConfigError
+
+
+def equal(a: Moments, b: Moments) -> bool:
+    return a.count == b.count and (a.mean == b.mean).all() and (a.spread == b.spread).all()
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=5),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    shift=st.sampled_from([0.0, 1e6]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_terminal_alone_gets_the_numbers_of_the_batch(
+    sizes: list[list[int]], dtype: type, shift: float, seed: int
+) -> None:
+    """Moments by terminals, by base stations at once, and one by one are equal to the bit."""
+    counts = [n for station in sizes for n in station]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    tasks = np.concatenate([[0], np.cumsum([len(station) for station in sizes])])
+    X = (np.random.default_rng(seed).normal(size=(offsets[-1], 3)) + shift).astype(dtype)
+    alone = [Moments.of(X[a:b]) for a, b in pairwise(offsets)]
+    assert all(map(equal, alone, terminal_moments(X, offsets)))
+    stations = station_moments(X, offsets, tasks)
+    by_hand = [total(alone[a:b]) for a, b in pairwise(tasks)]
+    assert all(map(equal, by_hand, stations))
+    if len(X):
+        whole = total(stations)
+        exact = X.astype(np.float64)
+        np.testing.assert_allclose(whole.mean, exact.mean(axis=0), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(whole.spread, exact.var(axis=0) * len(X), rtol=1e-6, atol=1e-9)
+
+
+def test_the_number_of_cores_does_not_change_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread and many give the same moments to the bit."""
+    X = np.random.default_rng(0).normal(size=(1000, 4))
+    offsets, tasks = np.arange(0, 1001, 5), np.arange(0, 201, 20)
+    results = []
+    for n in (1, 3):
+        monkeypatch.setattr(threads, "cores", lambda n=n: n)
+        results.append(station_moments(X, offsets, tasks))
+    assert all(map(equal, *results))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_standard_scaling_is_that_of_scikit_learn(dtype: type) -> None:
+    """Standardisation and unit rows give scikit-learn's numbers, constant features included."""
+    X = np.random.default_rng(1).normal(3.0, 2.0, size=(200, 5)).astype(dtype)
+    X[:, 2] = 0.1
+    reference = StandardScaler().fit_transform(X.astype(np.float64))
+    moments = Moments.of(X)
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype is np.float32 else {"rtol": 1e-10, "atol": 1e-12}
+    for how, expected in (("standard", reference), ("standard-unit", normalize(reference)), ("unit", normalize(X))):
+        scaled = Scaler.from_moments(moments, how).transform(X)
+        assert scaled.dtype == dtype
+        np.testing.assert_allclose(scaled, expected, **tolerance)
+    assert Scaler.from_moments(moments, "none").transform(X) is X
+
+
+def test_scaling_can_be_global_or_per_station() -> None:
+    """Per station every base station is centred by itself, globally only all of them together."""
+    rng = np.random.default_rng(2)
+    X = np.concatenate([rng.normal(0, 1, (50, 2)), rng.normal(9, 1, (50, 2))])
+    stations = station_moments(X, np.array([0, 50, 100]), np.array([0, 1, 2]))
+    own = scalers(stations, "standard", per_station=True)
+    shared = scalers(stations, "standard")
+    assert abs(own[1].transform(X[50:]).mean()) < 1e-12
+    assert abs(shared[1].transform(X[50:]).mean()) > 0.5
+    assert abs(shared[0].transform(X).mean()) < 1e-12
+
+
+def test_zero_rows_stay_zero_and_output_may_be_in_place() -> None:
+    """A zero row has no direction to be scaled to, and scaling can write over its input."""
+    X = np.array([[0.0, 0.0], [3.0, 4.0]])
+    scaled = Scaler(unit=True).transform(X, out=X)
+    assert scaled is X
+    assert X.tolist() == [[0.0, 0.0], [0.6, 0.8]]
+
+
+def test_scaling_refuses_what_it_cannot_do() -> None:
+    """An unknown name, no moments, and an empty sum are errors that say so."""
+    with pytest.raises(ConfigError, match="choose one of " + ", ".join(SCALES)):
+        Scaler.from_moments(None, "robust")
+    with pytest.raises(ConfigError, match="at least one training row"):
+        Scaler.from_moments(None, "standard")
+    with pytest.raises(ConfigError, match="at least one part"):
+        total([])
