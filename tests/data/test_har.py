@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,21 @@ def test_the_published_facts_hold(real_file: Callable[[str], Path]) -> None:
     assert list(facts["labels"].values()) == [1722, 1544, 1406, 1777, 1906, 1944]
     assert source.class_names[3] == "SITTING"
     assert facts["groups"] == 857
+
+
+def test_reading_and_splitting_needs_at_most_twice_the_data(real_file: Callable[[str], Path]) -> None:
+    """The largest memory held at any time while reading and splitting all rows is twice that of the file's arrays."""
+    path = real_file("har.npz")
+    with np.load(path) as file:
+        size = sum(file[name].nbytes for name in file.files)
+    federate(har.load(path))  # imports and caches are not data
+    tracemalloc.start()
+    try:
+        federate(har.load(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 2 * size
 
 
 def test_npz_and_official_text_are_the_same(real_file: Callable[[str], Path], tmp_path: Path) -> None:

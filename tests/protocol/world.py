@@ -30,8 +30,8 @@ class World:
         self.home: list[int | None] = [t % n_stations for t in range(len(sizes))]
         # Terminals that lost their state, by (id, incarnation): their share is still in some sum.
         self.lost: dict[tuple[int, int], Terminal] = {}
-        # Messages under way: (to a terminal?, address, message).
-        self.mail: list[tuple[bool, int, Any]] = []
+        # Every message ever sent: (to a terminal?, address, message). Any of them may arrive at any time, or never.
+        self.log: list[tuple[bool, int, Any]] = []
         self.open: set[int] = set()
         self.sums: list[list[Sums]] = [[] for _ in self.stations]
         self.models: list[Any] = [None] * n_stations
@@ -87,19 +87,34 @@ class World:
         self.home[t] = b
         message = self.terminals[t].join()
         self._save(t)
-        self.mail.append((False, b, message))
+        self.log.append((False, b, message))
 
-    def deliver(self, index: int, keep: bool) -> None:
-        """One message arrives; it may be under way a second time. A station with an open round lets some wait."""
-        to_terminal, address, message = self.mail[index]
-        if not to_terminal and address in self.open and isinstance(message, Join | Leave):
-            return
-        if not keep:
-            del self.mail[index]
+    def may_join(self, t: int) -> bool:
+        """Whether terminal t may present itself."""
+        return self.terminals[t].phase is not Phase.LEAVING and self.terminals[t].state.update is None
+
+    def may_ask_to_leave(self, t: int) -> bool:
+        """Whether the station of terminal t knows it, and has time."""
+        b = self.home[t]
+        if b is None or b in self.open:
+            return False
+        return t in self.stations[b].members or t in self.stations[b].state.departed
+
+    def deliver(self, index: int) -> None:
+        """One message arrives, perhaps not for the first time. A station with an open round lets some wait."""
+        to_terminal, address, message = self.log[index]
         if to_terminal:
             self._to_terminal(address, message)
-        else:
+        elif address not in self.open or not isinstance(message, Join | Leave):
             self._to_station(address, message)
+
+    def exchange(self, start: int, arrives: int) -> None:
+        """Carry the messages from number ``start`` on, and the answers to them; a bit says which of them arrive."""
+        index = start
+        while index < len(self.log):
+            if arrives >> (index - start) % 12 & 1:
+                self.deliver(index)
+            index += 1
 
     def restart_terminal(self, t: int) -> None:
         """Go on from saved state."""
@@ -130,7 +145,7 @@ class World:
 
     def _from_station(self, b: int, messages: list[Any]) -> None:
         self.saved_stations[b] = self.stations[b].state
-        self.mail += [(True, message.terminal, message) for message in messages]
+        self.log += [(True, message.terminal, message) for message in messages]
 
     def _to_station(self, b: int, message: Any) -> None:
         station = self.stations[b]
@@ -161,7 +176,7 @@ class World:
         self._save(t)
         if answer is not None:
             assert home is not None
-            self.mail.append((False, home, answer))
+            self.log.append((False, home, answer))
 
     # What must hold.
 

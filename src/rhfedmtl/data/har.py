@@ -135,8 +135,8 @@ def _source(data: dict[str, npt.NDArray[Any]], where: str) -> Source:
     numbers, task = np.unique(subject, return_inverse=True)
     return Source(
         X=X,
-        y=y - 1,
-        task=task,
+        y=(y - 1).astype(np.int16),
+        task=task.astype(np.int16),
         task_names=tuple(f"subject-{number}" for number in numbers),
         class_names=tuple(data["activity_names"].tolist()),
         feature_names=tuple(data["feature_names"].tolist()),

@@ -74,10 +74,10 @@ class Split:
 
 
 class _Held(NamedTuple):
-    """Rows of one task: training rows and their terminals, and test rows."""
+    """Rows of one task: training rows, terminal by terminal, how many each terminal has, and test rows."""
 
     train: IntArray
-    terminal: IntArray
+    sizes: IntArray
     test: IntArray
 
 
@@ -92,10 +92,13 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         source = one_against_rest(source, split.positive)
     split = replace(split, partition=_partition(source, split))
     chosen = choose_tasks(source.task_names, split.tasks, seed)
+    return _gather(source, chosen, _split_tasks(source, chosen, split, seed), isinstance(split.partition, Column))
+
+
+def _split_tasks(source: Source, chosen: list[int], split: Split, seed: int) -> list[_Held]:
     order = np.argsort(source.task, kind="stable")
     starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
-    held = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
-    return _gather(source, chosen, held, named=isinstance(split.partition, Column))
+    return [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
 
 
 def _check_groups(source: Source) -> None:
@@ -163,7 +166,7 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     if source.class_names:
         _check_classes(source, rows[train], name)
     terminal = _to_terminals(source, rows[train], strata[train], split, name, [seed, TO_TERMINALS, task])
-    return _Held(rows[train], terminal, rows[test])
+    return _Held(rows[train][np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test])
 
 
 def _strata(y: npt.NDArray[Any], n_classes: int) -> IntArray:
@@ -278,12 +281,12 @@ def _to_terminals(
 
 def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -> Federation:
     """Copy the rows into place: terminal by terminal, each in the order of recording."""
-    orders = [np.lexsort((part.train, part.terminal)) for part in held]
-    train = np.concatenate([part.train[order] for part, order in zip(held, orders, strict=True)])
-    test = np.concatenate([part.test for part in held])
-    sizes = [np.bincount(part.terminal) for part in held]
-    label = np.int16 if source.class_names else np.float64
-    terminal_offsets = _offsets(np.concatenate(sizes))
+    train, test = (np.concatenate([part[i] for part in held]) for i in (0, 2))
+    terminal_offsets = _offsets(np.concatenate([part.sizes for part in held]))
+    task_offsets = _offsets([len(part.sizes) for part in held])
+    test_offsets = _offsets([len(part.test) for part in held])
+    held.clear()  # rows are the memory that counts, but nothing needs to lie here twice
+    label = np.float64 if not source.class_names else np.int16 if len(source.class_names) < 2**15 else np.int32
     names: tuple[str, ...] = ()
     if named and source.terminal is not None and source.terminal_names:
         names = tuple(source.terminal_names[code] for code in source.terminal[train[terminal_offsets[:-1]]])
@@ -291,10 +294,10 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -
         X=source.X[train],
         y=source.y[train].astype(label),
         terminal_offsets=terminal_offsets,
-        task_offsets=_offsets([len(size) for size in sizes]),
+        task_offsets=task_offsets,
         test_X=source.X[test],
         test_y=source.y[test].astype(label),
-        test_offsets=_offsets([len(part.test) for part in held]),
+        test_offsets=test_offsets,
         task_names=tuple(source.task_names[b] for b in chosen),
         class_names=source.class_names,
         feature_names=source.feature_names,

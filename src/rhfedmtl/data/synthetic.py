@@ -67,7 +67,7 @@ class Synthetic:
     test: int = 200
     features: int = 20
     classes: int = 2
-    relatedness: float = 0.9
+    relatedness: float = 0.8
     clusters: int = 1
     noise: float = 0.05
     heterogeneity: float = 0.3

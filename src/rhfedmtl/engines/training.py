@@ -19,7 +19,7 @@ from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
 from rhfedmtl.engines.network import Network
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
@@ -75,7 +75,7 @@ class Progress:
     metrics: Metrics
 
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[Progress], bool | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,10 @@ def train(
     ledger: Ledger | None = None,
     watch: Watcher | None = None,
 ) -> Result:
-    """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration."""
+    """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
+
+    A watcher that returns False ends the run there; what was learned until then is certified and returned.
+    """
     settings = settings or Settings()
     started = time.perf_counter()
     run = Run(federation, method, settings, ledger or Ledger({}))
@@ -153,6 +156,7 @@ class Run:
         self.network = ENGINES[settings.engine](federation, method, settings)
         self.cloud = Cloud(method.relationship, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
+        self._interrupted = False
         self.round = 0
         self.terminal_steps = 0
         self.certificate: Certificate | None = None
@@ -178,10 +182,25 @@ class Run:
                 return "limit on rounds reached"
             situation = self.situation()
             plan = policy.plan(situation)
-            if plan is None:
-                return "plan completed"
-            if not self._server_iteration(situation, plan, watch):
-                return "budget spent"
+            if plan is None or not self._server_iteration(situation, plan, watch):
+                return self._spent(situation, plan)
+            if self._interrupted:
+                return "interrupted"
+
+    def _spent(self, situation: Situation, plan: Plan | None) -> str:
+        """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
+        first = np.ones(len(situation.sizes), dtype=np.int64) if plan is None else plan.local_steps
+        price = event_totals(self.ledger.cost, situation.cloud_event(), situation.round_event(first))
+        if self.ledger.can_afford(price):
+            return "plan completed"
+        if self.round:
+            return "budget spent"
+        least = event_totals(self.ledger.cost, situation.cloud_event(), situation.round_event(1))
+        asked = "" if plan is None else f" of H={int(first.max())}, which costs {_amounts(price)}"
+        raise BudgetError(
+            f"budget {_amounts(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) costs "
+            f"{_amounts(least)}; raise the budget or lower the prices"
+        )
 
     def situation(self) -> Situation:
         """What the policy may know now."""
@@ -233,8 +252,9 @@ class Run:
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(event):
                 break
             self._station_iteration(event)
-            if watch is not None:
-                watch(self._progress(plan))
+            if watch is not None and watch(self._progress(plan)) is False:
+                self._interrupted = True
+                break
         for report in self.network.reports(self.cloud.cloud_round):
             self.cloud.receive(report)
         if self.cloud.cloud_round % self.settings.certify_every == 0:
@@ -302,6 +322,10 @@ def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[n
     d = X.shape[1]
     result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
     return result + model[:, d] if model.shape[1] > d else result
+
+
+def _amounts(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if np.isfinite(amount))
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:

@@ -445,8 +445,8 @@ def _known_tier(tier: str) -> str:
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        import pyarrow as pa  # noqa: PLC0415 (an extra, imported where it is used)
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("Parquet needs pyarrow: pip install 'rhfedmtl[parquet]'") from None
     return pa, pq

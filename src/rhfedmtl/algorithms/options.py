@@ -1,0 +1,97 @@
+"""What a user may say about learning, in plain values, and how it becomes objects."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.losses import LOSSES, Loss
+from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.resources.planning import Policy
+from rhfedmtl.resources.policies import POLICIES
+
+T = TypeVar("T")
+
+
+class Algorithm(NamedTuple):
+    """What is learned, and how much work is spent on it."""
+
+    method: DualMethod
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of all algorithms; None leaves a choice to the algorithm or to the data."""
+
+    loss: str | None = None
+    gamma: float = 1.0
+    relationship: str = "mean"
+    lambda1: float = 1e-4
+    lambda2: float = 1e-3
+    merge: str = "average"
+    intercept: bool = False
+    uniform: bool = False
+    policy: str | None = None
+    local_steps: int | None = None
+    station_rounds: int | None = None
+    cloud_rounds: int | None = None
+    epsilon: float | None = None
+
+    def method(self, kind: str) -> DualMethod:
+        """Method for labels of this kind (binary, classes or regression)."""
+        return DualMethod(
+            self._loss(kind),
+            pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2),
+            pick("merge", self.merge, MERGES),
+            self.intercept,
+            self.uniform,
+        )
+
+    def fixed_policy(self) -> Policy:
+        """H, K and M as given, for an algorithm that decides nothing itself."""
+        if self.policy not in (None, "fixed"):
+            raise ConfigError(f"hfedmtl has fixed H and K: use --algorithm rhfedmtl for policy {self.policy!r}")
+        return POLICIES["fixed"](
+            local_steps=2 if self.local_steps is None else self.local_steps,
+            station_rounds=1 if self.station_rounds is None else self.station_rounds,
+            cloud_rounds=self.cloud_rounds,
+        )
+
+    def chosen_policy(self, default: str) -> Policy:
+        """Policy by name."""
+        name = default if self.policy is None else self.policy
+        build = pick("policy", name, POLICIES)
+        if name == "fixed":
+            return self.fixed_policy()
+        if self.local_steps is not None or self.station_rounds is not None or self.cloud_rounds is not None:
+            raise ConfigError(
+                f"policy {name!r} decides H, K and M itself: leave out local_steps, station_rounds and cloud_rounds, "
+                "or take policy 'fixed'"
+            )
+        if self.epsilon is not None and name == "measured":
+            raise ConfigError("policy 'measured' has no epsilon: it goes as far as the budget; use a target gap")
+        return build() if self.epsilon is None else build(epsilon=self.epsilon)
+
+    def _loss(self, kind: str) -> Loss:
+        name = self.loss or ("squared" if kind == "regression" else "smoothed-hinge")
+        build = pick("loss", name, LOSSES)
+        return build(self.gamma) if name == "smoothed-hinge" else build()
+
+
+def pick(what: str, name: str, known: Mapping[str, T]) -> T:
+    """Entry of a registry; an unknown name is answered with the known ones and the nearest."""
+    if name in known:
+        return known[name]
+    raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Hint at the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

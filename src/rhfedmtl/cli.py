@@ -1,0 +1,281 @@
+"""Command line: turns words into objects, calls the library, prints what came out. No logic of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl import __version__, cli_data
+from rhfedmtl.cli_data import AsJson, Seed, with_data_options
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import RHFedMTLError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.engines.training import Progress, Result
+
+app = typer.Typer(
+    help="Resource-aware hierarchical federated multi-task learning. Start with: rhfedmtl train",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cli_data.app, name="data")
+
+LEARNING = "Learning"
+WORK = "Work and budget"
+RUNNING = "Running"
+
+
+def _option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"rhfedmtl {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@with_data_options
+def train(
+    request: Request,
+    algorithm: Annotated[str, _option(LEARNING, "--algorithm", "rhfedmtl (decides H and K) or hfedmtl.")] = "rhfedmtl",
+    loss: Annotated[
+        str | None,
+        _option(LEARNING, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
+    ] = None,
+    gamma: Annotated[float, _option(LEARNING, "--gamma", "Width of the smoothed hinge's corner.")] = 1.0,
+    relationship: Annotated[str, _option(LEARNING, "--relationship", "How tasks are coupled: mean or none.")] = "mean",
+    lambda1: Annotated[float, _option(LEARNING, "--lambda1", "Weight of each model's own norm.")] = 1e-4,
+    lambda2: Annotated[float, _option(LEARNING, "--lambda2", "Weight of the distance to the mean model.")] = 1e-3,
+    merge: Annotated[str, _option(LEARNING, "--merge", "average, add or line-search.")] = "average",
+    intercept: Annotated[bool, _option(LEARNING, "--intercept", "Add a constant feature.")] = False,
+    uniform: Annotated[bool, _option(LEARNING, "--uniform", "Draw rows with replacement, as in the paper.")] = False,
+    scale: Annotated[
+        str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
+    ] = "",
+    budget: Annotated[
+        list[str] | None, _option(WORK, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
+    ] = None,
+    cost: Annotated[
+        list[str] | None,
+        _option(WORK, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
+    ] = None,
+    policy: Annotated[
+        str | None, _option(WORK, "--policy", "measured, paper, authors, sound or fixed. [measured]")
+    ] = None,
+    local_steps: Annotated[
+        int | None, _option(WORK, "--local-steps", "H: rows a terminal visits in a round. [2]")
+    ] = None,
+    station_rounds: Annotated[
+        int | None, _option(WORK, "--station-rounds", "K: rounds of a base station in a server iteration. [1]")
+    ] = None,
+    cloud_rounds: Annotated[
+        int | None, _option(WORK, "--cloud-rounds", "M: server iterations. [until the budget is spent, or 100]")
+    ] = None,
+    epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
+    target_gap: Annotated[float, _option(WORK, "--target-gap", "Stop once the gap is this small.")] = 0.0,
+    seed: Seed = 0,
+    threads: Annotated[int | None, _option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
+    engine: Annotated[str, _option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
+    certify_every: Annotated[
+        int, _option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
+    ] = 1,
+    out: Annotated[Path, _option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Learn one model per task, under a budget, and certify it.
+
+    Without a word about data it trains on a small synthetic federation. For example:
+
+    rhfedmtl train --data har --positive SITTING --tasks 5 --samples-per-task 70 --budget energy=1400
+
+    rhfedmtl train --data table --path sites.csv --label y --task site --terminal device --budget energy=500
+
+    rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
+    """
+    from rhfedmtl.algorithms.options import Options
+
+    options = Options(
+        loss, gamma, relationship, lambda1, lambda2, merge, intercept, uniform,
+        policy, local_steps, station_rounds, cloud_rounds, epsilon,
+    )  # fmt: skip
+    _train(request, algorithm, options, locals())
+
+
+def _train(request: Request, algorithm: str, options: Options, given: dict[str, Any]) -> None:
+    from dataclasses import asdict, replace
+
+    from rhfedmtl.algorithms.registry import build
+    from rhfedmtl.engines import training
+    from rhfedmtl.experiments import records
+    from rhfedmtl.resources.ledger import Ledger
+
+    ledger = Ledger(_prices(given["cost"], given["budget"]), given["budget"])
+    if algorithm == "hfedmtl" and not ledger.budget and options.cloud_rounds is None:
+        options = replace(options, cloud_rounds=100)
+    federation = request.federation(given["seed"])
+    method, policy = build(algorithm, options, federation.kind)
+    scale = given["scale"] or ("standard" if federation.kind == "regression" else "standard-unit")
+    settings = training.Settings(
+        scale=scale,
+        certify_every=given["certify_every"],
+        seed=given["seed"],
+        threads=given["threads"],
+        engine=given["engine"],
+        target_gap=given["target_gap"],
+        max_rounds=MAX_ROUNDS if ledger.budget or given["target_gap"] or options.cloud_rounds else 100,
+    )
+    configuration = {
+        "command": "train",
+        "algorithm": algorithm,
+        "data": request.to_dict(),
+        "options": asdict(options),
+        "settings": asdict(settings),
+        "cost": ledger.cost.to_dict(),
+        "budget": dict(ledger.budget),
+    }
+    folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
+    try:
+        with _watcher(live=not given["as_json"] and sys.stderr.isatty(), ledger=ledger, options=options) as watch:
+            result = training.train(federation, method, policy, settings, ledger=ledger, watch=watch)
+    except RHFedMTLError:
+        folder.rmdir()
+        raise
+    records.save(folder, configuration, federation, result)
+    facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
+    if given["as_json"]:
+        typer.echo(json.dumps(facts))
+    else:
+        _print_result(facts, federation.task_names, result)
+
+
+MAX_ROUNDS = 1_000_000
+"""Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
+
+
+def _prices(cost: list[str] | None, budget: list[str] | None) -> Any:
+    """Prices as given; a budget without prices gets those of the paper (0.1 a step, 10 a round)."""
+    if cost and len(cost) == 1 and "=" not in cost[0]:
+        return Path(cost[0])
+    if cost:
+        return cost
+    return [f"{part.partition('=')[0]}=0.1,10" for text in budget or () for part in text.split(",")]
+
+
+@contextmanager
+def _watcher(*, live: bool, ledger: Any, options: Options) -> Iterator[Any]:
+    """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept."""
+    stop = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal stop
+        if stop:
+            raise KeyboardInterrupt
+        stop = True
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        if not live:
+            yield lambda progress: not stop
+            return
+        with _bar() as bar:
+            task = bar.add_task("", total=1.0, state="scaling")
+
+            def show(progress: Progress) -> bool:
+                done = _share_done(progress, ledger, options)
+                bar.update(task, completed=done, state=_state(progress))
+                return not stop
+
+            yield show
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _share_done(progress: Progress, ledger: Any, options: Options) -> float:
+    shares = [ledger.spent[name] / limit for name, limit in ledger.budget.items() if limit > 0.0]
+    if options.cloud_rounds:
+        shares.append(progress.cloud_round / options.cloud_rounds)
+    return max(shares, default=progress.round / 100)
+
+
+def _state(progress: Progress) -> str:
+    from rhfedmtl.engines.training import mean
+
+    parts = [f"round {progress.round}"]
+    parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
+    if progress.certificate is not None:
+        parts.append(f"gap {progress.certificate.gap:.1e}")
+    parts += [f"{name} left {left:.4g}" for name, left in progress.left.items() if left != float("inf")]
+    return "  ".join(parts)
+
+
+def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=min(80, Console().width), soft_wrap=False)
+    table = Table(title=f"{facts['algorithm']}: test results by task", title_justify="left")
+    table.add_column("task")
+    for name in result.metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    for b, task in enumerate(tasks[:20]):
+        table.add_row(task, *(f"{values[b]:.3f}" for values in result.metrics.values()))
+    if len(tasks) > 20:
+        table.add_row(f"… {len(tasks) - 20} more", *("" for _ in result.metrics))
+    table.add_section()
+    table.add_row("mean", *(f"{facts[name]:.3f}" for name in result.metrics), style="bold")
+    console.print(table)
+    for line in _closing_lines(facts):
+        console.print(line, highlight=False)
+
+
+def _closing_lines(facts: dict[str, Any]) -> list[str]:
+    steps = facts["local_steps"]
+    H = f"H = {steps[0]}" if len(set(steps)) == 1 else f"H from {min(steps)} to {max(steps)}" if steps else "no round"
+    lines = [
+        f"certificate   gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})",
+        f"work          {facts['rounds']} rounds, {facts['cloud_rounds']} server iterations, "
+        f"{facts['terminal_steps']} terminal steps, {H}",
+    ]
+    for name, amount in facts["spent"].items():
+        limit = facts["budget"].get(name)
+        lines.append(f"spent         {name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
+    lines.append(f"stopped       {facts['stopped']}, after {facts['seconds']:.2f} s")
+    lines.append(f"saved in      {facts['saved']}")
+    return lines
+
+
+def main() -> None:
+    """Run the command line; errors raised on purpose are printed plainly and end with status 2."""
+    try:
+        app()
+    except RHFedMTLError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None

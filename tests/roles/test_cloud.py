@@ -1,0 +1,128 @@
+"""What the cloud does with reports and sums, and what its certificate is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.roles.cloud import Cloud
+from rhfedmtl.roles.messages import Report, StationSums
+from tests.reference.problems import certify, cloud_of, federation, learn
+
+SHAPE = (1, 2)
+
+
+def cloud() -> Cloud:
+    made = Cloud(MeanRegularised(0.1, 0.1), 2, SHAPE)
+    made.assign()
+    return made
+
+
+def report(task: int, number: int = 1, cloud_round: int = 1, membership: int = 0, value: float = 0.0) -> Report:
+    return Report(cloud_round, task, number, np.full(SHAPE, value), 5, membership)
+
+
+def sums(task: int, number: int = 1, membership: int = 0, dual: float = 0.0) -> StationSums:
+    return StationSums(task, number, np.ones(2), dual, 5, membership)
+
+
+def test_a_report_of_an_earlier_server_iteration_is_ignored() -> None:
+    """Late reports change nothing."""
+    top = cloud()
+    top.assign()
+    assert not top.receive(report(0, cloud_round=1, value=1.0))
+    assert not top.V.any()
+
+
+def test_a_report_that_was_overtaken_is_ignored() -> None:
+    """Of two reports in one server iteration the one of the later round counts, in whatever order they come."""
+    top = cloud()
+    assert top.receive(report(0, number=5, value=2.0))
+    assert not top.receive(report(0, number=4, value=1.0))
+    np.testing.assert_array_equal(top.V[0], 2.0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Report(1, 2, 1, np.zeros(SHAPE), 5, 0),
+        Report(1, 0, 1, np.zeros((1, 3)), 5, 0),
+        Report(1, 0, 1, np.full(SHAPE, np.nan), 5, 0),
+    ],
+)
+def test_a_report_that_cannot_be_right_is_refused(bad: Report) -> None:
+    """An unknown task, another shape, or numbers that are not finite."""
+    with pytest.raises(PeerError, match="does not fit"):
+        cloud().receive(bad)
+
+
+def test_there_is_no_certificate_from_sums_that_are_missing_or_out_of_step() -> None:
+    """Sums must be of the round and of the members that were reported."""
+    top = cloud()
+    for task in range(2):
+        top.receive(report(task))
+    assert top.certify([sums(0), None]) is None
+    assert top.certify([sums(0), sums(0)]) is None
+    assert top.certify([sums(0), sums(1, number=2)]) is None
+    assert top.certify([sums(0), sums(1, membership=3)]) is None
+    assert top.certify([sums(1), sums(0)]) is not None
+
+
+def test_nothing_is_certified_before_the_first_server_iteration() -> None:
+    """A certificate needs anchors."""
+    with pytest.raises(ProtocolError, match="nothing to certify"):
+        Cloud(MeanRegularised(), 1, SHAPE).certify([])
+
+
+def test_the_best_dual_is_kept_for_the_same_problem_only() -> None:
+    """The bound never falls while nobody comes or goes, and starts anew when somebody does."""
+    top = cloud()
+    for task in range(2):
+        top.receive(report(task))
+    first = top.certify([sums(0, dual=-1.0), sums(1, dual=-1.0)])
+    worse = top.certify([sums(0, dual=-2.0), sums(1, dual=-1.0)])
+    top.receive(report(0, membership=1))
+    anew = top.certify([sums(0, dual=-2.0, membership=1), sums(1, dual=-1.0)])
+    assert first is not None
+    assert worse is not None
+    assert anew is not None
+    assert worse.dual == first.dual
+    assert anew.dual < first.dual
+
+
+def test_two_terminals_of_equal_size_that_change_places_are_a_new_problem() -> None:
+    """Counts of samples stay the same, the old bound does not hold: weak duality must survive the swap."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-3))
+    data = federation(sizes=((8, 8), (8, 8)), seed=3)
+    flipped = np.where(np.arange(32) < 8, 1 - data.y, data.y)
+    network = InProcess(federation_with(data, flipped), method)
+    top = cloud_of(network, method.relationship)
+    learn(network, top, cloud_rounds=60, station_rounds=2, steps=20)
+    network.move(0, 1)
+    network.move(2, 0)
+    for number in range(200, 500):
+        network.assign(top.assign())
+        network.round(number, np.full(4, 20))
+        assert certify(network, top).gap >= -1e-12
+
+
+def test_members_that_change_after_the_report_make_no_certificate() -> None:
+    """Sums over other members than were reported do not fit the reported models."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-3))
+    network = InProcess(federation(), method)
+    top = cloud_of(network, method.relationship)
+    learn(network, top, cloud_rounds=1, station_rounds=1, steps=5)
+    network.move(0, 1)
+    assert top.certify(network.sums(top.candidates())) is None
+
+
+def federation_with(data: Any, y: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(data, y=y)
