@@ -15,7 +15,7 @@ from rhfedmtl.roles.terminal import Phase
 from tests.protocol.world import World
 
 STATION = st.integers(0, 1)
-TERMINAL = st.integers(0, 2)
+TERMINAL = st.integers(0, 3)
 # Which of the messages of an exchange arrive: all, or by chance.
 ARRIVES = st.one_of(st.just(0xFFF), st.integers(0, 0xFFF))
 
@@ -31,7 +31,7 @@ class Faults(RuleBasedStateMachine):
     def begin(self, merge: str, intercept: bool) -> None:
         """Choose the method, and let all terminals join."""
         self.world = World(DualMethod(loss=SmoothedHinge(), merge=MERGES[merge], intercept=intercept))
-        for t in range(3):
+        for t in range(4):
             self.world.join(t, self.world.home[t])
         self.world.exchange(0, 0xFFF)
 

@@ -18,7 +18,7 @@ SEED = 5
 class World:
     """Carries messages as a network would, and knows what every sum must be."""
 
-    def __init__(self, method: DualMethod, n_stations: int = 2, sizes: tuple[int, ...] = (3, 5, 2)) -> None:
+    def __init__(self, method: DualMethod, n_stations: int = 2, sizes: tuple[int, ...] = (3, 5, 2, 4)) -> None:
         self.method = method
         self.rng = np.random.default_rng(SEED)
         self.stations = [BaseStation(b, (1, D + method.intercept), method) for b in range(n_stations)]
@@ -27,7 +27,7 @@ class World:
         self.terminals = [self._terminal(t) for t in range(len(sizes))]
         self.saved_terminals: list[TerminalState] = [terminal.state for terminal in self.terminals]
         # The station a terminal talks to; None where it may choose.
-        self.home: list[int | None] = [t % n_stations for t in range(len(sizes))]
+        self.home: list[int | None] = [0 if t < 3 else 1 for t in range(len(sizes))]
         # Terminals that lost their state, by (id, incarnation): their share is still in some sum.
         self.lost: dict[tuple[int, int], Terminal] = {}
         # Every message ever sent: (to a terminal?, address, message). Any of them may arrive at any time, or never.
@@ -41,7 +41,7 @@ class World:
 
     def new_rows(self, n: int) -> tuple[Any, Any]:
         """Rows and labels of a terminal."""
-        return self.rng.normal(size=(n, D)), self.rng.choice([-1.0, 1.0], size=(n, 1))
+        return self.rng.normal(size=(n, D)) + 1.0, self.rng.choice([-1.0, 1.0], size=(n, 1))
 
     def _terminal(self, t: int, incarnation: int = 0) -> Terminal:
         return Terminal(t, *self.rows[t], self.method, seed=SEED, incarnation=incarnation)
@@ -53,7 +53,7 @@ class World:
         station = self.stations[b]
         number = 1 if station.anchor is None else station.anchor.cloud_round + 1
         center = 0.3 * self.rng.normal(size=station.shape)
-        station.receive_anchor(Anchor(number, b, center, float(self.rng.uniform(0.05, 0.5))))
+        station.receive_anchor(Anchor(number, b, center, float(10.0 ** self.rng.uniform(-3.0, -0.5))))
 
     def open_round(self, b: int, members: list[int], skip: int, steps: int) -> None:
         """Orders to some members; stations number their rounds as they like."""
@@ -171,7 +171,7 @@ class World:
             answer = terminal.leave(message)
         elif isinstance(message, Goodbye):
             terminal.goodbye(message)
-            if terminal.phase is Phase.DETACHED and terminal.incarnation == message.incarnation:
+            if terminal.phase is Phase.DETACHED and (t, terminal.incarnation) not in self.lost:
                 self.home[t] = None
         self._save(t)
         if answer is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 
 import numpy as np
 
@@ -25,21 +24,30 @@ class InProcess:
     """
 
     def __init__(
-        self, federation: Federation, method: DualMethod, *, seed: int = 0, threads: int | None = None
+        self,
+        federation: Federation,
+        method: DualMethod,
+        *,
+        seed: int = 0,
+        threads: int | None = None,
+        present: IntArray | None = None,
     ) -> None:
         method.check(federation)
         self.method = method
         self.seed = seed
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
-        self._task_offsets = federation.task_offsets
         self._n_stations = federation.n_tasks
-        self._rows = sdca.make_rows(
+        self._home = federation.terminal_task.astype(np.int64)
+        weight = federation.sample_weight
+        rows = sdca.make_rows(
             federation.X,
             federation.targets(),
             np.asarray(federation.terminal_offsets, dtype=np.int64),
-            weight=None if federation.sample_weight is None else np.asarray(federation.sample_weight, dtype=np.float64),
+            weight=None if weight is None else np.asarray(weight, dtype=np.float64),
             intercept=method.intercept,
         )
+        self._ends = rows.ends
+        self._rows = rows if present is None else sdca.with_sizes(rows, present)
         self._duals = sdca.make_duals(self._rows)
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
         self._U = np.zeros((self._n_stations, *self.shape))
@@ -47,7 +55,7 @@ class InProcess:
         self._last_round = 0
         self._scaled = False
         self._membership = np.zeros(self._n_stations, dtype=np.int64)
-        self._set_stations(federation.terminal_task.astype(np.int64))
+        self._set_stations(self._home.copy())
 
     @property
     def station(self) -> IntArray:
@@ -57,7 +65,7 @@ class InProcess:
     @property
     def sizes(self) -> IntArray:
         """Samples of every terminal."""
-        return np.diff(self._rows.offsets)
+        return self._rows.sizes
 
     @property
     def message_sizes(self) -> Sizes:
@@ -139,9 +147,12 @@ class InProcess:
         ]
 
     def moments(self) -> list[Moments]:
-        """Moments of the training rows of every station."""
+        """Moments of the training rows of every station, as far as they are here."""
         self._need_start("take moments")
-        return station_moments(self._rows.X, self._rows.offsets, self._task_offsets)
+        sizes = self.sizes
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        terminals = np.concatenate([[0], np.cumsum(np.bincount(self._home, minlength=self._n_stations))])
+        return station_moments(self._rows.X[self._here()], offsets, terminals)
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale all rows; rows that need no scaling stay where they lie. Told again, it changes nothing."""
@@ -149,18 +160,35 @@ class InProcess:
         if self._scaled:
             return
         self._scaled = True
-        starts = self._rows.offsets[self._task_offsets]
-        first = scalers[0]
+        old, first = self._rows, scalers[0]
         if all(scaler is first for scaler in scalers):
-            X = first.transform(self._rows.X)
+            X = first.transform(old.X)
         else:
-            X = np.empty_like(self._rows.X)
-            for scaler, (start, stop) in zip(scalers, pairwise(starts.tolist()), strict=True):
-                scaler.transform(self._rows.X[start:stop], out=X[start:stop])
-        old = self._rows
-        self._rows = sdca.make_rows(
-            X, old.y, old.offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept
-        )
+            X = np.empty_like(old.X)
+            for b, scaler in enumerate(scalers):
+                own = self._home == b
+                span = slice(old.starts[own].min(), self._ends[own].max())
+                scaler.transform(old.X[span], out=X[span])
+        offsets = np.append(old.starts, len(X))
+        rows = sdca.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
+        self._rows = sdca.with_sizes(rows, old.sizes)
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Let the next rows of a terminal arrive, with duals at zero: u_t stays, the count grows."""
+        sizes = self.sizes.copy()
+        sizes[terminal] += n_rows
+        if n_rows < 1 or self._rows.starts[terminal] + sizes[terminal] > self._ends[terminal]:
+            raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
+        self._rows = sdca.with_sizes(self._rows, sizes)
+        if self._station[terminal] >= 0:
+            self._membership[self._station[terminal]] += 1
+        self._set_stations(self._station)
+
+    def _here(self) -> slice | IntArray:
+        """Rows that have arrived, in their order."""
+        if self.sizes.sum() == len(self._rows.X):
+            return slice(None)
+        return np.concatenate([np.arange(a, b) for a, b in zip(self._rows.starts, self._rows.ends, strict=True)])
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal with its duals: its share u_t leaves one sum and enters the other."""

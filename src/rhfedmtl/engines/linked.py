@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.maths import sdca
@@ -19,21 +17,33 @@ from rhfedmtl.roles.terminal import Terminal
 class Linked:
     """Stations and terminals as role objects, joined by direct calls."""
 
-    def __init__(self, federation: Federation, method: DualMethod, *, seed: int = 0) -> None:
+    def __init__(
+        self, federation: Federation, method: DualMethod, *, seed: int = 0, present: IntArray | None = None
+    ) -> None:
         method.check(federation)
         self.method = method
-        y = federation.targets()
-        weight = federation.sample_weight
-        self.shape = y.shape[1], federation.n_features + method.intercept
+        self._federation = federation
+        self._y = federation.targets()
+        self._scalers = [Scaler()] * federation.n_tasks
+        self.shape = self._y.shape[1], federation.n_features + method.intercept
         self.stations = [BaseStation(b, self.shape, method) for b in range(federation.n_tasks)]
-        self.terminals = []
-        for t, (start, stop) in enumerate(pairwise(federation.terminal_offsets.tolist())):
-            own_weight = None if weight is None else np.asarray(weight[start:stop], dtype=np.float64)
-            X, own_y = federation.X[start:stop], y[start:stop]
-            self.terminals.append(Terminal(t, X, own_y, method, seed=seed, weight=own_weight))
+        counts = np.diff(federation.terminal_offsets) if present is None else present
+        self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
         for terminal, b in zip(self.terminals, self._station, strict=True):
             self.stations[b].admit(terminal.join())
+
+    def _make_terminal(self, t: int, count: int, seed: int) -> Terminal:
+        X, y, weight = self._rows(t, 0, count)
+        return Terminal(t, X, y, self.method, seed=seed, weight=weight)
+
+    def _rows(self, t: int, first: int, last: int) -> tuple[FloatArray, Float64Array, Float64Array | None]:
+        """Rows first … last − 1 of a terminal, as they are before scaling."""
+        start = int(self._federation.terminal_offsets[t])
+        rows = slice(start + first, start + last)
+        weight = self._federation.sample_weight
+        own_weight = None if weight is None else np.asarray(weight[rows], dtype=np.float64)
+        return self._federation.X[rows], self._y[rows], own_weight
 
     @property
     def station(self) -> IntArray:
@@ -102,17 +112,33 @@ class Linked:
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Tell every terminal how to scale its rows."""
+        self._scalers = scalers
         for station, scaler in zip(self.stations, scalers, strict=True):
             for t in station.members:
                 self.terminals[t].scale(Scaling.of(scaler))
 
     def move(self, terminal: int, station: int) -> None:
-        """Release, leave, goodbye, join."""
-        mover, old = self.terminals[terminal], self._station[terminal]
-        if old >= 0:
-            leave = mover.leave(self.stations[old].release(terminal))
-            if leave is not None:
-                mover.goodbye(self.stations[old].remove(leave))
+        """Leave one station, join the other."""
+        self._detach(terminal)
+        if station >= 0:
+            self.stations[station].admit(self.terminals[terminal].join())
+        self._station[terminal] = station
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Leave, take in the next rows, join again."""
+        mover, station = self.terminals[terminal], self._station[terminal]
+        self._detach(terminal)
+        X, y, weight = self._rows(terminal, mover.n_samples, mover.n_samples + n_rows)
+        home = self._federation.terminal_task[terminal]
+        mover.add_rows(self._scalers[home].transform(X), y, weight)
         if station >= 0:
             self.stations[station].admit(mover.join())
-        self._station[terminal] = station
+
+    def _detach(self, terminal: int) -> None:
+        """Release, leave, goodbye."""
+        mover, old = self.terminals[terminal], self._station[terminal]
+        if old < 0:
+            return
+        leave = mover.leave(self.stations[old].release(terminal))
+        if leave is not None:
+            mover.goodbye(self.stations[old].remove(leave))

@@ -60,3 +60,6 @@ class Network(Protocol):
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal, with its duals, under another station (−1: out of the network; its duals stay its own)."""
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Let the next rows of a terminal arrive."""

@@ -42,17 +42,24 @@ _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(
 
 
 class Rows(NamedTuple):
-    """What the terminals hold: rows one after the other, terminal ``t`` from ``offsets[t]`` to ``offsets[t+1]``.
+    """What the terminals hold: rows one after the other, terminal ``t`` from ``starts[t]`` up to ``ends[t]``.
 
-    ``norm`` is ‖x‖², with the constant feature where the models have one.
+    Rows between an end and the next start have not arrived yet. ``norm`` is ‖x‖², with the constant feature where
+    the models have one.
     """
 
     X: FloatArray
     y: Float64Array
     weight: Float64Array
     norm: Float64Array
-    offsets: IntArray
+    starts: IntArray
+    ends: IntArray
     ids: IntArray
+
+    @property
+    def sizes(self) -> IntArray:
+        """Rows that each terminal has."""
+        return self.ends - self.starts
 
 
 class Layout(NamedTuple):
@@ -173,8 +180,8 @@ def _pick(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
 @register_jitable
 def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, w: Any, deck: Any, curve: Any) -> None:
     """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve."""
-    start = rows.offsets[t]
-    n = rows.offsets[t + 1] - start
+    start = rows.starts[t]
+    n = rows.ends[t] - start
     for j in range(n):
         deck[j] = j
     key = _key(orders.seed, orders.round, rows.ids[t])
@@ -207,7 +214,7 @@ def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, w
 def _collect(rows: Any, duals: Any, t: Any, delta: Any) -> None:
     """delta = X_tᵀΔα_t, in double precision and in the order of rows."""
     delta[:] = 0.0
-    for i in range(rows.offsets[t], rows.offsets[t + 1]):
+    for i in range(rows.starts[t], rows.ends[t]):
         for c in range(duals.alpha.shape[1]):
             if duals.pending[i, c] != 0.0:
                 _add_row(duals.pending[i, c], rows.X, i, delta[c])
@@ -219,7 +226,7 @@ def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
     lines[:] = 0.0
     if is_quadratic(loss):
         lines[2] = np.inf
-    for i in range(rows.offsets[t], rows.offsets[t + 1]):
+    for i in range(rows.starts[t], rows.ends[t]):
         s = rows.weight[i]
         for c in range(duals.alpha.shape[1]):
             if s > 0.0:
@@ -266,7 +273,7 @@ def _round_blocks(
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             if orders.steps[t] > 0:
-                _settle(duals, t, rows.offsets[t], rows.offsets[t + 1])
+                _settle(duals, t, rows.starts[t], rows.ends[t])
                 w[:] = orders.models[b]
                 _ascend(loss, rows, duals, orders, t, orders.scale[b], w, deck, curve)
                 _collect(rows, duals, t, delta)
@@ -288,7 +295,7 @@ def _sum_blocks(
         b = layout.station[block]
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
-            start, stop = rows.offsets[t], rows.offsets[t + 1]
+            start, stop = rows.starts[t], rows.ends[t]
             _settle(duals, t, start, stop)
             for m in range(len(models)):
                 total = 0.0
@@ -310,7 +317,7 @@ def _sum_blocks(
 def settle(rows: Any, layout: Any, duals: Any) -> None:
     """Apply, to every terminal of the layout, what became of its pending change."""
     for t in layout.order:
-        _settle(duals, t, rows.offsets[t], rows.offsets[t + 1])
+        _settle(duals, t, rows.starts[t], rows.ends[t])
 
 
 @compiled
@@ -319,9 +326,9 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
     for block in range(first, last):
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
-            _settle(duals, t, rows.offsets[t], rows.offsets[t + 1])
+            _settle(duals, t, rows.starts[t], rows.ends[t])
             shares[place] = 0.0
-            for i in range(rows.offsets[t], rows.offsets[t + 1]):
+            for i in range(rows.starts[t], rows.ends[t]):
                 for c in range(duals.alpha.shape[1]):
                     if duals.alpha[i, c] != 0.0:
                         _add_row(duals.alpha[i, c], rows.X, i, shares[place, c])
@@ -351,8 +358,14 @@ def make_rows(
     _row_norms(_fixed(X), 1.0 if intercept else 0.0, norm)
     weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
     ids = np.arange(len(offsets) - 1) if ids is None else ids
-    parts = (X, np.ascontiguousarray(y, dtype=np.float64), weight, norm, _integers(offsets), _integers(ids))
-    return Rows(*(_fixed(part) for part in parts))
+    y = np.ascontiguousarray(y, dtype=np.float64)
+    starts, ends = _integers(offsets[:-1]), _integers(offsets[1:])
+    return Rows(*(_fixed(part) for part in (X, y, weight, norm, starts, ends, _integers(ids))))
+
+
+def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
+    """The same rows, of which each terminal has only the first so many yet."""
+    return rows._replace(ends=_fixed(rows.starts + _integers(sizes)))
 
 
 def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
@@ -395,7 +408,7 @@ def run_round(
         np.empty((n_blocks, CURVE)),
         np.empty((n_blocks, course_length)),
     )
-    largest = int(np.diff(rows.offsets).max(initial=1))
+    largest = int(rows.sizes.max(initial=1))
     cuts = _cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
     _in_threads(cuts, lambda a, b: _round_blocks(loss, rows, layout, duals, orders, answers, largest, a, b))
     return _by_station(answers, layout, loss.quadratic)
@@ -408,7 +421,7 @@ def run_sums(
     n_blocks = len(layout.station)
     losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
     models = np.ascontiguousarray(models, dtype=np.float64)
-    cuts = _cuts(layout, np.diff(rows.offsets), int(np.prod(models.shape[2:])), threads)
+    cuts = _cuts(layout, rows.sizes, int(np.prod(models.shape[2:])), threads)
     _in_threads(cuts, lambda a, b: _sum_blocks(loss, rows, layout, duals, models, losses, dual_sums, a, b))
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 

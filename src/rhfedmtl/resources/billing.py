@@ -97,6 +97,8 @@ class RoundEvent:
         Whether the station's iteration is charged; False for messages alone, as for sums of round zero.
     deadline
         Per ``elapsed`` type: stations wait this long for a terminal and no longer.
+    slowdown
+        How many times longer than its price says a terminal's work took (``elapsed`` types), for all or per terminal.
     """
 
     round: int
@@ -108,11 +110,12 @@ class RoundEvent:
     bytes_up: Amount = 0.0
     merges: bool = True
     deadline: Mapping[str, float] | None = None
+    slowdown: Amount = 1.0
 
     def __post_init__(self) -> None:
         """Check sizes and signs."""
         layout = self.layout
-        for name in ("local_steps", "bytes_down", "bytes_up"):
+        for name in ("local_steps", "bytes_down", "bytes_up", "slowdown"):
             _check_amount(name, getattr(self, name), layout.n_terminals)
         _check_mask("stations", self.stations, layout.n_tasks)
         _check_mask("terminals", self.terminals, layout.n_terminals)
@@ -330,6 +333,8 @@ def _round_charges(event: RoundEvent, name: str, prices: Prices, measured: Parts
     ids, layout = event.terminal_ids, event.layout
     if measured is None:
         work = _pick(event.local_steps, ids) * _pick(prices.terminal_step, ids)
+        if prices.adds == "elapsed":
+            work = work * _pick(event.slowdown, ids)
         link = _terminal_link(prices, event)
         station = prices.station_round if event.merges else 0.0
     else:
