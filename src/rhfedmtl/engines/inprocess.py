@@ -174,15 +174,14 @@ class InProcess:
         self._rows = sdca.with_sizes(rows, old.sizes)
 
     def grow(self, terminal: int, n_rows: int) -> None:
-        """Let the next rows of a terminal arrive, with duals at zero: u_t stays, the count grows."""
-        sizes = self.sizes.copy()
+        """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""
+        sizes, station = self.sizes.copy(), int(self._station[terminal])
         sizes[terminal] += n_rows
         if n_rows < 1 or self._rows.starts[terminal] + sizes[terminal] > self._ends[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
+        self.move(terminal, -1)
         self._rows = sdca.with_sizes(self._rows, sizes)
-        if self._station[terminal] >= 0:
-            self._membership[self._station[terminal]] += 1
-        self._set_stations(self._station)
+        self.move(terminal, station)
 
     def _here(self) -> slice | IntArray:
         """Rows that have arrived, in their order."""

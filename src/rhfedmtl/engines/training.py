@@ -16,13 +16,14 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
+from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
 from rhfedmtl.engines.network import Network
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
+from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
 from rhfedmtl.roles.cloud import Certificate, Cloud
@@ -118,6 +119,7 @@ def train(
     settings: Settings | None = None,
     *,
     ledger: Ledger | None = None,
+    faults: Faults | None = None,
     watch: Watcher | None = None,
 ) -> Result:
     """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
@@ -126,7 +128,7 @@ def train(
     """
     settings = settings or Settings()
     started = time.perf_counter()
-    run = Run(federation, method, settings, ledger or Ledger({}))
+    run = Run(federation, method, settings, ledger or Ledger({}), faults)
     stopped = run.learn(policy, watch)
     certificate = run.certify()
     return Result(
@@ -149,11 +151,21 @@ def train(
 class Run:
     """The running state of `train`."""
 
-    def __init__(self, federation: Federation, method: DualMethod, settings: Settings, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        method: DualMethod,
+        settings: Settings,
+        ledger: Ledger,
+        faults: Faults | None = None,
+    ) -> None:
+        faults = faults or Faults()
         self.settings = settings
         self.method = method
         self.ledger = ledger
-        self.network = ENGINES[settings.engine](federation, method, settings)
+        self.weather = Weather(faults, federation)
+        self.network = ENGINES[settings.engine](federation, method, settings, self.weather.present)
+        self._planning_prices = faults.planning_prices(ledger.cost)
         self.cloud = Cloud(method.relationship, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
         self._interrupted = False
@@ -180,6 +192,7 @@ class Run:
                 return "target gap reached"
             if self.round >= self.settings.max_rounds:
                 return "limit on rounds reached"
+            self._change()
             situation = self.situation()
             plan = policy.plan(situation)
             if plan is None or not self._server_iteration(situation, plan, watch):
@@ -190,12 +203,12 @@ class Run:
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
         first = np.ones(len(situation.sizes), dtype=np.int64) if plan is None else plan.local_steps
-        price = event_totals(self.ledger.cost, situation.cloud_event(), situation.round_event(first))
+        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first))
         if self.ledger.can_afford(price):
             return "plan completed"
         if self.round:
             return "budget spent"
-        least = event_totals(self.ledger.cost, situation.cloud_event(), situation.round_event(1))
+        least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1))
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {_amounts(price)}"
         raise BudgetError(
             f"budget {_amounts(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) costs "
@@ -216,6 +229,7 @@ class Run:
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,
+            planning_prices=self._planning_prices,
         )
 
     def certify(self) -> Certificate:
@@ -240,23 +254,32 @@ class Run:
         self.network.scale(used)
         return used
 
+    def _change(self) -> None:
+        """Let terminals move and rows arrive; the cloud hears of it at once."""
+        if self.weather.change(self.round + 1, self.network) and self.cloud.cloud_round:
+            self._collect()
+
+    def _collect(self) -> None:
+        for report in self.network.reports(self.cloud.cloud_round):
+            self.cloud.receive(report)
+
     def _server_iteration(self, situation: Situation, plan: Plan, watch: Watcher | None) -> bool:
         """Anchors down, K BS iterations, reports up, a certificate where one is due; False if it cannot be paid."""
-        first = event_totals(self.ledger.cost, situation.cloud_event(), self._round_event(situation, plan, 0))
-        if not self.ledger.can_afford(first):
+        planned = self._round_event(situation, plan, 0)
+        if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
             return False
         self._charge(situation.cloud_event())
         self.network.assign(self.cloud.assign())
         for k in range(int(plan.station_rounds.max())):
-            event = self._round_event(situation, plan, k)
-            if self.round >= self.settings.max_rounds or not self.ledger.can_afford(event):
+            planned = self._round_event(situation, plan, k)
+            worst = event_totals(situation.prices, planned)
+            if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
-            self._station_iteration(event)
+            self._station_iteration(planned, worst)
             if watch is not None and watch(self._progress(plan)) is False:
                 self._interrupted = True
                 break
-        for report in self.network.reports(self.cloud.cloud_round):
-            self.cloud.receive(report)
+        self._collect()
         if self.cloud.cloud_round % self.settings.certify_every == 0:
             self.certify()
         return True
@@ -266,15 +289,37 @@ class Run:
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
         return replace(event, round=self.round + 1)
 
-    def _station_iteration(self, event: RoundEvent) -> None:
+    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
+        """Reserve the worst case, let it happen as the weather has it, and charge what was really used."""
+        self.round = planned.round
+        event, arrives = self._as_it_happens(planned)
+        self.ledger.settle(self.ledger.reserve(worst), event)
+        self.events.append(event)
         steps = np.zeros(event.layout.n_terminals, dtype=np.int64)
         ids = slice(None) if event.terminal_ids is None else event.terminal_ids
         steps[ids] = np.broadcast_to(event.local_steps, len(steps))[ids]
-        self.round = event.round
-        self._charge(event)
-        outcome = self.network.round(self.round, steps)
+        outcome = self.network.round(self.round, steps, arrives)
         self.terminal_steps += int(steps.sum())
         self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+
+    def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:
+        """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
+        if self.weather.calm:
+            return planned, None
+        conditions = self.weather.conditions(planned.round)
+        stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
+        deadline = {
+            name: self.weather.faults.patience * float(longest_wait(self.ledger.cost[name], planned).max(initial=0.0))
+            for name, prices in self.ledger.cost.types.items()
+            if prices.adds == "elapsed" and self.weather.faults.slowdown
+        }
+        event = replace(
+            planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline if deadline else None
+        )
+        late = np.zeros(len(conditions.lost), dtype=bool)
+        for name, limit in deadline.items():
+            late |= longest_wait(self.ledger.cost[name], event) > limit * (1.0 + 1e-12)
+        return event, ~(conditions.lost | late)
 
     def _layout(self) -> Layout:
         """Membership as the ledger wants it; the same object until somebody moves."""
@@ -334,7 +379,7 @@ def mean(values: npt.NDArray[np.float64]) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-ENGINES: dict[str, Callable[[Federation, DualMethod, Settings], Network]] = {
-    "inprocess": lambda f, method, s: InProcess(f, method, seed=s.seed, threads=s.threads),
-    "linked": lambda f, method, s: Linked(f, method, seed=s.seed),
+ENGINES: dict[str, Callable[[Federation, DualMethod, Settings, npt.NDArray[np.int64]], Network]] = {
+    "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
+    "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
 }

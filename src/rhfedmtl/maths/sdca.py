@@ -10,6 +10,7 @@ Randomness is addressed by (seed, round, terminal id): a counter-based generator
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -487,6 +488,10 @@ def _in_threads(cuts: IntArray, task: Callable[[int, int], None]) -> None:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="rhfedmtl")
+
+
+# A forked process has the pool's memory but none of its threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _integers(array: Any) -> IntArray:

@@ -315,6 +315,15 @@ def steps_by_deadline(
     return full
 
 
+def longest_wait(prices: Prices, event: RoundEvent) -> FloatArray:
+    """How long its station waits for each terminal: work and link, 0 for one that takes no part."""
+    ids = event.terminal_ids
+    work = _pick(event.local_steps, ids) * _pick(prices.terminal_step, ids) * _pick(event.slowdown, ids)
+    full = np.zeros(event.layout.n_terminals)
+    full[slice(None) if ids is None else ids] = work + _terminal_link(prices, event)
+    return full
+
+
 def exact_sum(values: FloatArray) -> float:
     """Sum with one rounding, whatever the number of values: errors of vectorised additions are kept and added."""
     errors = [0.0]

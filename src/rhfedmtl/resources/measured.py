@@ -86,12 +86,12 @@ class Measured:
         room = s.ledger.room
         if not room:
             return Schedule(1, 1, max(self.least_steps, round(mean_rows(s))), float(outlook.log_left(mean_rows(s))))
-        cloud = event_totals(s.ledger.cost, s.cloud_event())
+        cloud = event_totals(s.prices, s.cloud_event())
         left_for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
-        most = steps_affordable(s.ledger.cost, s.round_event(1), left_for_rounds, _MOST_STEPS)
+        most = steps_affordable(s.prices, s.round_event(1), left_for_rounds, _MOST_STEPS)
         if most < self.least_steps:
             return None
-        best = self._search(outlook, lines(s.ledger.cost, s.round_event(1)), room, cloud)
+        best = self._search(outlook, lines(s.prices, s.round_event(1)), room, cloud)
         return best._replace(local_steps=max(self.least_steps, min(best.local_steps, most)))
 
     def _search(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
+from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 
 IntArray = npt.NDArray[np.int64]
@@ -41,7 +42,8 @@ class Situation:
 
     ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
     ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
-    holds what the rounds so far showed, the latest last.
+    holds what the rounds so far showed, the latest last. ``planning_prices`` may be higher than those of the
+    ledger, where a round may take longer than it should.
     """
 
     sizes: IntArray
@@ -55,6 +57,12 @@ class Situation:
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
+    planning_prices: Cost | None = None
+
+    @property
+    def prices(self) -> Cost:
+        """Prices to plan and reserve by."""
+        return self.ledger.cost if self.planning_prices is None else self.planning_prices
 
     @cached_property
     def samples(self) -> FloatArray:

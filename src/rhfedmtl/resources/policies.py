@@ -94,7 +94,7 @@ class Theoretical:
             "sound": theory.rounds_sound(beta, L),
             "authors": theory.rounds_authors(H, float(situation.largest.max()), L),
         }[self.bound]
-        per_round = cost_curve(situation.ledger.cost, situation.round_event(1), H)
+        per_round = cost_curve(situation.prices, situation.round_event(1), H)
         cost = {name: theory.predicted_cost(K, curve, self.planned_cloud_rounds) for name, curve in per_round.items()}
         share = theory.budget_share([cost[name] for name in budget], list(budget.values()))
         return Forecast(K, cost, share, beta)

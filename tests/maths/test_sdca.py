@@ -1,0 +1,326 @@
+"""The kernels: equal to plain loops, and the same to the bit whatever runs beside them."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rhfedmtl.maths import sdca
+from rhfedmtl.maths.losses import LOSSES, Hinge, SmoothedHinge, Squared
+from tests.reference.sdca import ascend, visits
+
+SIZES = (4, 1, 9, 30, 2, 7, 5)
+STATION = np.array([0, 0, 1, 1, 1, 2, 0])
+IDS = np.array([40, 2, 7, 11, 3, 5, 1])
+
+
+def rows_of(
+    sizes: Any = SIZES, *, ids: Any = IDS, d: int = 5, columns: int = 1, dtype: Any = np.float64, seed: int = 0, **more: Any
+) -> sdca.Rows:
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    y = rng.choice([-1.0, 1.0], size=(n, columns))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return sdca.make_rows(X, y, offsets, ids=np.asarray(ids), **more)
+
+
+def duals_of(loss: Any, rows: sdca.Rows, seed: int = 1) -> sdca.Duals:
+    """Duals somewhere inside the box, for weights of one or more."""
+    rng = np.random.default_rng(seed)
+    duals = sdca.make_duals(rows)
+    duals.alpha[:] = rng.random(rows.y.shape) * (rows.y if loss.classifier else 1.0)
+    return duals
+
+
+def orders_of(rows: sdca.Rows, n_stations: int, steps: Any = 8, *, seed: int = 6, number: int = 9, **more: Any) -> Any:
+    rng = np.random.default_rng(2)
+    width = rows.X.shape[1] + more.pop("intercept", 0)
+    models = rng.normal(size=(n_stations, rows.y.shape[1], width)).astype(rows.X.dtype)
+    scale = np.linspace(0.8, 3.0, n_stations)
+    steps = np.broadcast_to(np.asarray(steps, dtype=np.int64), len(rows.ids)).copy()
+    return sdca.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False))
+
+
+def run(loss: Any, rows: sdca.Rows, duals: sdca.Duals, orders: Any, station: Any, **more: Any) -> sdca.Answers:
+    layout = sdca.make_layout(np.asarray(station), len(orders.models), rows.ids)
+    return sdca.run_round(loss, rows, layout, duals, orders, **more)
+
+
+def one_terminal(loss: Any, *, steps: int, columns: int = 1, dtype: Any = np.float64, **more: Any) -> Any:
+    """Kernel and plain loops over the same rows from the same duals."""
+    uniform = more.pop("uniform", False)
+    rows = rows_of((6,), ids=[13], columns=columns, dtype=dtype, **more)
+    if loss.classifier is False:
+        rows = rows._replace(y=rows.y * 1.7)
+    duals = duals_of(loss, rows)
+    duals.alpha[:] *= rows.weight[:, None]
+    before = duals.alpha.copy()
+    intercept = rows.norm[0] > (rows.X[0].astype(float) ** 2).sum() + 0.5
+    orders = orders_of(rows, 1, steps, uniform=uniform, intercept=int(intercept))
+    answers = run(loss, rows, duals, orders, [0])
+    X = np.column_stack([rows.X, np.ones(6)]) if intercept else rows.X.astype(float)
+    order = visits(6, 9, 13, 6, steps, uniform)
+    plain = ascend(loss, X, rows.y, before, orders.models[0], orders.scale[0], order, rows.weight)
+    return answers, duals, plain
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_kernel_equals_plain_loops(name: str, columns: int) -> None:
+    """Change of the duals, update and gain of a terminal are those of a simple implementation."""
+    answers, duals, plain = one_terminal(LOSSES[name](), steps=15, columns=columns)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
+    assert answers.gains[0, -1] == pytest.approx(plain.gains[-1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"uniform": True},
+        {"intercept": True},
+        {"weight": np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25])},
+        {"weight": np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25]), "intercept": True, "columns": 3},
+    ],
+    ids=["uniform", "intercept", "weights", "all at once"],
+)
+def test_options_equal_plain_loops(more: dict[str, Any]) -> None:
+    """Drawing with replacement, the constant feature and weights mean what MATHS says."""
+    answers, duals, plain = one_terminal(SmoothedHinge(), steps=20, **more)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["smoothed-hinge", "logistic"])
+def test_single_precision_is_close_to_plain_loops(name: str) -> None:
+    """Rows in single precision give the same steps up to their rounding, and an exact sum XᵀΔα."""
+    answers, duals, plain = one_terminal(LOSSES[name](), steps=15, dtype=np.float32)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-3, atol=1e-4)
+    rows = rows_of((6,), ids=[13], dtype=np.float32)
+    np.testing.assert_allclose(answers.delta[0], duals.pending.T @ rows.X.astype(float), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gain_curve_is_the_true_dual_gain(name: str) -> None:
+    """With σ′ = 1 and one terminal, g(h) is n times the dual gain of the first h steps."""
+    loss = LOSSES[name]()
+    rows = rows_of((6,), ids=[13])
+    lam, n = 0.3, 6
+
+    def dual(alpha: Any) -> float:
+        v = alpha[:, 0] @ rows.X / n
+        terms = sum(loss.conjugate(a, y) for a, y in zip(alpha[:, 0], rows.y[:, 0], strict=True))
+        return float(-terms / n - v @ v / (2 * lam))
+
+    for steps in (1, 2, 3, 8, 30):
+        duals = duals_of(loss, rows)
+        model = (duals.alpha.T @ rows.X / n / lam)[None]
+        orders = orders_of(rows, 1, steps)._replace(models=model, scale=np.array([lam * n]))
+        answers = run(loss, rows, duals, orders, [0])
+        true = n * (dual(duals.alpha + duals.pending) - dual(duals.alpha))
+        assert answers.gains[0, -1] == pytest.approx(true, rel=1e-9, abs=1e-12)
+        assert np.all(np.diff(answers.gains[0]) >= -1e-12)
+        # Point p of a longer curve is the gain after 2^p steps.
+        if steps in (1, 2, 8):
+            longer = duals_of(loss, rows)
+            curve = run(loss, rows, longer, orders._replace(steps=np.array([40])), [0]).gains[0]
+            assert curve[int(math.log2(steps))] == answers.gains[0, -1]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: Any) -> None:
+    """Rounds and sums are shared out in whole blocks, so any number of threads gives the same numbers."""
+    monkeypatch.setattr(sdca, "WORK_PER_THREAD", 1)
+    loss = SmoothedHinge()
+    sizes, station = np.tile(SIZES, 20), np.tile(STATION, 20)
+    rows = rows_of(sizes, ids=np.random.default_rng(0).permutation(140), dtype=dtype)
+    layout = sdca.make_layout(station, 3, rows.ids)
+    seen = []
+    for count in (1, threads):
+        duals = duals_of(loss, rows)
+        orders = orders_of(rows, 3, np.arange(140) % 11)
+        answers = run(loss, rows, duals, orders, station, threads=count, course_length=3)
+        duals.settle[:] = 0.5
+        sums = sdca.run_sums(loss, rows, layout, duals, orders.models[None].astype(float), threads=count)
+        seen.append([*answers, duals.alpha, *sums])
+    assert len(sdca._cuts(layout, orders.steps, 5, threads)) == threads + 1
+    for one, other in zip(*seen, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_terminal_alone_gives_what_it_gives_in_a_batch(dtype: Any) -> None:
+    """To the bit: the update of each terminal does not depend on who is computed beside it."""
+    loss = SmoothedHinge()
+    rows = rows_of(dtype=dtype, columns=2)
+    batch = duals_of(loss, rows)
+    orders = orders_of(rows, 3, [3, 8, 5, 40, 0, 9, 2])
+    answers = run(loss, rows, batch, orders, STATION)
+    total = np.zeros_like(answers.delta)
+    for t in np.argsort(IDS):
+        part = slice(rows.offsets[t], rows.offsets[t + 1])
+        alone = sdca.make_rows(rows.X[part], rows.y[part], np.array([0, part.stop - part.start]), ids=IDS[t : t + 1])
+        duals = sdca.make_duals(alone)
+        duals.alpha[:] = batch.alpha[part]
+        b = STATION[t]
+        one = sdca.Orders(
+            orders.models[b : b + 1], orders.scale[b : b + 1], orders.steps[t : t + 1], *orders[3:]
+        )
+        total[b] += run(loss, alone, duals, one, [0]).delta[0]
+        np.testing.assert_array_equal(duals.pending, batch.pending[part])
+    np.testing.assert_array_equal(total, answers.delta)
+
+
+def test_randomness_belongs_to_the_terminal_and_not_to_its_place() -> None:
+    """Rows and ids in another order give the same changes; another seed, round or id gives others."""
+    loss = SmoothedHinge()
+    rows = rows_of((9, 9), ids=[5, 8])
+    swapped = sdca.make_rows(np.concatenate([rows.X[9:], rows.X[:9]]), np.concatenate([rows.y[9:], rows.y[:9]]), rows.offsets, ids=np.array([8, 5]))
+    changes = []
+    for given, order in ((rows, [0, 1]), (swapped, [1, 0])):
+        duals = sdca.make_duals(given)
+        run(loss, given, duals, orders_of(given, 1, 6), [0, 0])
+        changes.append(duals.pending.reshape(2, 9)[order])
+    np.testing.assert_array_equal(*changes)
+    for other in ({"seed": 7}, {"number": 10}):
+        duals = sdca.make_duals(rows)
+        run(loss, rows, duals, orders_of(rows, 1, 6, **other), [0, 0])
+        assert not np.array_equal(duals.pending.reshape(2, 9), changes[0])
+    duals = sdca.make_duals(rows)
+    run(loss, rows._replace(ids=np.array([5, 9])), duals, orders_of(rows, 1, 6), [0, 0])
+    np.testing.assert_array_equal(duals.pending[:9, 0], changes[0][0])
+    assert not np.array_equal(duals.pending[9:, 0], changes[0][1])
+
+
+def test_a_pass_visits_every_row_once() -> None:
+    """A shuffled deck is dealt to its end before it is shuffled anew."""
+    for n in (1, 2, 7, 20):
+        order = visits(3, 4, 5, n, 3 * n)
+        for k in range(3):
+            assert sorted(order[k * n : (k + 1) * n]) == list(range(n))
+    firsts = [visits(3, number, 5, 6, 1)[0] for number in range(600)]
+    assert min(np.bincount(firsts, minlength=6)) > 60
+
+
+def test_the_kernel_visits_every_row_once_in_a_pass() -> None:
+    """With duals at zero and a large margin, a row changes when it is visited: n steps change all n rows."""
+    rows = rows_of((9, 4), ids=[5, 8])
+    duals = sdca.make_duals(rows)
+    orders = orders_of(rows, 1, [9, 3])._replace(models=np.zeros((1, 1, 5)), scale=np.array([1e6]))
+    run(Hinge(), rows, duals, orders, [0, 0])
+    assert np.count_nonzero(duals.pending[:9]) == 9
+    assert np.count_nonzero(duals.pending[9:]) == 3
+
+
+def test_work_of_zero_steps_leaves_a_terminal_alone() -> None:
+    """H = 0 changes nothing and adds nothing, also with a verdict still to be applied."""
+    rows = rows_of((4, 4), ids=[0, 1])
+    duals = duals_of(SmoothedHinge(), rows)
+    duals.settle[0], duals.pending[0] = 0.5, 0.25
+    before = [part.copy() for part in duals]
+    answers = run(SmoothedHinge(), rows, duals, orders_of(rows, 1, 0), [0, 0])
+    assert not answers.delta.any()
+    for was, now in zip(before, duals, strict=True):
+        np.testing.assert_array_equal(was, now)
+
+
+def optimum(rows: sdca.Rows, lam_n: float, loss: Any) -> Any:
+    """Model at the optimum of one terminal: λn w = Xᵀα."""
+    duals = sdca.make_duals(rows)
+    layout = sdca.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
+    width = rows.X.shape[1] + int(rows.norm[0] > (rows.X[0] ** 2).sum() + 0.5)
+    w = np.zeros((1, 1, width))
+    for number in range(400):
+        orders = sdca.Orders(w, np.array([lam_n]), np.array([len(rows.X)]), np.uint64(0), np.uint64(number), False)
+        w = w + sdca.run_round(loss, rows, layout, duals, orders).delta / lam_n
+        duals.settle[:] = 1.0
+    return w[0, 0]
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), Squared()])
+def test_a_weight_counts_like_copies_of_the_row(loss: Any) -> None:
+    """At the optimum weight k equals k copies, and weight 0 equals absence, at the same λn."""
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(8, 3)), rng.choice([-1.0, 1.0], size=(8, 1))
+    weight = np.array([0, 1, 2, 3, 1, 0, 2, 1])
+    weighted = sdca.make_rows(X, y, np.array([0, 8]), weight=weight)
+    copied = sdca.make_rows(np.repeat(X, weight, axis=0), np.repeat(y, weight, axis=0), np.array([0, weight.sum()]))
+    np.testing.assert_allclose(optimum(weighted, 2.0, loss), optimum(copied, 2.0, loss), atol=1e-8)
+
+
+def test_an_intercept_is_a_constant_column() -> None:
+    """The constant feature that is never stored acts like one that is."""
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(8, 3)), rng.choice([-1.0, 1.0], size=(8, 1))
+    implied = sdca.make_rows(X, y, np.array([0, 8]), intercept=True)
+    stored = sdca.make_rows(np.column_stack([X, np.ones(8)]), y, np.array([0, 8]))
+    np.testing.assert_allclose(implied.norm, stored.norm, rtol=1e-14)
+    np.testing.assert_allclose(
+        optimum(implied, 2.0, SmoothedHinge()), optimum(stored, 2.0, SmoothedHinge()), atol=1e-10
+    )
+
+
+def test_zero_rows_have_a_defined_result() -> None:
+    """A row of zeros changes its dual and nothing else."""
+    rows = sdca.make_rows(np.zeros((3, 2)), np.ones((3, 1)), np.array([0, 3]))
+    for loss in (SmoothedHinge(), Hinge()):
+        duals = sdca.make_duals(rows)
+        answers = run(loss, rows, duals, orders_of(rows, 1, 6), [0])
+        np.testing.assert_array_equal(duals.pending, 1.0)
+        assert not answers.delta.any()
+
+
+def test_rows_are_used_where_they_lie() -> None:
+    """A contiguous array is neither copied nor written to."""
+    X = np.ones((5, 3), dtype=np.float32)
+    rows = sdca.make_rows(X, np.ones((5, 1)), np.array([0, 5]))
+    assert np.shares_memory(rows.X, X)
+    assert not rows.X.flags.writeable
+
+
+def test_shares_are_the_sums_of_the_terminals_asked_for() -> None:
+    """u_t = X_tᵀα_t with pending changes settled, for the terminals of a layout, in its order."""
+    rows = rows_of()
+    duals = duals_of(SmoothedHinge(), rows)
+    duals.pending[:] = 0.25
+    duals.settle[:] = 0.5
+    expected = duals.alpha + 0.125
+    layout = sdca.make_layout(np.where(np.isin(IDS, [40, 11]), 0, -1), 1, rows.ids)
+    shares = sdca.run_shares(rows, layout, duals, 5)
+    assert len(shares) == 2
+    for share, t in zip(shares, (3, 0), strict=True):
+        part = slice(rows.offsets[t], rows.offsets[t + 1])
+        np.testing.assert_allclose(share, expected[part].T @ rows.X[part], rtol=1e-12)
+
+
+def test_blocks_are_added_in_one_order() -> None:
+    """A station that adds message by message gets, to the bit, what the batch gets."""
+    rng = np.random.default_rng(0)
+    parts = [None if rng.random() < 0.3 else rng.normal(size=3) for _ in range(50)]
+    starts = np.array([0, 4])
+    blocks = np.zeros((4, 3))
+    for place, part in enumerate(parts):
+        if part is not None:
+            blocks[place // sdca.BLOCK] += part
+    np.testing.assert_array_equal(sdca.add_in_blocks(parts, (3,)), sdca.add_blocks(blocks, starts)[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_threads_work_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process does not wait for threads that only its parent has."""
+    monkeypatch.setattr(sdca, "WORK_PER_THREAD", 1)
+    rows = rows_of(np.tile(SIZES, 10), ids=np.arange(70))
+    orders = orders_of(rows, 3, 4)
+    station = np.tile(STATION, 10)
+    expected = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
+    child = os.fork()
+    if child == 0:
+        got = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
+        os._exit(0 if np.array_equal(got, expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
