@@ -22,7 +22,7 @@ from tests.reference.problems import certify, cloud_of, federation
 BLOCKS = ((2,) * 35, (3,) * 17)  # more terminals than fit into one block of the summation
 
 
-def script(network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False) -> list[Any]:
+def script(network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False, late: bool = False) -> list[Any]:
     """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it."""
     rng = np.random.default_rng(3)
     cloud = cloud_of(network, method.relationship)
@@ -43,14 +43,16 @@ def script(network: Any, method: DualMethod, *, how: str = "none", per_station: 
         seen.append([report.n_samples for report in network.reports(cloud.cloud_round)])
         for terminal, station in ((0, 1), (n_terminals - 1, -1), (1, 1), (n_terminals - 1, 0))[m : m + 2]:
             network.move(terminal, station)
+        if late:
+            network.grow(2 * m, 1 + m % 2)
         seen += [network.V, network.station.copy(), network.sizes]
     return seen
 
 
 def alpha_of(network: Any) -> Any:
-    """All dual variables, after a probe settled them."""
+    """All dual variables of rows that are there, after a probe settled them."""
     if isinstance(network, InProcess):
-        return network.alpha.copy()
+        return np.concatenate([network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)])
     return np.concatenate([terminal.state.alpha for terminal in network.terminals])
 
 
@@ -82,6 +84,20 @@ def test_scaling_agrees_to_the_bit(how: str, per_station: bool) -> None:
     assert_same(
         script(batched, method, how=how, per_station=per_station),
         script(linked, method, how=how, per_station=per_station),
+    )
+
+
+@pytest.mark.parametrize("per_station", [False, True])
+def test_rows_that_arrive_late_agree_to_the_bit(per_station: bool) -> None:
+    """Terminals that begin with a part of their rows and get the rest on the way, at home, away or elsewhere."""
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2))
+    data = federation(sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)), weighted=True)
+    present = np.diff(data.terminal_offsets) - np.array([1, 0, 2, 0, 1, 0, 2, 0, 1])
+    present[[0, 2, 4, 6]] = [5, 9, 3, 2]
+    batched, linked = (engine(data, method, seed=1, present=present) for engine in (InProcess, Linked))
+    assert_same(
+        script(batched, method, how="standard-unit", per_station=per_station, late=True),
+        script(linked, method, how="standard-unit", per_station=per_station, late=True),
     )
 
 

@@ -164,7 +164,7 @@ def test_a_terminal_alone_gives_what_it_gives_in_a_batch(dtype: Any) -> None:
     answers = run(loss, rows, batch, orders, STATION)
     total = np.zeros_like(answers.delta)
     for t in np.argsort(IDS):
-        part = slice(rows.offsets[t], rows.offsets[t + 1])
+        part = slice(rows.starts[t], rows.ends[t])
         alone = sdca.make_rows(rows.X[part], rows.y[part], np.array([0, part.stop - part.start]), ids=IDS[t : t + 1])
         duals = sdca.make_duals(alone)
         duals.alpha[:] = batch.alpha[part]
@@ -181,7 +181,7 @@ def test_randomness_belongs_to_the_terminal_and_not_to_its_place() -> None:
     """Rows and ids in another order give the same changes; another seed, round or id gives others."""
     loss = SmoothedHinge()
     rows = rows_of((9, 9), ids=[5, 8])
-    swapped = sdca.make_rows(np.concatenate([rows.X[9:], rows.X[:9]]), np.concatenate([rows.y[9:], rows.y[:9]]), rows.offsets, ids=np.array([8, 5]))
+    swapped = sdca.make_rows(np.concatenate([rows.X[9:], rows.X[:9]]), np.concatenate([rows.y[9:], rows.y[:9]]), np.array([0, 9, 18]), ids=np.array([8, 5]))
     changes = []
     for given, order in ((rows, [0, 1]), (swapped, [1, 0])):
         duals = sdca.make_duals(given)
@@ -295,7 +295,7 @@ def test_shares_are_the_sums_of_the_terminals_asked_for() -> None:
     shares = sdca.run_shares(rows, layout, duals, 5)
     assert len(shares) == 2
     for share, t in zip(shares, (3, 0), strict=True):
-        part = slice(rows.offsets[t], rows.offsets[t + 1])
+        part = slice(rows.starts[t], rows.ends[t])
         np.testing.assert_allclose(share, expected[part].T @ rows.X[part], rtol=1e-12)
 
 
@@ -324,3 +324,18 @@ def test_threads_work_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> No
         got = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
         os._exit(0 if np.array_equal(got, expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_rows_that_have_not_arrived_are_not_there() -> None:
+    """A terminal with only its first rows gives, to the bit, what a terminal with no others gives."""
+    loss = SmoothedHinge()
+    rows = rows_of((6, 8), ids=[4, 9])
+    early = sdca.with_sizes(rows, np.array([3, 5]))
+    cut = np.r_[0:3, 6:11]
+    short = sdca.make_rows(rows.X[cut], rows.y[cut], np.array([0, 3, 8]), ids=rows.ids)
+    orders = orders_of(rows, 1, 12)
+    few, none = sdca.make_duals(early), sdca.make_duals(short)
+    answers = run(loss, early, few, orders, [0, 0])
+    np.testing.assert_array_equal(answers.delta, run(loss, short, none, orders, [0, 0]).delta)
+    np.testing.assert_array_equal(few.pending[cut], none.pending)
+    assert np.count_nonzero(few.pending) == np.count_nonzero(none.pending)

@@ -2,8 +2,8 @@
 
 Model of progress. A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
 
-* φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps. Terminals return their gain curves,
-  and b is fitted to them.
+* φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
+  their gain curves, and c is fitted to them.
 * ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
   1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
 * A server iteration moves the anchors and so has a share of its own, κ = τ(1 − τ), where τ is the coupling of the
@@ -12,7 +12,8 @@ Model of progress. A BS iteration with H steps leaves the fraction 1 − ρ φ(H
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
 most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, the last round is
 not a special case, and a plan is made anew with every server iteration. In front of the first round the model is
-all prior: b = 1.15/S, S rows on a terminal.
+all prior: c = 1.15. Where stations or terminals differ in price, speed or size, three ways to share out the work of
+a round are compared (`ladders.py`): alike, by what a step buys at each station, and by a deadline.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.resources.billing import Lines, event_totals, lines, steps_affordable
+from rhfedmtl.resources.billing import event_totals, steps_affordable
+from rhfedmtl.resources.ladders import Ladder, ladders
 from rhfedmtl.resources.planning import Observation, Plan, Situation
 
 FloatArray = npt.NDArray[np.float64]
@@ -36,29 +38,28 @@ _MOST_STEPS = 1_000_000
 
 
 class Outlook(NamedTuple):
-    """The model of progress: rate b of a step, share ρ that a merge keeps, share κ of a server iteration."""
+    """The model of progress: c of a pass, share ρ that a merge keeps, share κ of a server iteration."""
 
     rate: float
     keep: float
     cloud: float
 
-    def log_left(self, local_steps: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
-        """Logarithm of what a server iteration of K rounds with H steps leaves of the suboptimality.
+    def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
+        """Logarithm of what a server iteration of K rounds leaves of the suboptimality, with φ done by terminals.
 
-        (1 − κ)(1 − (1 − κ)(1 − q^K)) with q = 1 − ρ φ(H): without the cloud, K rounds cannot do its share.
+        (1 − κ)(1 − (1 − κ)(1 − q^K)) with q = 1 − ρ φ: without the cloud, K rounds cannot do its share.
         """
-        phi = -np.expm1(-self.rate * np.asarray(local_steps, dtype=np.float64))
-        q = 1.0 - np.minimum(self.keep * phi, 0.999)
+        q = 1.0 - np.minimum(self.keep * np.asarray(phi, dtype=np.float64), 0.999)
         done = (1.0 - self.cloud) * (1.0 - q ** np.asarray(station_rounds, dtype=np.float64))
         return np.asarray(np.log1p(-self.cloud) + np.log1p(-np.minimum(done, 1.0 - 1e-12)))
 
 
 class Schedule(NamedTuple):
-    """M server iterations of K rounds with H steps, and the log of what they are predicted to leave."""
+    """M server iterations of K rounds, H steps in the first of them, and the log of what all are predicted to leave."""
 
     cloud_rounds: int
     station_rounds: int
-    local_steps: int
+    local_steps: IntArray
     log_left: float
 
 
@@ -67,6 +68,7 @@ class Measured:
     """Buy the most dual progress with what is left of the budget; see the top of this file.
 
     ``memory`` rounds are looked back on; ``prior`` is the weight, in rounds, of what is believed without them.
+    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row.
     """
 
     memory: int = 4
@@ -85,52 +87,53 @@ class Measured:
         outlook = self.outlook(s)
         room = s.ledger.room
         if not room:
-            return Schedule(1, 1, max(self.least_steps, round(mean_rows(s))), float(outlook.log_left(mean_rows(s))))
+            steps = np.maximum(self.least_steps, s.sizes)
+            return Schedule(1, 1, steps, float(outlook.log_left(-math.expm1(-outlook.rate))))
         cloud = event_totals(s.prices, s.cloud_event())
-        left_for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
-        most = steps_affordable(s.prices, s.round_event(1), left_for_rounds, _MOST_STEPS)
+        for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
+        most = steps_affordable(s.prices, s.round_event(1), for_rounds, _MOST_STEPS)
         if most < self.least_steps:
             return None
-        best = self._search(outlook, lines(s.prices, s.round_event(1)), room, cloud)
-        return best._replace(local_steps=max(self.least_steps, min(best.local_steps, most)))
+        found = [self._search(outlook, ladder, room, cloud) for ladder in ladders(s, outlook.rate)]
+        best = min(found, key=lambda schedule: schedule.log_left)
+        if not s.ledger.can_afford(event_totals(s.prices, s.cloud_event(), s.round_event(best.local_steps))):
+            best = best._replace(local_steps=np.minimum(best.local_steps, most))
+        return best._replace(local_steps=np.maximum(best.local_steps, self.least_steps))
 
-    def _search(
-        self, outlook: Outlook, curves: dict[str, Lines], room: dict[str, float], cloud: dict[str, float]
-    ) -> Schedule:
+    def _search(self, outlook: Outlook, ladder: Ladder, room: dict[str, float], cloud: dict[str, float]) -> Schedule:
         """Try every number of server iterations, and of rounds in each; H follows from what they leave to pay."""
         free = all(cloud.get(name, 0.0) == 0.0 for name in room)
         K = np.array([1]) if free else np.unique(np.geomspace(1, 64, 16).astype(np.int64))
-        cheapest = {name: float(curves[name].at(self.least_steps)) + cloud.get(name, 0.0) for name in room}
-        longest = min((room[name] / cost for name, cost in cheapest.items() if cost > 0.0), default=1.0)
-        M = _counts(max(1, int(min(longest, 1e9) * (1.0 + 1e-12))))
-        M, K = (part.ravel() for part in np.meshgrid(M, K, indexing="ij"))
-        H = np.full(len(M), float(_MOST_STEPS))
-        for name, limit in room.items():
-            per_round = (limit / M - cloud.get(name, 0.0)) / K
-            H = np.minimum(H, _steps_within(curves[name], per_round))
-        H = np.floor(H * (1.0 + 1e-12))
-        left = np.where(self.least_steps <= H, M * outlook.log_left(np.maximum(H, 1.0), K), np.inf)
+        least = ladder.cost(self.least_steps)
+        prices = {name: least[name] + cloud.get(name, 0.0) for name in room}
+        longest = min((room[name] / price for name, price in prices.items() if price > 0.0), default=1.0)
+        M, K = (part.ravel() for part in np.meshgrid(_counts(longest), K, indexing="ij"))
+        per_round = {name: (limit / M - cloud.get(name, 0.0)) / K * (1.0 + 1e-12) for name, limit in room.items()}
+        h = ladder.affordable(per_round, _MOST_STEPS)
+        possible = h >= self.least_steps
+        left = np.where(possible, M * outlook.log_left(ladder.progress(np.maximum(h, 1.0)), K), 0.0)
         i = int(np.argmin(left))
-        return Schedule(int(M[i]), int(K[i]), int(H[i]), float(left[i]))
+        steps = ladder.steps(max(float(h[i]), float(self.least_steps)))
+        return Schedule(int(M[i]), int(K[i]), steps, float(left[i]))
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
-        rate = PASS_RATE / mean_rows(s)
+        rate, rows = PASS_RATE, mean_rows(s)
         members = float(np.mean(s.members[s.members > 0])) if np.any(s.members) else 1.0
         keep = 1.0 - (1.0 - 1.0 / members) ** 2
         recent = [seen for seen in s.observed[-self.memory :] if seen.answers.any() and seen.gains[:, -1].sum() > 0.0]
         if recent:
-            rate = self._fit_rate(recent, s.samples, rate)
-            keep = self._fit_keep(recent, s.samples, rate, keep)
+            rate = self._fit_rate(recent, s.samples, rows)
+            keep = self._fit_keep(recent, s.samples, rate / rows, keep)
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
-    def _fit_rate(self, recent: list[Observation], samples: FloatArray, believed: float) -> float:
-        """b for which a(1 − e^{−bh}) fits the gain curves best, drawn towards what is believed."""
-        rates = believed * np.exp(np.linspace(-2.0, 2.0, 49))
-        misfit = self.prior * 0.01 * np.log(rates / believed) ** 2
+    def _fit_rate(self, recent: list[Observation], samples: FloatArray, rows: float) -> float:
+        """c for which a(1 − e^{−ch/S}) fits the gain curves best, drawn towards what is believed."""
+        rates = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
+        misfit = self.prior * 0.01 * np.log(rates / PASS_RATE) ** 2
         for seen in recent:
             h, g = _curve(seen, samples)
-            F = -np.expm1(-np.outer(rates, h))
+            F = -np.expm1(-np.outer(rates / rows, h))
             a = (F @ g) / np.square(F).sum(axis=1)
             misfit = misfit + np.square(a[:, None] * F - g).mean(axis=1)
         return float(rates[np.argmin(misfit)])
@@ -154,18 +157,10 @@ def mean_rows(s: Situation) -> float:
     return float(np.sum(sizes * sizes) / np.sum(sizes)) if len(sizes) else 1.0
 
 
-def _counts(most: int) -> IntArray:
+def _counts(longest: float) -> IntArray:
     """1 … 64, then a grid that gets coarser: neighbours far out differ by less than the model knows."""
+    most = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
     return np.unique(np.concatenate([np.arange(1, min(most, 64) + 1), np.geomspace(1, most, 48).astype(np.int64)]))
-
-
-def _steps_within(curve: Lines, limit: FloatArray) -> FloatArray:
-    """Largest H with cost(H) ≤ limit, as a real number; negative where H = 0 is too much already."""
-    H = np.full(len(limit), float(_MOST_STEPS))
-    for fixed, slope in zip(curve.fixed.tolist(), curve.slope.tolist(), strict=True):
-        spare = limit * (1.0 + 1e-12) - fixed
-        H = np.minimum(H, spare / slope if slope > 0.0 else np.where(spare >= 0.0, H, -1.0))
-    return H
 
 
 def _working_steps(seen: Observation) -> float:
