@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl import __version__, cli_data
+from rhfedmtl import __version__, cli_data, cli_plan
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import RHFedMTLError
@@ -62,7 +62,9 @@ def train(
     lambda1: Annotated[float, _option(LEARNING, "--lambda1", "Weight of each model's own norm.")] = 1e-4,
     lambda2: Annotated[float, _option(LEARNING, "--lambda2", "Weight of the distance to the mean model.")] = 1e-3,
     merge: Annotated[str, _option(LEARNING, "--merge", "average, add or line-search.")] = "average",
-    intercept: Annotated[bool, _option(LEARNING, "--intercept", "Add a constant feature.")] = False,
+    intercept: Annotated[
+        bool, _option(LEARNING, "--intercept/--no-intercept", "Add a constant feature. The paper has none.")
+    ] = True,
     uniform: Annotated[bool, _option(LEARNING, "--uniform", "Draw rows with replacement, as in the paper.")] = False,
     scale: Annotated[
         str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
@@ -270,6 +272,9 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     lines.append(f"stopped       {facts['stopped']}, after {facts['seconds']:.2f} s")
     lines.append(f"saved in      {facts['saved']}")
     return lines
+
+
+cli_plan.register(app)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
@@ -17,12 +18,13 @@ from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
 from rhfedmtl.roles.messages import Message
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
-from tests.reference.problems import certify, cloud_of, federation
 
 BLOCKS = ((2,) * 35, (3,) * 17)  # more terminals than fit into one block of the summation
 
 
-def script(network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False, late: bool = False) -> list[Any]:
+def script(
+    network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False, late: bool = False
+) -> list[Any]:
     """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it."""
     rng = np.random.default_rng(3)
     cloud = cloud_of(network, method.relationship)
@@ -52,7 +54,9 @@ def script(network: Any, method: DualMethod, *, how: str = "none", per_station: 
 def alpha_of(network: Any) -> Any:
     """All dual variables of rows that are there, after a probe settled them."""
     if isinstance(network, InProcess):
-        return np.concatenate([network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)])
+        return np.concatenate(
+            [network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)]
+        )
     return np.concatenate([terminal.state.alpha for terminal in network.terminals])
 
 

@@ -223,7 +223,9 @@ def test_the_kernel_is_its_python_source(name: str) -> None:
     """Compiled and interpreted, a loss gives the same numbers."""
     loss = LOSSES[name]()
     rng = np.random.default_rng(0)
-    for z, q, unit, d in zip(rng.normal(size=20), rng.exponential(size=20), rng.random(20), rng.normal(size=20), strict=True):
+    for z, q, unit, d in zip(
+        rng.normal(size=20), rng.exponential(size=20), rng.random(20), rng.normal(size=20), strict=True
+    ):
         for y in (-1.0, 1.0):
             a = inside(loss, unit, y)
             expected = (

@@ -47,7 +47,7 @@ def test_a_score_of_zero_predicts_the_negative_class() -> None:
 
 
 def test_one_class_alone_has_no_area() -> None:
-    """Without both classes the area under the curve is not a number; balanced accuracy is over the class that occurs."""
+    """Without both classes there is no area under the curve; balanced accuracy is over the class that occurs."""
     labels = np.ones(3, dtype=int)
     measured = metrics.measure(labels, np.array([[1.0], [1.0], [-1.0]]), 2)
     assert math.isnan(measured["auc"])

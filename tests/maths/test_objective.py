@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reference.problems import cloud_of, federation, learn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.relationships import MeanRegularised
-from tests.reference.problems import cloud_of, federation, learn
 
 SIZES = ((8, 4), (6,), (5, 9))
 
@@ -27,7 +27,7 @@ def solved(lambda1: float, lambda2: float, cloud_rounds: int) -> tuple[InProcess
 
 def test_objectives_are_those_of_the_samples() -> None:
     """Sums over stations give what one computes from all rows and all duals at once."""
-    network, cloud, certificate = solved(1e-2, 3e-2, 3)
+    network, _, certificate = solved(1e-2, 3e-2, 3)
     data, loss = federation(sizes=SIZES), network.method.loss
     y, task = data.targets()[:, 0], data.row_task
     primal = dual = 0.0
@@ -86,4 +86,4 @@ def test_held_models_stand_where_the_anchor_and_the_duals_put_them() -> None:
     np.testing.assert_allclose(held, anchors.center + V / 0.4)
     primal = objective.station_primal(np.array([2.0, 4.0]), np.array([4.0, 4.0]), held, anchors)
     penalty = 0.2 * np.sum((V / 0.4) ** 2, axis=(1, 2))
-    np.testing.assert_allclose(primal, [0.5, 1.0] + penalty + anchors.constant)
+    np.testing.assert_allclose(primal, np.array([0.5, 1.0]) + penalty + anchors.constant)

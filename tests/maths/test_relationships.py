@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
@@ -14,7 +15,6 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised, Relationship, Unrelated
-from tests.reference.problems import certify, cloud_of, federation
 
 WEIGHTS = [(1e-2, 1e-3), (1e-3, 1.0), (0.5, 0.0), (1e-4, 1e-6)]
 

@@ -7,12 +7,12 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.protocol.world import World
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.roles.terminal import Phase
-from tests.protocol.world import World
 
 STATION = st.integers(0, 1)
 TERMINAL = st.integers(0, 3)
@@ -123,5 +123,5 @@ class Faults(RuleBasedStateMachine):
 
 TestFaults = Faults.TestCase
 TestFaults.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -207,7 +207,9 @@ class World:
         total, v = 0.0, np.zeros(station.shape)
         for t, member in station.members.items():
             alpha = self.alpha(t, member)
-            total -= sum(self.method.loss.conjugate(a, y) for a, y in zip(alpha[:, 0], self.rows[t][1][:, 0], strict=False))
+            total -= sum(
+                self.method.loss.conjugate(a, y) for a, y in zip(alpha[:, 0], self.rows[t][1][:, 0], strict=False)
+            )
             v += self.share(t, member)
         n = max(station.n_samples, 1)
         v /= n

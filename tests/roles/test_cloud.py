@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.reference.problems import certify, cloud_of, federation, learn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.engines.inprocess import InProcess
@@ -13,7 +15,6 @@ from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Report, StationSums
-from tests.reference.problems import certify, cloud_of, federation, learn
 
 SHAPE = (1, 2)
 
@@ -123,6 +124,4 @@ def test_members_that_change_after_the_report_make_no_certificate() -> None:
 
 
 def federation_with(data: Any, y: Any) -> Any:
-    from dataclasses import replace
-
     return replace(data, y=y)

@@ -35,7 +35,7 @@ class Options:
     lambda1: float = 1e-4
     lambda2: float = 1e-3
     merge: str = "average"
-    intercept: bool = False
+    intercept: bool = True
     uniform: bool = False
     policy: str | None = None
     local_steps: int | None = None

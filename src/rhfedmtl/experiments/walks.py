@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from rhfedmtl.resources.billing import CLOUD, Charge, event_totals
 from rhfedmtl.resources.costs import times_affordable
-from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured, Outlook
 from rhfedmtl.resources.planning import Plan, Policy, Situation
 from rhfedmtl.resources.policies import Fixed, Theoretical
@@ -72,32 +72,58 @@ def walk(policy: Policy, situation: Situation, outlook: Outlook | None = None, m
     for number in range(most_plans):
         plan = policy.plan(now) if done.rounds < most_rounds else None
         if plan is None:
-            return replace(done, stopped="limit on rounds reached" if done.rounds >= most_rounds else "plan completed")
+            return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
         stage = _server_iteration(now, plan, outlook, most_rounds - done.rounds)
-        whole = stage is not None and stage.rounds == int(plan.station_rounds.max())
-        times = 1
-        if whole and (is_constant(policy) or number == most_plans - 1):
-            times = _repeats(policy, now, stage, most_rounds - done.rounds)  # type: ignore[arg-type]
         if stage is None:
             return replace(done, stopped="budget spent")
+        whole = stage.rounds == int(plan.station_rounds.max())
+        again = whole and (is_constant(policy) or number == most_plans - 1)
+        times = _repeats(policy, now, stage, most_rounds - done.rounds) if again else 1
         done = done.then(_charge(now, stage, times))
         now = replace(now, rounds=now.rounds + times * stage.rounds, cloud_rounds=now.cloud_rounds + times)
-    return done
+    return replace(done, stopped="budget spent")
 
 
-def empty_walk(cost: object) -> Walk:
+def empty_walk(cost: Iterable[str]) -> Walk:
     """Nothing done yet."""
-    return Walk(None, 0, 0, 0, 0, 0, dict.fromkeys(cost, 0.0), 0.0, "")  # type: ignore[call-overload]
+    return Walk(None, 0, 0, 0, 0, 0, dict.fromkeys(cost, 0.0), 0.0, "")
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """One plan, again and again."""
+
+    same: Plan
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Return that plan."""
+        return self.same
 
 
 def is_constant(policy: Policy) -> bool:
     """Whether the policy gives the same plan in every server iteration."""
-    return isinstance(policy, Fixed | Theoretical)
+    return isinstance(policy, Fixed | Theoretical | Frozen)
 
 
 def steps_of(situation: Situation, plan: Plan) -> IntArray:
     """H of the terminals that are members."""
     return np.asarray(plan.local_steps[situation.layout.terminal_task >= 0], dtype=np.int64)
+
+
+def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) -> float:
+    """φ: how much of their own problems the terminals solve in a round, on average over rows."""
+    here = situation.layout.terminal_task >= 0
+    rows = np.maximum(situation.sizes[here].astype(np.float64), 1.0)
+    H = np.broadcast_to(np.asarray(local_steps, dtype=np.float64), len(situation.sizes))[here]
+    return float(-np.expm1(-outlook.rate * H / rows) @ rows / rows.sum())
+
+
+def _why(s: Situation, *, limited: bool) -> str:
+    """Why a policy goes no further, in the words of a run."""
+    if limited:
+        return "limit on rounds reached"
+    one = event_totals(s.prices, s.cloud_event(), s.round_event(1))
+    return "plan completed" if s.ledger.can_afford(one) else "budget spent"
 
 
 class _Stage(NamedTuple):
@@ -113,10 +139,10 @@ class _Stage(NamedTuple):
 def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: int) -> _Stage | None:
     """Anchors and up to K rounds, as far as they can be paid; None where not even the first can."""
     room = s.ledger.room
-    spent = event_totals(s.ledger.cost, s.cloud_event())
+    spent = event_totals(s.prices, s.cloud_event())
     rounds = terminal_steps = 0
     for count, stations in _segments(plan.station_rounds):
-        price = event_totals(s.ledger.cost, s.round_event(plan.local_steps, stations))
+        price = event_totals(s.prices, s.round_event(plan.local_steps, stations))
         left = {name: limit - spent[name] for name, limit in room.items()}
         if not rounds and min(left.values(), default=0.0) < 0.0:
             return None
@@ -129,7 +155,8 @@ def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: i
             break
     if not rounds:
         return None
-    log_left = float(outlook.log_left(float(steps_of(s, plan).mean()), min(rounds, float(plan.station_rounds.mean()))))
+    K = min(float(rounds), float(plan.station_rounds.mean()))
+    log_left = float(outlook.log_left(effort(s, outlook, plan.local_steps), K))
     return _Stage(plan, rounds, terminal_steps, spent, log_left)
 
 
@@ -170,8 +197,3 @@ def _charge(s: Situation, stage: _Stage, times: int) -> Walk:
         times * stage.log_left,
         "",
     )
-
-
-def paid(ledger: Ledger) -> Totals:
-    """What the ledger has charged so far, of every type."""
-    return dict(ledger.spent)

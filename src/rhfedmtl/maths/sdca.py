@@ -35,6 +35,7 @@ CURVE = 17
 FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
 # Below this many multiplications a round is faster on one thread than handed out to several.
 WORK_PER_THREAD = 100_000
+PARTS_PER_THREAD = 4
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -141,6 +142,13 @@ def _add(c: Any, x: Any, w: Any, n: Any) -> None:
         w[j] += factor * x[j]
 
 
+@compiled_sum
+def _put(c: Any, x: Any, w: Any, n: Any) -> None:
+    factor = w.dtype.type(c)
+    for j in range(n):
+        w[j] = factor * x[j]
+
+
 @register_jitable
 def _score(X: Any, i: Any, w: Any) -> Any:
     """Score xᵀw of row i; a model one longer than the row ends in its intercept."""
@@ -154,6 +162,14 @@ def _add_row(c: Any, X: Any, i: Any, w: Any) -> None:
     _add(c, X[i], w, X.shape[1])
     if len(w) > X.shape[1]:
         w[X.shape[1]] += w.dtype.type(c)
+
+
+@register_jitable
+def _put_row(c: Any, X: Any, i: Any, w: Any) -> None:
+    """w = c x_i, the constant feature included."""
+    _put(c, X[i], w, X.shape[1])
+    if len(w) > X.shape[1]:
+        w[X.shape[1]] = w.dtype.type(c)
 
 
 @register_jitable
@@ -214,11 +230,17 @@ def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, w
 @register_jitable
 def _collect(rows: Any, duals: Any, t: Any, delta: Any) -> None:
     """delta = X_tᵀΔα_t, in double precision and in the order of rows."""
-    delta[:] = 0.0
-    for i in range(rows.starts[t], rows.ends[t]):
-        for c in range(duals.alpha.shape[1]):
+    for c in range(duals.alpha.shape[1]):
+        empty = True
+        for i in range(rows.starts[t], rows.ends[t]):
             if duals.pending[i, c] != 0.0:
-                _add_row(duals.pending[i, c], rows.X, i, delta[c])
+                if empty:
+                    _put_row(duals.pending[i, c], rows.X, i, delta[c])
+                else:
+                    _add_row(duals.pending[i, c], rows.X, i, delta[c])
+                empty = False
+        if empty:
+            delta[c] = 0.0
 
 
 @register_jitable
@@ -411,7 +433,7 @@ def run_round(
     )
     largest = int(rows.sizes.max(initial=1))
     cuts = _cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
-    _in_threads(cuts, lambda a, b: _round_blocks(loss, rows, layout, duals, orders, answers, largest, a, b))
+    _in_threads(threads, cuts, lambda a, b: _round_blocks(loss, rows, layout, duals, orders, answers, largest, a, b))
     return _by_station(answers, layout, loss.quadratic)
 
 
@@ -423,7 +445,7 @@ def run_sums(
     losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
     models = np.ascontiguousarray(models, dtype=np.float64)
     cuts = _cuts(layout, rows.sizes, int(np.prod(models.shape[2:])), threads)
-    _in_threads(cuts, lambda a, b: _sum_blocks(loss, rows, layout, duals, models, losses, dual_sums, a, b))
+    _in_threads(threads, cuts, lambda a, b: _sum_blocks(loss, rows, layout, duals, models, losses, dual_sums, a, b))
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 
@@ -436,8 +458,10 @@ def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64A
 
 def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
     """Sum of each station's blocks, in their order."""
-    total = np.zeros((len(starts) - 1, *parts.shape[1:]))
     counts = np.diff(starts)
+    if (counts == 1).all():
+        return parts + 0.0
+    total = np.zeros((len(counts), *parts.shape[1:]))
     for k in range(int(counts.max(initial=0))):
         has = np.flatnonzero(counts > k)
         total[has] += parts[starts[has] + k]
@@ -466,21 +490,24 @@ def _by_station(answers: Answers, layout: Layout, quadratic: bool) -> Answers:
 
 
 def _cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
-    """Block boundaries that share out the steps evenly; a single part where the work is too small to share."""
+    """Block boundaries that share out the steps evenly; a single part where the work is too small to share.
+
+    There are more parts than threads, so that a thread whose core is busy with other things takes fewer of them.
+    """
     n_blocks = len(layout.station)
-    if threads <= 1 or n_blocks <= 1:
+    parts = min(PARTS_PER_THREAD * threads, n_blocks, int(steps.sum()) * width // WORK_PER_THREAD)
+    if threads <= 1 or parts <= 1:
         return np.array([0, n_blocks])
     work = np.concatenate([[0], np.cumsum(steps[layout.order])])[layout.blocks]
-    parts = min(threads, n_blocks, max(1, int(work[-1]) * width // WORK_PER_THREAD))
     inner = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
     return np.concatenate([[0], inner, [n_blocks]])
 
 
-def _in_threads(cuts: IntArray, task: Callable[[int, int], None]) -> None:
+def _in_threads(threads: int, cuts: IntArray, task: Callable[[int, int], None]) -> None:
     if len(cuts) == 2:
         task(int(cuts[0]), int(cuts[1]))
         return
-    jobs = [_pool(len(cuts) - 1).submit(task, int(a), int(b)) for a, b in pairwise(cuts)]
+    jobs = [_pool(threads).submit(task, int(a), int(b)) for a, b in pairwise(cuts)]
     for job in jobs:
         job.result()
 

@@ -1,0 +1,394 @@
+"""Command line: ``plan`` (what a budget buys, and what budget buys a target) and ``calibrate`` (measured prices)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from rhfedmtl import cli_plan_text as text_of
+from rhfedmtl.cli_data import AsJson, Seed, with_data_options
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Algorithm, Options
+    from rhfedmtl.data.federation import Federation
+    from rhfedmtl.engines.training import Settings
+    from rhfedmtl.experiments.shapes import Shape
+    from rhfedmtl.resources.costs import Budget, Cost
+    from rhfedmtl.resources.links import Link
+
+LEARNING = "Learning"
+WORK = "Work and budget"
+TARGET = "The other way round: from a target to a budget"
+WITHOUT = "Without data"
+BENCH = "What is timed"
+POWER = "Power"
+LINKS = "Links (Shannon rate)"
+
+
+OPTION_NAMES = (
+    "loss",
+    "gamma",
+    "relationship",
+    "lambda1",
+    "lambda2",
+    "merge",
+    "intercept",
+    "uniform",
+    "policy",
+    "local_steps",
+    "station_rounds",
+    "cloud_rounds",
+    "epsilon",
+)
+
+
+def _option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file to ``app``."""
+    app.command("plan")(_optional_data(plan))
+    app.command("calibrate")(calibrate)
+
+
+def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
+    """Shared data options, of which ``--data`` may be left out: then ``with_data`` is False."""
+    shared = with_data_options(command)
+
+    @functools.wraps(command)
+    def optional(**values: Any) -> None:
+        shared(with_data=values["data"] is not None, **values)
+
+    parameters = [
+        p.replace(default=None, annotation=_data_annotation(p.annotation)) if p.name == "data" else p
+        for p in inspect.signature(shared).parameters.values()
+        if p.name != "with_data"
+    ]
+    optional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    optional.__annotations__ = {p.name: p.annotation for p in parameters}
+    return optional
+
+
+def _data_annotation(annotation: Any) -> Any:
+    return Annotated[str | None, *annotation.__metadata__]
+
+
+def plan(
+    request: Request,
+    with_data: bool = False,
+    budget: Annotated[
+        list[str] | None, _option(WORK, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
+    ] = None,
+    cost: Annotated[
+        list[str] | None,
+        _option(WORK, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
+    ] = None,
+    policy: Annotated[
+        str | None, _option(WORK, "--policy", "measured, paper, authors, sound or fixed. [measured]")
+    ] = None,
+    local_steps: Annotated[int | None, _option(WORK, "--local-steps", "H of policy fixed. [2]")] = None,
+    station_rounds: Annotated[int | None, _option(WORK, "--station-rounds", "K of policy fixed. [1]")] = None,
+    cloud_rounds: Annotated[
+        int | None, _option(WORK, "--cloud-rounds", "M of policy fixed. [until the budget is spent]")
+    ] = None,
+    epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
+    pilot_rounds: Annotated[
+        int | None,
+        _option(WORK, "--pilot-rounds", "Rounds simulated, with data, to predict the gap; 0: none. [a quarter]", min=0),
+    ] = None,
+    target: Annotated[
+        str | None,
+        _option(TARGET, "--target", "gap=1e-3, accuracy=0.9, balanced_accuracy=…, auc=… or rmse=….", metavar="NAME=X"),
+    ] = None,
+    resource: Annotated[
+        str | None, _option(TARGET, "--resource", "Type whose budget is sought. [the first without a budget]")
+    ] = None,
+    seeds: Annotated[int, _option(TARGET, "--seeds", "Runs at each budget, each with a seed of its own.", min=1)] = 3,
+    points: Annotated[int, _option(TARGET, "--points", "Budgets on the grid, before it is refined.", min=2)] = 11,
+    features: Annotated[
+        int | None, _option(WITHOUT, "--features", "Features of a row: needed where bytes have a price.")
+    ] = None,
+    columns: Annotated[int, _option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    loss: Annotated[
+        str | None,
+        _option(LEARNING, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
+    ] = None,
+    gamma: Annotated[float | None, _option(LEARNING, "--gamma", "Width of the smoothed hinge's corner. [1]")] = None,
+    relationship: Annotated[
+        str | None, _option(LEARNING, "--relationship", "How tasks are coupled: mean or none. [mean]")
+    ] = None,
+    lambda1: Annotated[
+        float | None, _option(LEARNING, "--lambda1", "Weight of each model's own norm. [as train]")
+    ] = None,
+    lambda2: Annotated[
+        float | None, _option(LEARNING, "--lambda2", "Weight of the distance to the mean model. [as train]")
+    ] = None,
+    merge: Annotated[str | None, _option(LEARNING, "--merge", "average, add or line-search. [average]")] = None,
+    intercept: Annotated[
+        bool | None, _option(LEARNING, "--intercept/--no-intercept", "Add a constant feature. [as train]")
+    ] = None,
+    uniform: Annotated[
+        bool | None, _option(LEARNING, "--uniform", "Draw rows with replacement.", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
+    ] = "",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a budget buys before any of it is spent: H, K, M, cost, and what binds. Or what budget a target needs.
+
+    Without --data it plans from numbers alone (5 tasks, 5 terminals, 70 samples per task unless said). With data a
+    pilot of a few rounds, simulated and not charged, also predicts the gap.
+
+    rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70 --budget energy=1400 --cost energy=0.1,10
+
+    rhfedmtl plan --policy paper --budget energy=1400 --budget time=60 --cost energy=0.1,10 --cost time=0.01,1
+
+    rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --budget energy=1400
+
+    rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
+    """
+    given = dict(locals())
+    options = {name: given[name] for name in OPTION_NAMES if given[name] is not None}
+    if target is not None:
+        _plan_target(request, options, given)
+    else:
+        _plan_budget(request, options, given)
+
+
+def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
+    from rhfedmtl.experiments import planner
+    from rhfedmtl.resources.ledger import Ledger
+
+    cost, budget = _prices(given)
+    ledger = Ledger(cost, budget)
+    algorithm, settings, subject = _build(request, options, given)
+    report = planner.plan(
+        subject, algorithm.method, algorithm.policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"]
+    )
+    if given["as_json"]:
+        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
+    else:
+        text_of.show_plan(report)
+
+
+def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
+    from rhfedmtl.experiments import targets
+
+    target = targets.Target.of(given["target"])
+    cost, budget = _prices(given)
+    budget.check(cost)
+    algorithm, settings, subject = _build(request, options, given)
+    found: dict[str, Any] = {"cost": cost, "resource": given["resource"]}
+    if given["with_data"]:
+        federations = [cast("Federation", subject), *_more_federations(request, given)]
+        search = targets.Search(given["points"])
+        with _bar(live=not given["as_json"] and sys.stderr.isatty()) as watch:
+            report = targets.seek(
+                federations, target, algorithm.method, algorithm.policy, settings,
+                budget=budget, search=search, watch=watch, **found,
+            )  # fmt: skip
+    else:
+        report = targets.seek_in_theory(subject, target, algorithm.method, settings, policy=algorithm.policy, **found)
+    if given["as_json"]:
+        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
+    else:
+        text_of.show_target(report)
+
+
+def _facts(
+    report: dict[str, Any], request: Request, options: dict[str, Any], given: dict[str, Any], cost: Cost
+) -> dict[str, Any]:
+    """The report, and all that it was made from."""
+    configuration = {
+        "command": "plan",
+        "data": request.to_dict() if given["with_data"] else None,
+        "options": options,
+        "cost": cost.to_dict(),
+        "seed": given["seed"],
+    }
+    return {**report, "configuration": configuration}
+
+
+def _build(
+    request: Request, options: dict[str, Any], given: dict[str, Any]
+) -> tuple[Algorithm, Settings, Federation | Shape]:
+    """Method and policy, how to run, and the data or its shape."""
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.algorithms.registry import build
+    from rhfedmtl.engines.training import Settings
+
+    subject: Any
+    if given["with_data"]:
+        if given["features"] is not None:
+            raise ConfigError("--features is for a plan without data: the data has its own")
+        subject = request.federation(given["seed"])
+        kind = subject.kind
+    else:
+        subject = _shape(request, given)
+        kind = "classes" if given["columns"] > 1 else "regression" if given["loss"] == "squared" else "binary"
+    chosen: Options = Options(**options)
+    scale = given["scale"] or ("standard" if kind == "regression" else "standard-unit")
+    settings = Settings(scale=scale, seed=given["seed"], max_rounds=1_000_000)
+    return build("rhfedmtl", chosen, kind), settings, subject
+
+
+def _shape(request: Request, given: dict[str, Any]) -> Shape:
+    """Sizes from the words of a split."""
+    from rhfedmtl.data.request import parse_partition
+    from rhfedmtl.experiments.shapes import Shape
+
+    for name in ("path", "positive", "test_rest", "grouped"):
+        if getattr(request, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
+    if request.settings:
+        raise ConfigError("--set speaks of data: name it with --data")
+    tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
+    sizes = {
+        "tasks": tasks,
+        "terminals": request.terminals,
+        "samples_per_task": request.samples_per_task,
+        "test_fraction": request.test_fraction,
+        "features": given["features"],
+        "partition": None if request.partition is None else parse_partition(request.partition),
+    }
+    known = {name: value for name, value in sizes.items() if value is not None}
+    return Shape(**known, columns=given["columns"], seed=given["seed"])
+
+
+def _more_federations(request: Request, given: dict[str, Any]) -> list[Federation]:
+    """The data once more for each further seed; files are read once."""
+    from rhfedmtl.data.registry import dataset
+    from rhfedmtl.data.split import federate
+
+    seeds = range(given["seed"] + 1, given["seed"] + given["seeds"])
+    if dataset(request.data).federated or not seeds:
+        return [request.federation(seed) for seed in seeds]
+    source, split = request.source(), request.split()
+    return [federate(source, split, seed) for seed in seeds]
+
+
+def _prices(given: dict[str, Any]) -> tuple[Cost, Budget]:
+    """Prices and limits as given; without prices those of the paper (0.1 a step, 10 a round)."""
+    from rhfedmtl.resources.costs import Budget, Cost
+
+    budget = Budget.of(given["budget"])
+    texts: list[str] = given["cost"] or []
+    files = [text for text in texts if "=" not in text]
+    if len(files) > 1 or (files and len(texts) > 1):
+        raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
+    if files:
+        return Cost.of(Path(files[0])), budget
+    return Cost.of(texts or [f"{name}=0.1,10" for name in budget or ("energy",)]), budget
+
+
+@contextmanager
+def _bar(*, live: bool) -> Iterator[Any]:
+    """Show on stderr which budget is being tried."""
+    if not live:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total} budgets  {task.fields[state]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, state="first budget")
+
+        def show(done: int, total: int, point: Any) -> None:
+            bar.update(task, completed=done, total=total, state=f"{point.budget:.4g} gives {point.result:.4g}")
+
+        yield show
+
+
+def calibrate(
+    features: Annotated[int, _option(BENCH, "--features", "Features of a row.")] = 100,
+    rows: Annotated[int, _option(BENCH, "--rows", "Rows on a terminal.")] = 50,
+    columns: Annotated[int, _option(BENCH, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    terminals: Annotated[int, _option(BENCH, "--terminals", "Terminals of a station.")] = 5,
+    tasks: Annotated[int, _option(BENCH, "--tasks", "Tasks that the cloud couples.")] = 5,
+    dtype: Annotated[str, _option(BENCH, "--dtype", "float64 or float32.")] = "float64",
+    repeats: Annotated[int, _option(BENCH, "--repeats", "Measurements behind each median.")] = 15,
+    terminal_watts: Annotated[float, _option(POWER, "--terminal-watts", "A terminal at work.")] = 2.0,
+    station_watts: Annotated[float, _option(POWER, "--station-watts", "A station at work.")] = 50.0,
+    cloud_watts: Annotated[float, _option(POWER, "--cloud-watts", "The cloud at work.")] = 100.0,
+    slowdown: Annotated[
+        float, _option(POWER, "--terminal-slowdown", "How many times slower a terminal is than this machine.")
+    ] = 1.0,
+    terminal_up: Annotated[str | None, _option(LINKS, "--terminal-up", "Terminal to station.", metavar="LINK")] = None,
+    terminal_down: Annotated[
+        str | None, _option(LINKS, "--terminal-down", "Station to terminal.", metavar="LINK")
+    ] = None,
+    station_up: Annotated[str | None, _option(LINKS, "--station-up", "Station to cloud.", metavar="LINK")] = None,
+    station_down: Annotated[str | None, _option(LINKS, "--station-down", "Cloud to station.", metavar="LINK")] = None,
+    links: Annotated[
+        Path | None, _option(LINKS, "--links", "CSV with the uplink of every terminal, one row each.", metavar="FILE")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Price file to write, for --cost of train and plan.")] = Path(
+        "prices.toml"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Measure prices on this machine: time of a terminal step, of a merge and of a server iteration; bytes; energy.
+
+    A LINK is BANDWIDTH_HZ,SNR_DB,WATTS: the Shannon rate turns it into time and energy per byte. For example:
+
+    rhfedmtl calibrate --features 561 --rows 10 --terminal-slowdown 20 --out prices.toml
+
+    rhfedmtl calibrate --terminal-up 1e6,10,0.2 --station-up 1e8,30,1
+
+    rhfedmtl plan --cost prices.toml --features 561 --budget energy=0.5 --budget time=2
+    """
+    from rhfedmtl.experiments import calibration
+    from rhfedmtl.resources.links import read_links
+
+    if links is not None and terminal_up is not None:
+        raise ConfigError("--links and --terminal-up both give the uplinks of terminals: give one of them")
+    given = (terminal_up, terminal_down, station_up, station_down)
+    up, *others = [None if text is None else _link(text) for text in given]
+    used = calibration.Links(read_links(links) if links is not None else up, *others)
+    power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
+    bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
+    _check_writable(out)
+    measured = calibration.calibrate(bench)
+    cost = measured.cost(power, used)
+    out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
+    if as_json:
+        facts = {"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)}
+        typer.echo(json.dumps(facts, allow_nan=False))
+    else:
+        text_of.show_calibration(measured, cost, out)
+
+
+def _link(text: str) -> Link:
+    """Link from BANDWIDTH_HZ,SNR_DB[,WATTS]."""
+    from rhfedmtl.resources.links import Link
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3):
+        raise ConfigError(f"link {text!r}: write BANDWIDTH_HZ,SNR_DB,WATTS, as in 1e6,10,0.2")
+    return Link.from_db(*numbers)
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse, before anything is measured, a file that cannot be written."""
+    try:
+        with out.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None

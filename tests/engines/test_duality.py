@@ -1,0 +1,152 @@
+"""What must hold in every run: weak duality, a dual that does not fall, and merges that keep their promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reference.problems import certify, cloud_of, federation
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import MERGES, Arrived, LineSearch
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.maths import objective
+from rhfedmtl.maths.losses import LOSSES, Hinge
+from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
+from rhfedmtl.maths.sdca import FACTORS
+
+over_losses = pytest.mark.parametrize("loss", LOSSES)
+
+
+def problem(loss: str, **more: Any) -> Any:
+    return federation("regression" if loss == "squared" else "binary", **more)
+
+
+def station_duals(network: InProcess, cloud: Any) -> Any:
+    """D_b of every station at its present anchor."""
+    sums = network.sums(np.zeros((1, *network._U.shape)))
+    duals = np.array([s.dual for s in sums if s is not None])
+    return objective.station_dual(duals, network._n, network.V, cloud.anchors)
+
+
+@over_losses
+@pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-3, 1e-1)])
+@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+def test_weak_duality_holds_at_every_round(loss: str, relationship: str, weights: tuple[float, float]) -> None:
+    """P − D ≥ 0, jointly and at every station, whatever the merge, the drop-outs and the weights of samples."""
+    for merge in MERGES:
+        method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](*weights), MERGES[merge], intercept=True)
+        network = InProcess(problem(loss, weighted=True), method)
+        cloud, rng, number = cloud_of(network, method.relationship), np.random.default_rng(0), 0
+        for _ in range(6):
+            network.assign(cloud.assign())
+            for _ in range(4):
+                number += 1
+                network.round(number, rng.integers(0, 30, 9), rng.random(9) < 0.8)
+                certificate = certify(network, cloud)
+                assert certificate.gap >= -1e-12
+                assert np.all(certificate.station_gaps >= -1e-12)
+
+
+@over_losses
+@pytest.mark.parametrize("merge", ["average", "add"])
+def test_the_dual_of_no_station_falls_within_a_server_iteration(loss: str, merge: str) -> None:
+    """At fixed anchors D_b never falls under average and add, also with drop-outs, and climbs over all."""
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-2), MERGES[merge])
+    network = InProcess(problem(loss), method)
+    cloud, rng, number = cloud_of(network, method.relationship), np.random.default_rng(1), 0
+    for _ in range(5):
+        network.assign(cloud.assign())
+        before = start = station_duals(network, cloud)
+        for _ in range(8):
+            number += 1
+            network.round(number, rng.integers(0, 12, 9), rng.random(9) < 0.6)
+            now = station_duals(network, cloud)
+            assert np.all(now >= before - 1e-12)
+            before = now
+        assert now.sum() > start.sum()
+        for report in network.reports(cloud.cloud_round):
+            cloud.receive(report)
+
+
+@over_losses
+@pytest.mark.parametrize("steps", [2, 40])
+def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) -> None:
+    """From the same state and the same updates; 40 steps are many passes, after which rounding crowds the box."""
+    networks = [
+        InProcess(problem(loss), DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-3), MERGES[merge]), seed=2)
+        for merge in ("average", "line-search")
+    ]
+    for k in range(12):
+        gains = []
+        for network in networks:
+            # Both start where the line search stands.
+            network._U, network._duals = networks[1]._U.copy(), type(network._duals)(*map(np.copy, networks[1]._duals))
+        cloud = cloud_of(networks[1], networks[1].method.relationship)
+        cloud.V, cloud.W = networks[1].V, cloud.relationship.solve(networks[1].V)
+        anchors = cloud.assign()
+        for network in networks:
+            network.assign(anchors)
+            before = station_duals(network, cloud)
+            network.round(k + 1, np.full(9, steps))
+            gains.append(station_duals(network, cloud) - before)
+        assert np.all(gains[1] >= gains[0] - 1e-12)
+
+
+def test_rounding_at_the_edge_of_the_box_does_not_stop_a_line_search() -> None:
+    """A row that left the box's edge and came back is a hair outside: that is room for the whole step, not for none."""
+    method = DualMethod(Hinge(), MeanRegularised(1e-1, 1e-1), LineSearch())
+    network = InProcess(federation(sizes=((6, 7, 8),)), method)
+    cloud = cloud_of(network, method.relationship)
+    network.assign(cloud.assign())
+    factors = [float(network.round(number, np.full(3, 60)).factor[0]) for number in range(1, 8)]
+    assert min(factors[:4]) > 0.0
+
+
+def arrived(delta: float, course: Any, answers: int = 2) -> Arrived:
+    return Arrived(answers, np.array([[delta]]), np.zeros((1, 1)), 1.0, np.asarray(course))
+
+
+def test_a_straight_course_ends_at_the_box() -> None:
+    """Zero rows under the hinge have no curvature: the whole step is best, where the average would take a part."""
+    assert LineSearch().factor(arrived(0.0, [2.0, 0.0, 1.0])) == 1.0
+    assert LineSearch().factor(arrived(0.0, [-2.0, 0.0, 1.0])) == 0.0
+    assert LineSearch().factor(arrived(0.0, [0.0, 0.0, np.inf])) == 0.0
+
+
+def test_a_course_on_a_grid_falls_back_to_the_average() -> None:
+    """The average is taken where no point of the grid is surely as good, or where none lies in the box."""
+    top = 1.0 / 7.0
+    course = -1e3 * (FACTORS - top) ** 2
+    assert LineSearch().factor(arrived(0.0, course, answers=7)) == pytest.approx(top)
+    assert LineSearch().factor(arrived(0.0, np.full(len(FACTORS), -np.inf), answers=3)) == pytest.approx(1 / 3)
+    assert LineSearch().factor(arrived(0.0, -((FACTORS - 4.0) ** 2), answers=5)) == 4.0
+
+
+@pytest.mark.parametrize("merge", MERGES)
+def test_every_merge_reaches_the_optimum(merge: str) -> None:
+    """The gap closes to rounding."""
+    method = DualMethod(relationship=MeanRegularised(1e-1, 3e-2), merge=MERGES[merge])
+    network = InProcess(federation(sizes=((5, 6), (7, 4))), method)
+    cloud = cloud_of(network, method.relationship)
+    for number in range(1, 1500):
+        if number % 3 == 1:
+            network.assign(cloud.assign())
+        network.round(number, np.full(4, 15))
+        if number % 3 == 0:
+            for report in network.reports(cloud.cloud_round):
+                cloud.receive(report)
+    assert -1e-12 <= certify(network, cloud).gap < 1e-12
+
+
+def test_single_precision_rows_reach_a_small_gap() -> None:
+    """Rows in single precision are learned from to about their precision, and the certificate stays sound."""
+    method = DualMethod(relationship=MeanRegularised(1e-1, 1e-1))
+    network = InProcess(federation(dtype=np.float32), method)
+    cloud = cloud_of(network, method.relationship)
+    for number in range(1, 300):
+        network.assign(cloud.assign())
+        network.round(number, np.full(9, 10))
+        certificate = certify(network, cloud)
+    assert -1e-12 <= certificate.gap < 1e-6
