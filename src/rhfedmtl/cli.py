@@ -90,6 +90,12 @@ def train(
     ] = None,
     epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
     target_gap: Annotated[float, _option(WORK, "--target-gap", "Stop once the gap is this small.")] = 0.0,
+    faults: Annotated[
+        str,
+        _option(
+            WORK, "--faults", "What goes wrong: dropout=0.3,moves=0.1,… (`rhfedmtl train --faults help` lists all)."
+        ),
+    ] = "",
     seed: Seed = 0,
     threads: Annotated[int | None, _option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[str, _option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
@@ -123,6 +129,7 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
 
     from rhfedmtl.algorithms.registry import build
     from rhfedmtl.engines import training
+    from rhfedmtl.engines.faults import Faults
     from rhfedmtl.experiments import records
     from rhfedmtl.resources.ledger import Ledger
 
@@ -132,6 +139,7 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     federation = request.federation(given["seed"])
     method, policy = build(algorithm, options, federation.kind)
     scale = given["scale"] or ("standard" if federation.kind == "regression" else "standard-unit")
+    faults = Faults.parse(given["faults"], given["seed"])
     settings = training.Settings(
         scale=scale,
         certify_every=given["certify_every"],
@@ -147,20 +155,21 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         "data": request.to_dict(),
         "options": asdict(options),
         "settings": asdict(settings),
+        "faults": asdict(faults),
         "cost": ledger.cost.to_dict(),
         "budget": dict(ledger.budget),
     }
     folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
     try:
         with _watcher(live=not given["as_json"] and sys.stderr.isatty(), ledger=ledger, options=options) as watch:
-            result = training.train(federation, method, policy, settings, ledger=ledger, watch=watch)
+            result = training.train(federation, method, policy, settings, ledger=ledger, faults=faults, watch=watch)
     except RHFedMTLError:
         folder.rmdir()
         raise
     records.save(folder, configuration, federation, result)
     facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
     if given["as_json"]:
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(facts, allow_nan=False))
     else:
         _print_result(facts, federation.task_names, result)
 
@@ -248,23 +257,27 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result)
     for name in result.metrics:
         table.add_column(name.replace("_", " "), justify="right")
     for b, task in enumerate(tasks[:20]):
-        table.add_row(task, *(f"{values[b]:.3f}" for values in result.metrics.values()))
+        table.add_row(task, *(_number(values[b]) for values in result.metrics.values()))
     if len(tasks) > 20:
         table.add_row(f"… {len(tasks) - 20} more", *("" for _ in result.metrics))
     table.add_section()
-    table.add_row("mean", *(f"{facts[name]:.3f}" for name in result.metrics), style="bold")
+    table.add_row("mean", *(_number(facts[name]) for name in result.metrics), style="bold")
     console.print(table)
     for line in _closing_lines(facts):
         console.print(line, highlight=False)
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.3f}"  # noqa: PLR0124 (NaN is not itself)
+
+
 def _closing_lines(facts: dict[str, Any]) -> list[str]:
     steps = facts["local_steps"]
-    H = f"H = {steps[0]}" if len(set(steps)) == 1 else f"H from {min(steps)} to {max(steps)}" if steps else "no round"
+    H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
     lines = [
         f"certificate   gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})",
-        f"work          {facts['rounds']} rounds, {facts['cloud_rounds']} server iterations, "
-        f"{facts['terminal_steps']} terminal steps, {H}",
+        f"work          {facts['rounds']} rounds in {facts['cloud_rounds']} server iterations",
+        f"local steps   H = {H}, {facts['terminal_steps']} in all",
     ]
     for name, amount in facts["spent"].items():
         limit = facts["budget"].get(name)

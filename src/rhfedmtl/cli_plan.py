@@ -191,14 +191,14 @@ def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any
     cost, budget = _prices(given)
     budget.check(cost)
     algorithm, settings, subject = _build(request, options, given)
-    found: dict[str, Any] = {"cost": cost, "resource": given["resource"]}
+    found: dict[str, Any] = {"cost": cost, "budget": budget, "resource": given["resource"]}
     if given["with_data"]:
         federations = [cast("Federation", subject), *_more_federations(request, given)]
         search = targets.Search(given["points"])
         with _bar(live=not given["as_json"] and sys.stderr.isatty()) as watch:
             report = targets.seek(
                 federations, target, algorithm.method, algorithm.policy, settings,
-                budget=budget, search=search, watch=watch, **found,
+                search=search, watch=watch, **found,
             )  # fmt: skip
     else:
         report = targets.seek_in_theory(subject, target, algorithm.method, settings, policy=algorithm.policy, **found)
@@ -232,8 +232,8 @@ def _build(
 
     subject: Any
     if given["with_data"]:
-        if given["features"] is not None:
-            raise ConfigError("--features is for a plan without data: the data has its own")
+        if given["features"] is not None or given["columns"] != 1:
+            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
         subject = request.federation(given["seed"])
         kind = subject.kind
     else:

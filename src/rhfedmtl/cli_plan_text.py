@@ -210,7 +210,10 @@ def _notes(console: Console, notes: list[str]) -> None:
 
 
 def _ranges(ranges: list[list[int]]) -> str:
-    return ", ".join(f"{a}" if a == b else f"{a} to {b:,}" for a, b in ranges) or "none"
+    from rhfedmtl.experiments.planner import MOST_STEPS
+
+    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
+    return ", ".join(parts) or "none"
 
 
 def _cut(price: float) -> str:

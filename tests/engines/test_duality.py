@@ -11,7 +11,7 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES, Arrived, LineSearch
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths import objective
+from rhfedmtl.maths import objective, sdca
 from rhfedmtl.maths.losses import LOSSES, Hinge
 from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
 from rhfedmtl.maths.sdca import FACTORS
@@ -96,12 +96,15 @@ def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) 
 
 def test_rounding_at_the_edge_of_the_box_does_not_stop_a_line_search() -> None:
     """A row that left the box's edge and came back is a hair outside: that is room for the whole step, not for none."""
-    method = DualMethod(Hinge(), MeanRegularised(1e-1, 1e-1), LineSearch())
-    network = InProcess(federation(sizes=((6, 7, 8),)), method)
-    cloud = cloud_of(network, method.relationship)
-    network.assign(cloud.assign())
-    factors = [float(network.round(number, np.full(3, 60)).factor[0]) for number in range(1, 8)]
-    assert min(factors[:4]) > 0.0
+    rows = sdca.make_rows(np.ones((2, 1)), np.ones((2, 1)), np.array([0, 2]))
+    duals = sdca.make_duals(rows)
+    duals.alpha[:] = [[1.0], [0.25]]
+    # The first row went down by 0.3 and up again, which leaves a rounding error; the second made a real step.
+    duals.pending[:] = [[-0.3 + (1.0 - (1.0 - 0.3))], [0.5]]
+    assert duals.pending[0, 0] > 0.0
+    course = np.empty(3)
+    sdca._course(Hinge(), rows, duals, 0, course)
+    assert course[2] == 1.0
 
 
 def arrived(delta: float, course: Any, answers: int = 2) -> Arrived:

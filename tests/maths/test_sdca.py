@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -331,6 +332,7 @@ def test_threads_work_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> No
     expected = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         got = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
         os._exit(0 if np.array_equal(got, expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -101,7 +101,8 @@ def test_two_terminals_of_equal_size_that_change_places_are_a_new_problem() -> N
     """Counts of samples stay the same, the old bound does not hold: weak duality must survive the swap."""
     method = DualMethod(relationship=MeanRegularised(1e-2, 1e-3))
     data = federation(sizes=((8, 8), (8, 8)), seed=3)
-    flipped = np.where(np.arange(32) < 8, 1 - data.y, data.y)
+    # Each task has one terminal that contradicts the other; after the swap those that agree are together.
+    flipped = np.where(np.isin(np.arange(32) // 8, [0, 3]), 1 - data.y, data.y)
     network = InProcess(federation_with(data, flipped), method)
     top = cloud_of(network, method.relationship)
     learn(network, top, cloud_rounds=60, station_rounds=2, steps=20)

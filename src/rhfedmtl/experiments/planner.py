@@ -58,8 +58,8 @@ class PlanReport:
 
     ``local_steps`` is H of the first server iteration (the median where terminals differ) and ``local_steps_range``
     holds for all of them; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each
-    budget allows, as ranges, and ``together`` those that all of them allow. ``shadow_price`` is the fall of the
-    logarithm of what is left to gain, per unit of the type.
+    budget allows, as ranges (looked for up to `MOST_STEPS`), and ``together`` those that all of them allow.
+    ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type.
     """
 
     policy: str
@@ -271,7 +271,8 @@ class _Planner:
     def _point(self, h: int, round_cost: dict[str, float], bound: Any) -> CurvePoint:
         cloud = event_totals(self.start.prices, self.start.cloud_event())
         price = {name: amount + cloud[name] for name, amount in round_cost.items()}
-        times = times_affordable(price, self.start.ledger.room, self.settings.max_rounds) if self.budget else 0
+        most = self.settings.max_rounds if self.budget else self.walk.rounds
+        times = times_affordable(price, self.start.ledger.room, most)
         left = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
         if bound is None:
             return CurvePoint(h, round_cost, times, left)
@@ -303,6 +304,8 @@ class _Planner:
                 "what is left of the suboptimality is prior belief, right for comparing plans and too hopeful for long "
                 "runs; with --data a pilot predicts the gap"
             )
+        if self.budget and binding(self.walk.spent, self.budget) is None:
+            notes.append("no limited type has a price here: only the limit on rounds would end such a run")
         if isinstance(self.policy, Theoretical):
             if not self.settings.scale.endswith("unit"):
                 notes.append(f"theory assumes rows of norm 1, and scaling '{self.settings.scale}' does not see to that")

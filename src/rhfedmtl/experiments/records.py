@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import platform
 from datetime import datetime
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import Result, mean
@@ -22,8 +24,8 @@ def summary(result: Result) -> dict[str, Any]:
     """The result of a run in plain values: metrics (mean over tasks, and worst task), certificate, what was spent."""
     certificate, ledger = result.certificate, result.ledger
     metrics = {name: mean(values) for name, values in result.metrics.items()}
-    worst = {name: float(np.nanmax(v) if name == "rmse" else np.nanmin(v)) for name, v in result.metrics.items()}
-    return {
+    worst = {name: _worst(name, values) for name, values in result.metrics.items()}
+    facts = {
         **metrics,
         "worst_task": worst,
         "primal": certificate.primal,
@@ -40,6 +42,23 @@ def summary(result: Result) -> dict[str, Any]:
         "binding": binding(ledger.spent, dict(ledger.budget)),
         "seconds": result.seconds,
     }
+    return plain(facts)  # type: ignore[no-any-return]
+
+
+def plain(value: Any) -> Any:
+    """The same without NaN and infinity, which JSON has no word for: they become null."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _worst(name: str, values: npt.NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return float("nan")
+    return float(known.max() if name == "rmse" else known.min())
 
 
 def versions() -> dict[str, str]:
@@ -71,7 +90,7 @@ def save(folder: Path, configuration: dict[str, Any], federation: Federation, re
         "data": {"name": federation.origin.name, "fingerprint": federation.fingerprint()},
         "result": {**summary(result), "tasks": _by_task(federation, result)},
     }
-    (folder / "run.json").write_text(json.dumps(run, indent=2, allow_nan=True) + "\n")
+    (folder / "run.json").write_text(json.dumps(plain(run), indent=2, allow_nan=False) + "\n")
     with (folder / "history.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, fieldnames=list(result.history[0]))
         table.writeheader()

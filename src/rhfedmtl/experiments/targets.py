@@ -188,13 +188,18 @@ def seek_in_theory(
     settings: Settings | None = None,
     *,
     cost: Cost,
+    budget: Budget | None = None,
     resource: str | None = None,
     policy: Policy | None = None,
 ) -> TargetReport:
-    """Smallest budget by theory: what the paper's bound calls necessary, and what the sound bound guarantees."""
+    """Smallest budget by theory: what the paper's bound calls necessary, and what the sound bound guarantees.
+
+    A ``budget`` is held against both.
+    """
     if target.name != "gap":
         raise ConfigError(f"without data only a gap can be predicted, not {target.name}: give --data")
-    resource = sought(cost, Budget({}), resource)
+    budget = budget or Budget({})
+    resource = sought(cost, budget, resource)
     start = situation_of(shape, method, settings or Settings(), cost)
     limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
     asked: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
@@ -216,10 +221,16 @@ def seek_in_theory(
         best=target.value,
         seeds=0,
         level=None,
-        limits={},
+        limits=dict(budget),
         curve=mark_pareto(curve, target),
         bounds={str(name): asdict(bound) for name, bound in bounds.items()},
-        notes=["'paper' is necessary, not sufficient; 'sound' is enough in expectation, and far too careful"],
+        notes=[
+            "'paper' is necessary, not sufficient; 'sound' is enough in expectation, and far too careful",
+            *(
+                f"the budget {'pays' if fits(bound.cost, budget.room()) else 'does not pay'} what '{name}' asks for"
+                for name, bound in (bounds.items() if budget else ())
+            ),
+        ],
     )
 
 

@@ -81,7 +81,7 @@ def walk(policy: Policy, situation: Situation, outlook: Outlook | None = None, m
         times = _repeats(policy, now, stage, most_rounds - done.rounds) if again else 1
         done = done.then(_charge(now, stage, times))
         now = replace(now, rounds=now.rounds + times * stage.rounds, cloud_rounds=now.cloud_rounds + times)
-    return replace(done, stopped="budget spent")
+    return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
 
 
 def empty_walk(cost: Iterable[str]) -> Walk:

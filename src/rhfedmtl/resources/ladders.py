@@ -61,7 +61,7 @@ class Alike:
             for fixed, slope in zip(line.fixed.tolist(), line.slope.tolist(), strict=True):
                 spare = limit - fixed
                 H = np.minimum(H, spare / slope if slope > 0.0 else np.where(spare >= 0.0, H, 0.0))
-        return np.floor(H)
+        return np.asarray(np.floor(H))
 
     def progress(self, rungs: FloatArray) -> FloatArray:
         """Mean over rows of 1 − e^{−cH/S}."""
