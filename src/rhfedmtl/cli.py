@@ -86,7 +86,8 @@ def train(
         int | None, _option(WORK, "--station-rounds", "K: rounds of a base station in a server iteration. [1]")
     ] = None,
     cloud_rounds: Annotated[
-        int | None, _option(WORK, "--cloud-rounds", "M: server iterations. [until the budget is spent, or 100]")
+        int | None,
+        _option(WORK, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
     ] = None,
     epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
     target_gap: Annotated[float, _option(WORK, "--target-gap", "Stop once the gap is this small.")] = 0.0,
@@ -107,7 +108,8 @@ def train(
 ) -> None:
     """Learn one model per task, under a budget, and certify it.
 
-    Without a word about data it trains on a small synthetic federation. For example:
+    Without a word about data it trains on a small synthetic federation; without a budget, until the certified gap is
+    a thousandth of the objective. For example:
 
     rhfedmtl train --data har --positive SITTING --tasks 5 --samples-per-task 70 --budget energy=1400
 
@@ -125,7 +127,7 @@ def train(
 
 
 def _train(request: Request, algorithm: str, options: Options, given: dict[str, Any]) -> None:
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from rhfedmtl.algorithms.registry import build
     from rhfedmtl.engines import training
@@ -134,12 +136,11 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     from rhfedmtl.resources.ledger import Ledger
 
     ledger = Ledger(_prices(given["cost"], given["budget"]), given["budget"])
-    if algorithm == "hfedmtl" and not ledger.budget and options.cloud_rounds is None:
-        options = replace(options, cloud_rounds=100)
     federation = request.federation(given["seed"])
     method, policy = build(algorithm, options, federation.kind)
     scale = given["scale"] or ("standard" if federation.kind == "regression" else "standard-unit")
     faults = Faults.parse(given["faults"], given["seed"])
+    ended = bool(ledger.budget or given["target_gap"] or options.cloud_rounds)
     settings = training.Settings(
         scale=scale,
         certify_every=given["certify_every"],
@@ -147,7 +148,8 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         threads=given["threads"],
         engine=given["engine"],
         target_gap=given["target_gap"],
-        max_rounds=MAX_ROUNDS if ledger.budget or given["target_gap"] or options.cloud_rounds else 100,
+        target_relative_gap=0.0 if ended else GOOD_ENOUGH,
+        max_rounds=MAX_ROUNDS if ended else 2000,
     )
     configuration = {
         "command": "train",
@@ -176,6 +178,8 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
 
 MAX_ROUNDS = 1_000_000
 """Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
+GOOD_ENOUGH = 1e-3
+"""Relative gap at which a run ends that was given no end."""
 
 
 def _prices(cost: list[str] | None, budget: list[str] | None) -> Any:

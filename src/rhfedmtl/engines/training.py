@@ -38,7 +38,8 @@ class Settings:
 
     ``certify_every`` server iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
-    gap is at most ``target_gap``, and in any case after ``max_rounds`` BS iterations.
+    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
+    ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
@@ -48,6 +49,7 @@ class Settings:
     threads: int | None = None
     engine: str = "inprocess"
     target_gap: float = 0.0
+    target_relative_gap: float = 0.0
     max_rounds: int = 100_000
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class Run:
     def learn(self, policy: Policy, watch: Watcher | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
         while True:
-            if self.certificate is not None and self.certificate.gap <= self.settings.target_gap:
+            if self._good_enough():
                 return "target gap reached"
             if self.round >= self.settings.max_rounds:
                 return "limit on rounds reached"
@@ -199,6 +201,12 @@ class Run:
                 return self._spent(situation, plan)
             if self._interrupted:
                 return "interrupted"
+
+    def _good_enough(self) -> bool:
+        if self.certificate is None or self.certificate.round != self.round:
+            return False
+        settings, certificate = self.settings, self.certificate
+        return certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
