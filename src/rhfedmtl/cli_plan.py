@@ -387,8 +387,6 @@ def _link(text: str) -> Link:
 
 def _check_writable(out: Path) -> None:
     """Refuse, before anything is measured, a file that cannot be written."""
-    try:
-        with out.open("a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None
+    why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
+    if why:
+        raise ConfigError(f"cannot write {out}: {why}; choose another file with --out")

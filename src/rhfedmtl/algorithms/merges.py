@@ -14,13 +14,14 @@ from rhfedmtl.maths.sdca import FACTORS
 
 
 class Arrived(NamedTuple):
-    """What a station knows when it merges: R answers, their sum Δ = Σ X_tᵀΔα_t, its model, λ_b n_b, the course."""
+    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the course, R's samples."""
 
     answers: int
     delta: npt.NDArray[np.float64]
     model: npt.NDArray[np.float64]
     scale: float
     course: npt.NDArray[np.float64]
+    samples: int = 0
 
 
 class Merge(Protocol):

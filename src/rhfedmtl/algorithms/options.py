@@ -46,11 +46,11 @@ class Options:
     def method(self, kind: str) -> DualMethod:
         """Method for labels of this kind (binary, classes or regression)."""
         return DualMethod(
-            self._loss(kind),
-            pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2),
-            pick("merge", self.merge, MERGES),
-            self.intercept,
-            self.uniform,
+            loss=self.chosen_loss(kind),
+            intercept=self.intercept,
+            uniform=self.uniform,
+            relationship=pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2),
+            merge=pick("merge", self.merge, MERGES),
         )
 
     def fixed_policy(self) -> Policy:
@@ -78,7 +78,8 @@ class Options:
             raise ConfigError("policy 'measured' has no epsilon: it goes as far as the budget; use a target gap")
         return build() if self.epsilon is None else build(epsilon=self.epsilon)
 
-    def _loss(self, kind: str) -> Loss:
+    def chosen_loss(self, kind: str) -> Loss:
+        """Loss by name, or by the kind of labels."""
         name = self.loss or ("squared" if kind == "regression" else "smoothed-hinge")
         build = pick("loss", name, LOSSES)
         return build(self.gamma) if name == "smoothed-hinge" else build()

@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
@@ -26,7 +26,7 @@ class InProcess:
     def __init__(
         self,
         federation: Federation,
-        method: DualMethod,
+        method: Method,
         *,
         seed: int = 0,
         threads: int | None = None,
@@ -50,8 +50,9 @@ class InProcess:
         self._rows = rows if present is None else sdca.with_sizes(rows, present)
         self._duals = sdca.make_duals(self._rows)
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
-        self._U = np.zeros((self._n_stations, *self.shape))
-        self._center, self._lam = np.zeros_like(self._U), np.zeros(self._n_stations)
+        self._shared = method.shared_rows(self.shape[0])
+        self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
+        self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
         self._last_round = 0
         self._scaled = False
         self._membership = np.zeros(self._n_stations, dtype=np.int64)
@@ -70,12 +71,17 @@ class InProcess:
     @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self.shape, sdca.CURVE, self.method.course_length)
+        return Sizes.of(self._U.shape[1:], self._shared, self.method.course_length)
 
     @property
     def V(self) -> Float64Array:
-        """v_b = U_b/n_b."""
-        return self._U / np.maximum(self._n, 1)[:, None, None]
+        """What the stations tell the cloud: v_b = U_b/n_b, or the models that it averages."""
+        return self.method.report(self._U, self._n)[:, : self._shared]
+
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from."""
+        return self.method.model(self._U, self._n, self._center, self._lam)
 
     @property
     def alpha(self) -> Float64Array:
@@ -88,40 +94,35 @@ class InProcess:
         for anchor in anchors:
             self._center[anchor.task] = anchor.center
             self._lam[anchor.task] = anchor.lam
+            self._U[anchor.task] = self.method.start(self._U[anchor.task], anchor.center)
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
         self._check_round(number, local_steps)
-        merge = self.method.merge
         steps = np.where(self._station >= 0, local_steps, 0)
         if arrives is not None:
             steps = np.where(arrives, steps, 0)
-        models = self._center + self.V / self._lam[:, None, None]
+        models = self.models
         scale = self._lam * self._n
-        sigma = np.array([merge.sigma(int(count)) for count in self._members])
+        stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
         orders = sdca.Orders(
             models.astype(self._rows.X.dtype),
-            scale / sigma,
+            np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
             steps,
             np.uint64(self.seed),
             np.uint64(number),
             self.method.uniform,
         )
-        answers = sdca.run_round(
-            self.method.loss,
-            self._rows,
-            self._layout,
-            self._duals,
-            orders,
-            course_length=self.method.course_length,
-            threads=self.threads,
-        )
+        answers = self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
         worked = steps > 0
         counts = np.bincount(self._station[worked], minlength=self._n_stations)
+        samples = np.bincount(self._station[worked], self.sizes[worked], self._n_stations)
         factor = np.zeros(self._n_stations)
         for b in np.flatnonzero(counts):
-            arrived = Arrived(int(counts[b]), answers.delta[b], models[b], float(scale[b]), answers.lines[b])
-            factor[b] = merge.factor(arrived)
+            arrived = Arrived(
+                int(counts[b]), answers.delta[b], models[b], float(scale[b]), answers.lines[b], int(samples[b])
+            )
+            factor[b] = self.method.factor(arrived)
         self._U = self._U + factor[:, None, None] * answers.delta
         self._duals.settle[worked] = factor[self._station[worked]]
         self._last_round = number
@@ -136,8 +137,9 @@ class InProcess:
 
     def sums(self, models: Float64Array) -> list[StationSums | None]:
         """Sums of every station under each of the models."""
-        if models.ndim != 4 or models.shape[1:] != self._U.shape:
-            raise PeerError(f"models of shape {models.shape} do not fit (any, *{self._U.shape})")
+        needed = (self._n_stations, *self.shape)
+        if models.ndim != 4 or models.shape[1:] != needed:
+            raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
         losses, duals = sdca.run_sums(
             self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads
         )
@@ -196,7 +198,7 @@ class InProcess:
                 f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
                 f"{self._n_stations} stations"
             )
-        share = sdca.run_shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[0]
+        share = self.method.shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[0]
         if self._station[terminal] >= 0:
             self._U[self._station[terminal]] -= share
             self._membership[self._station[terminal]] += 1
@@ -212,7 +214,7 @@ class InProcess:
             raise ProtocolError(f"round {self._last_round} is done: round {number} cannot follow it")
         if np.shape(local_steps) != self._station.shape:
             raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
-        if not np.all(self._lam > 0.0):
+        if not self._lam.min() > 0.0:
             raise ProtocolError("a station has no anchor yet: the cloud speaks first")
 
     def _need_start(self, what: str) -> None:

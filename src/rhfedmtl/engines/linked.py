@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
-from rhfedmtl.maths import sdca
 from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
@@ -18,7 +17,7 @@ class Linked:
     """Stations and terminals as role objects, joined by direct calls."""
 
     def __init__(
-        self, federation: Federation, method: DualMethod, *, seed: int = 0, present: IntArray | None = None
+        self, federation: Federation, method: Method, *, seed: int = 0, present: IntArray | None = None
     ) -> None:
         method.check(federation)
         self.method = method
@@ -26,7 +25,8 @@ class Linked:
         self._y = federation.targets()
         self._scalers = [Scaler()] * federation.n_tasks
         self.shape = self._y.shape[1], federation.n_features + method.intercept
-        self.stations = [BaseStation(b, self.shape, method) for b in range(federation.n_tasks)]
+        matrix, shared = (method.rows(self.shape[0]), self.shape[1]), method.shared_rows(self.shape[0])
+        self.stations = [BaseStation(b, matrix, method, shared) for b in range(federation.n_tasks)]
         counts = np.diff(federation.terminal_offsets) if present is None else present
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
@@ -58,12 +58,18 @@ class Linked:
     @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self.shape, sdca.CURVE, self.method.course_length)
+        shared = self.method.shared_rows(self.shape[0])
+        return Sizes.of(self.stations[0].shape, shared, self.method.course_length)
 
     @property
     def V(self) -> Float64Array:
-        """v_b = U_b/n_b."""
+        """What the stations tell the cloud."""
         return np.array([station.v for station in self.stations])
+
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from."""
+        return np.array([station.model for station in self.stations])
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Hand each station its anchor."""

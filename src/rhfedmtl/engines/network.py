@@ -40,6 +40,10 @@ class Network(Protocol):
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
 
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from, of every station."""
+
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations."""
 

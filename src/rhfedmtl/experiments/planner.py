@@ -19,7 +19,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import Settings
 from rhfedmtl.errors import BudgetError
-from rhfedmtl.experiments.pilot import LEVEL, Forecast, Pilot, fly, pilot_length
+from rhfedmtl.experiments.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.experiments.shapes import Shape, cheapest_plan, situation_of
 from rhfedmtl.experiments.walks import Frozen, Walk, effort, is_constant, steps_of, walk
 from rhfedmtl.maths import theory
@@ -115,7 +115,7 @@ def plan(
     pilot = None
     if isinstance(subject, Federation) and pilot_rounds != 0:
         length = pilot_rounds or pilot_length(walk(policy, start, most_rounds=settings.max_rounds))
-        pilot = fly(subject, method, policy, settings, Ledger(ledger.cost, ledger.budget), length)
+        pilot = fly(subject, method, policy, settings, ledger, length)
         start = pilot.start
     return _Planner(subject, policy, settings, start, pilot).report()
 
@@ -149,7 +149,7 @@ class _Planner:
         """Put everything together."""
         first, total = self.walk.first, self.spent(self.walk)
         if first is None:
-            raise BudgetError(f"policy '{policy_name(self.policy)}' plans no round: {self.walk.stopped}")
+            raise self._nothing_paid()
         H = steps_of(self.start, first)
         K = first.station_rounds
         case, case_by = self._case()
@@ -177,6 +177,17 @@ class _Planner:
             curve=self._curve(),
             stopped=self.walk.stopped,
             notes=self._notes(),
+        )
+
+    def _nothing_paid(self) -> BudgetError:
+        """Say which H the policy asked for, what it costs, and what the cheapest plan would."""
+        s, asked = self.start, self.policy.plan(self.start)
+        steps = 1 if asked is None else int(asked.local_steps.max())
+        dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
+        return BudgetError(
+            f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs {_amounts(dear)} of "
+            f"{_amounts(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) costs {_amounts(cheapest_plan(s))}: "
+            "raise the budget, or take another policy"
         )
 
     def spent(self, walked: Walk) -> dict[str, float]:
@@ -296,8 +307,8 @@ class _Planner:
         if self.pilot is not None:
             whole = "is the whole run" if self.walk.rounds <= self.pilot.rounds else "is extrapolated"
             notes.append(
-                f"a pilot of {self.pilot.rounds} rounds was simulated in memory and is not charged; it {whole}, and "
-                f"the interval is meant to hold {LEVEL:.0%} of final gaps"
+                f"a pilot of {self.pilot.rounds} rounds was simulated in memory, {PILOTS} times, and is not charged; "
+                f"it {whole}, and the interval is meant to hold {LEVEL:.0%} of final gaps"
             )
         else:
             notes.append(
@@ -333,12 +344,15 @@ def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:
     least = policy.local_steps if isinstance(policy, Fixed) else 1
     price = cheapest_plan(start, least)
     if not fits(price, ledger.budget.room()):
-        short = ", ".join(f"{name}={limit:g}" for name, limit in ledger.budget.items())
-        costs = ", ".join(f"{name}={price[name]:.6g}" for name in ledger.budget)
+        costs = _amounts({name: price[name] for name in ledger.budget})
         raise BudgetError(
-            f"budget {short} cannot pay one round: the cheapest feasible plan (H={least}, K=1, M=1) costs {costs}; "
-            "raise the budget or lower the prices"
+            f"budget {_amounts(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, M=1) "
+            f"costs {costs}; raise the budget or lower the prices"
         )
+
+
+def _amounts(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={amount:.6g}" for name, amount in amounts.items())
 
 
 def _ranges(mask: npt.NDArray[np.bool_]) -> list[list[int]]:

@@ -39,6 +39,9 @@ class Loss(Protocol):
     def value(self, z: float, y: float) -> float:
         """L(z, y)."""
 
+    def slope(self, z: float, y: float) -> float:
+        """dL/dz, for methods that go by gradients; at a corner the slope to its left."""
+
     def conjugate(self, a: float, y: float) -> float:
         """L*(−a), infinite outside the box of ``a``."""
 
@@ -88,6 +91,10 @@ class SmoothedHinge(NamedTuple):
             return m - self.gamma / 2.0
         return m * m / (2.0 * self.gamma)
 
+    def slope(self, z: float, y: float) -> float:
+        """−y clip((1 − yz)/γ, 0, 1)."""
+        return -y * min(1.0, max(0.0, (1.0 - y * z) / self.gamma))
+
     def conjugate(self, a: float, y: float) -> float:
         """−b + γb²/2 with b = ya in [0, 1]."""
         b = y * a
@@ -128,6 +135,10 @@ class Hinge(NamedTuple):
     def value(self, z: float, y: float) -> float:
         """Distance short of the margin."""
         return max(0.0, 1.0 - y * z)
+
+    def slope(self, z: float, y: float) -> float:
+        """−y before the margin, 0 beyond it."""
+        return -y if y * z < 1.0 else 0.0
 
     def conjugate(self, a: float, y: float) -> float:
         """−b with b = ya in [0, 1]."""
@@ -172,6 +183,10 @@ class SquaredHinge(NamedTuple):
         m = max(0.0, 1.0 - y * z)
         return m * m / 2.0
 
+    def slope(self, z: float, y: float) -> float:
+        """−y max(0, 1 − yz)."""
+        return -y * max(0.0, 1.0 - y * z)
+
     def conjugate(self, a: float, y: float) -> float:
         """−b + b²/2 with b = ya ≥ 0."""
         b = y * a
@@ -214,6 +229,11 @@ class Logistic(NamedTuple):
         """log(1 + exp(−yz)) without overflow."""
         m = -y * z
         return max(m, 0.0) + math.log1p(math.exp(-abs(m)))
+
+    def slope(self, z: float, y: float) -> float:
+        """−y/(1 + exp(yz)) without overflow."""
+        m = y * z
+        return -y * (math.exp(-m) / (1.0 + math.exp(-m)) if m >= 0.0 else 1.0 / (1.0 + math.exp(m)))
 
     def conjugate(self, a: float, y: float) -> float:
         """Negative entropy b log b + (1−b) log(1−b) with b = ya in [0, 1]."""
@@ -278,6 +298,10 @@ class Squared(NamedTuple):
         """Half the squared residual."""
         return (z - y) * (z - y) / 2.0
 
+    def slope(self, z: float, y: float) -> float:
+        """z − y."""
+        return z - y
+
     def conjugate(self, a: float, y: float) -> float:
         """a²/2 − ay."""
         return a * a / 2.0 - a * y
@@ -297,6 +321,11 @@ class Squared(NamedTuple):
 def value(loss: Loss, z: float, y: float) -> float:
     """L(z, y), in kernels."""
     return loss.value(z, y)
+
+
+def slope(loss: Loss, z: float, y: float) -> float:
+    """dL/dz, in kernels."""
+    return loss.slope(z, y)
 
 
 def conjugate(loss: Loss, a: float, y: float) -> float:
@@ -322,6 +351,11 @@ def is_quadratic(loss: Loss) -> bool:
 @overload(value, strict=False)
 def _value(loss: Any, z: Any, y: Any) -> Any:
     return loss.instance_class.value
+
+
+@overload(slope, strict=False)
+def _slope(loss: Any, z: Any, y: Any) -> Any:
+    return loss.instance_class.slope
 
 
 @overload(conjugate, strict=False)

@@ -10,6 +10,7 @@ Randomness is addressed by (seed, round, terminal id): a counter-based generator
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,10 +144,11 @@ def _add(c: Any, x: Any, w: Any, n: Any) -> None:
 
 
 @compiled_sum
-def _put(c: Any, x: Any, w: Any, n: Any) -> None:
-    factor = w.dtype.type(c)
+def _add_four(c: Any, x0: Any, x1: Any, x2: Any, x3: Any, w: Any, n: Any) -> None:
+    """As four calls of `_add`, with one pass over w."""
+    c0, c1, c2, c3 = c
     for j in range(n):
-        w[j] = factor * x[j]
+        w[j] = w[j] + c0 * x0[j] + c1 * x1[j] + c2 * x2[j] + c3 * x3[j]
 
 
 @register_jitable
@@ -165,11 +167,20 @@ def _add_row(c: Any, X: Any, i: Any, w: Any) -> None:
 
 
 @register_jitable
-def _put_row(c: Any, X: Any, i: Any, w: Any) -> None:
-    """w = c x_i, the constant feature included."""
-    _put(c, X[i], w, X.shape[1])
+def _add_rows(factors: Any, X: Any, chosen: Any, w: Any) -> None:
+    """w += Σ c_i x_i over at most four rows, the constant feature included."""
+    n = len(chosen)
+    i0 = chosen[0]
+    i1 = chosen[1] if n > 1 else i0
+    i2 = chosen[2] if n > 2 else i0
+    i3 = chosen[3] if n > 3 else i0
+    c0 = factors[i0]
+    c1 = factors[i1] if n > 1 else 0.0
+    c2 = factors[i2] if n > 2 else 0.0
+    c3 = factors[i3] if n > 3 else 0.0
+    _add_four((c0, c1, c2, c3), X[i0], X[i1], X[i2], X[i3], w, X.shape[1])
     if len(w) > X.shape[1]:
-        w[X.shape[1]] = w.dtype.type(c)
+        w[X.shape[1]] += c0 + c1 + c2 + c3
 
 
 @register_jitable
@@ -228,19 +239,17 @@ def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, w
 
 
 @register_jitable
-def _collect(rows: Any, duals: Any, t: Any, delta: Any) -> None:
-    """delta = X_tᵀΔα_t, in double precision and in the order of rows."""
+def _collect(rows: Any, duals: Any, t: Any, changed: Any, delta: Any) -> None:
+    """delta = X_tᵀΔα_t, in double precision and in the order of rows; ``changed`` is room for their indices."""
     for c in range(duals.alpha.shape[1]):
-        empty = True
+        n = 0
         for i in range(rows.starts[t], rows.ends[t]):
             if duals.pending[i, c] != 0.0:
-                if empty:
-                    _put_row(duals.pending[i, c], rows.X, i, delta[c])
-                else:
-                    _add_row(duals.pending[i, c], rows.X, i, delta[c])
-                empty = False
-        if empty:
-            delta[c] = 0.0
+                changed[n] = i
+                n += 1
+        delta[c] = 0.0
+        for k in range(0, n, 4):
+            _add_rows(duals.pending[:, c], rows.X, changed[k : min(k + 4, n)], delta[c])
 
 
 @register_jitable
@@ -299,7 +308,7 @@ def _round_blocks(
                 _settle(duals, t, rows.starts[t], rows.ends[t])
                 w[:] = orders.models[b]
                 _ascend(loss, rows, duals, orders, t, orders.scale[b], w, deck, curve)
-                _collect(rows, duals, t, delta)
+                _collect(rows, duals, t, deck, delta)
                 answers.delta[block] += delta
                 answers.gains[block] += curve
                 if len(course):
@@ -432,7 +441,7 @@ def run_round(
         np.empty((n_blocks, course_length)),
     )
     largest = int(rows.sizes.max(initial=1))
-    cuts = _cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
+    cuts = _cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
     _in_threads(threads, cuts, lambda a, b: _round_blocks(loss, rows, layout, duals, orders, answers, largest, a, b))
     return _by_station(answers, layout, loss.quadratic)
 
@@ -444,7 +453,7 @@ def run_sums(
     n_blocks = len(layout.station)
     losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
     models = np.ascontiguousarray(models, dtype=np.float64)
-    cuts = _cuts(layout, rows.sizes, int(np.prod(models.shape[2:])), threads)
+    cuts = _cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
     _in_threads(threads, cuts, lambda a, b: _sum_blocks(loss, rows, layout, duals, models, losses, dual_sums, a, b))
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
@@ -458,7 +467,9 @@ def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64A
 
 def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
     """Sum of each station's blocks, in their order."""
-    counts = np.diff(starts)
+    if parts.size == 0:
+        return np.zeros((len(starts) - 1, *parts.shape[1:]))
+    counts = starts[1:] - starts[:-1]
     if (counts == 1).all():
         return parts + 0.0
     total = np.zeros((len(counts), *parts.shape[1:]))

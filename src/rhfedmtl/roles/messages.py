@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.maths.sdca import CURVE
 
 Vector = npt.NDArray[np.float64]
 
@@ -206,14 +207,15 @@ class Sizes:
     report: int
 
     @classmethod
-    def of(cls, shape: tuple[int, int], n_gains: int, n_course: int) -> Sizes:
-        """Sizes for models of this shape."""
-        w, gains, course = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, n_gains), np.broadcast_to(0.0, n_course)
+    def of(cls, shape: tuple[int, int], shared_rows: int, n_course: int) -> Sizes:
+        """Sizes for orders and updates of this shape, of which so many rows travel between station and cloud."""
+        w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
+        gains, course = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, n_course)
         return cls(
             WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
             Update(0, 0, w, gains, course).n_bytes,
-            Anchor(0, 0, w, 0.0).n_bytes,
-            Report(0, 0, 0, w, 0, 0).n_bytes,
+            Anchor(0, 0, shared, 0.0).n_bytes,
+            Report(0, 0, 0, shared, 0, 0).n_bytes,
         )
 
 

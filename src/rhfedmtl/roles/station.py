@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.sdca import CURVE, add_in_blocks
 from rhfedmtl.roles.messages import (
@@ -76,8 +76,9 @@ class BaseStation:
     no round is open.
     """
 
-    def __init__(self, task: int, shape: tuple[int, int], method: DualMethod) -> None:
+    def __init__(self, task: int, shape: tuple[int, int], method: Method, shared_rows: int | None = None) -> None:
         self.task = task
+        self._shared = (shape[0] if shared_rows is None else shared_rows, shape[1])
         self.shape = shape
         self.method = method
         self.members: dict[int, Member] = {}
@@ -98,14 +99,14 @@ class BaseStation:
 
     @property
     def v(self) -> Vector:
-        """v_b = U_b/n_b."""
-        return self.U / max(self.n_samples, 1)
+        """What the cloud is told: v_b = U_b/n_b, or the models that it averages."""
+        return self.method.report(self.U, self.n_samples)[: self._shared[0]]
 
     @property
     def model(self) -> Vector:
-        """w_b = c_b + v_b/λ_b."""
+        """What orders start from: w_b = c_b + v_b/λ_b, or the models themselves."""
         anchor = self._anchored()
-        return anchor.center + self.v / anchor.lam
+        return self.method.model(self.U, self.n_samples, anchor.center, anchor.lam)
 
     @property
     def state(self) -> StationState:
@@ -123,13 +124,14 @@ class BaseStation:
     def receive_anchor(self, anchor: Anchor) -> None:
         """Take the cloud's anchor; an older one than the present is ignored."""
         self._need_idle("take an anchor")
-        if anchor.task != self.task or anchor.center.shape != self.shape or not anchor.lam > 0.0:
+        if anchor.task != self.task or anchor.center.shape != self._shared or not anchor.lam > 0.0:
             raise PeerError(
                 f"anchor for task {anchor.task} with shape {anchor.center.shape} and lambda {anchor.lam} does not fit "
-                f"station {self.task} with shape {self.shape}"
+                f"station {self.task} with shape {self._shared}"
             )
-        if self.anchor is None or anchor.cloud_round >= self.anchor.cloud_round:
+        if self.anchor is None or anchor.cloud_round > self.anchor.cloud_round:
             self.anchor = anchor
+            self.U = self.method.start(self.U, anchor.center)
 
     def open_round(self, number: int, local_steps: Mapping[int, int]) -> list[WorkOrder]:
         """Start a round with the members named, and return their orders in the order of ids."""
@@ -139,7 +141,7 @@ class BaseStation:
         strangers = sorted(set(local_steps) - set(self.members))
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
-        scale = self._anchored().lam * self.n_samples / self.method.merge.sigma(len(self.members))
+        scale = self.method.scale(self._anchored().lam, self.n_samples, len(self.members), number)
         self._orders = {
             t: WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
             for t in sorted(local_steps)
@@ -262,19 +264,17 @@ class BaseStation:
 
     def _apply(self, update: Update, factor: float) -> None:
         member = self.members[update.terminal]
-        share = member.share + factor * update.delta
+        share = member.share + factor * update.delta if self.method.keeps_share() else member.share
         self.members[update.terminal] = replace(member, share=share, applied_round=update.round, applied_factor=factor)
 
     def _factor(self, delta: Vector, updates: list[Update | None]) -> float:
         arrived = [u for u in updates if u is not None]
-        course = np.empty(0)
-        if self.method.merge.line_search:
-            courses = [u.course if u else None for u in updates]
-            course = add_in_blocks(courses, arrived[0].course.shape)
-            if self.method.loss.quadratic:
-                course[2] = min(u.course[2] for u in arrived)
+        course = add_in_blocks([u.course if u else None for u in updates], (self.method.course_length,))
+        if len(course) and self.method.loss.quadratic:
+            course[2] = min(u.course[2] for u in arrived)
+        samples = sum(self.members[u.terminal].n_samples for u in arrived)
         scale = self._anchored().lam * self.n_samples
-        return self.method.merge.factor(Arrived(len(arrived), delta, self.model, scale, course))
+        return self.method.factor(Arrived(len(arrived), delta, self.model, scale, course, samples))
 
     def _check_update(self, update: Update) -> None:
         shapes = (update.delta.shape, update.gains.shape, update.course.shape)

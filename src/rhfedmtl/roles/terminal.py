@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths import sdca
@@ -65,7 +65,7 @@ class Terminal:
         identity: int,
         X: npt.NDArray[np.floating[Any]],
         y: Vector,
-        method: DualMethod,
+        method: Method,
         *,
         seed: int = 0,
         weight: Vector | None = None,
@@ -91,8 +91,8 @@ class Terminal:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Columns × features of a model for these rows."""
-        return self._y.shape[1], self._X.shape[1] + self.method.intercept
+        """Rows × features of what an order carries and an update answers."""
+        return self.method.rows(self._y.shape[1]), self._X.shape[1] + self.method.intercept
 
     @property
     def state(self) -> TerminalState:
@@ -139,9 +139,10 @@ class Terminal:
 
     def probe(self, probe: Probe) -> Sums | None:
         """Loss sums under the given models, and the dual sum, with nothing left pending; None if stale."""
-        if probe.models.ndim != 3 or probe.models.shape[1:] != self.shape or not np.isfinite(probe.models).all():
+        needed = (self._y.shape[1], self.shape[1])
+        if probe.models.ndim != 3 or probe.models.shape[1:] != needed or not np.isfinite(probe.models).all():
             raise PeerError(
-                f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{self.shape}), "
+                f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{needed}), "
                 "all finite"
             )
         if not self._speaks_to_me(probe.verdict):
@@ -254,16 +255,9 @@ class Terminal:
             np.uint64(order.round),
             self.method.uniform,
         )
-        answers = sdca.run_round(
-            self.method.loss,
-            self._rows,
-            self._layout,
-            self._duals,
-            orders,
-            course_length=self.method.course_length,
-        )
+        answers = self.method.work(self._rows, self._layout, self._duals, orders)
         return Update(order.round, self.identity, answers.delta[0], answers.gains[0], answers.lines[0])
 
     def _share(self) -> Vector:
-        shares = sdca.run_shares(self._rows, self._layout, self._duals, self.shape[1])
+        shares = self.method.shares(self._rows, self._layout, self._duals, self.shape[1])
         return np.asarray(shares[0])

@@ -1,0 +1,57 @@
+"""How strongly to tie the models of ten people together, if new recordings are what counts.
+
+Ten people did seven shoulder exercises with a smartwatch; one person is one task, and their two arms are two terminals.
+A quarter of the recordings is kept for the test, whole: neighbouring windows overlap, and a random split would leak.
+λ2 goes from 0 (everybody alone) to where all models are nearly one. Strong ties need many server iterations to take
+effect, so the answer depends on the energy: the picture shows a small and a ten times larger budget.
+
+    python examples/how_much_to_share.py [PICTURE.png]      # about a minute; the data is fetched with pip, once
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data import Request, Split, federate
+from rhfedmtl.engines.training import Settings, train
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.measured import Measured
+
+LAMBDA1 = 1e-3
+LAMBDA2 = (0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+SEEDS = range(8)
+BUDGETS = {3_000: ("#E69F00", "s", "--"), 30_000: ("#0072B2", "o", "-")}
+
+
+def accuracy(federation, lambda2, energy, seed):
+    """Balanced accuracy on recordings that were not seen, mean over people."""
+    ledger = Ledger("energy=0.1,10", {"energy": energy})
+    method = DualMethod(relationship=MeanRegularised(LAMBDA1, lambda2), intercept=True)
+    settings = Settings(seed=seed, certify_every=1000)
+    return 100 * train(federation, method, Measured(), settings, ledger=ledger).metrics["balanced_accuracy"].mean()
+
+
+def main(picture):
+    """Measure and draw."""
+    source = Request("watch").source()
+    federations = [federate(source, Split(grouped=True), seed) for seed in SEEDS]
+    places = np.arange(len(LAMBDA2))
+    _, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    for energy, (colour, mark, dash) in BUDGETS.items():
+        found = np.array([[accuracy(f, lam, energy, s) for s, f in enumerate(federations)] for lam in LAMBDA2])
+        ax.plot(places, found.mean(axis=1), color=colour, marker=mark, ls=dash, label=f"energy {energy:,}")
+        ax.fill_between(places, *np.quantile(found, (0.1, 0.9), axis=1), color=colour, alpha=0.2, lw=0)
+    ax.set_xticks(places, [f"{value / LAMBDA1:g}" for value in LAMBDA2])
+    ax.set(xlabel="λ2/λ1: pull to the mean model, against the pull to zero", ylabel="balanced accuracy (%)")
+    ax.set_title(f"Seven exercises, new recordings: mean and 80 % range of {len(SEEDS)} splits", fontsize=10)
+    ax.grid(alpha=0.3)
+    ax.legend(loc="lower left")
+    plt.savefig(picture, dpi=110)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "how_much_to_share.png"))

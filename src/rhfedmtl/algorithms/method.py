@@ -1,0 +1,152 @@
+"""What a method must say so that roles and engines can carry it out: what terminals compute, how stations merge.
+
+A station keeps a matrix U of ``rows`` × features, a terminal answers an order with a matrix of the same shape, and
+merging is U += factor · Σ answers, whatever the method. What U means, the model that orders carry, and what goes up to
+the cloud and comes down from it, is up to the method.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.data.federation import Federation, check_finite
+from rhfedmtl.errors import DataError
+from rhfedmtl.maths import sdca
+from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A loss, and how it is learned; how much work to do is the policy's business.
+
+    ``uniform`` draws rows with replacement instead of in passes over a shuffled deck. Functions that take ``U`` and
+    ``n`` work on one station or on all of them at once (a leading axis of stations).
+    """
+
+    loss: Loss = field(default_factory=SmoothedHinge)
+    intercept: bool = field(default=False, kw_only=True)
+    uniform: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a loss whose parameters make no sense."""
+        check_loss(self.loss)
+
+    @property
+    def course_length(self) -> int:
+        """How many numbers a terminal adds to its answer for the merge."""
+        return 0
+
+    def rows(self, columns: int) -> int:
+        """Rows of U for so many columns of labels."""
+        return columns
+
+    def shared_rows(self, columns: int) -> int:
+        """Rows that travel between station and cloud: the first so many."""
+        return columns
+
+    @abstractmethod
+    def work(
+        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
+    ) -> sdca.Answers:
+        """One round of all terminals with steps > 0; the sums of each station."""
+
+    @abstractmethod
+    def shares(self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+        """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
+
+    @abstractmethod
+    def keeps_share(self) -> bool:
+        """Whether an applied update becomes part of the terminal's share."""
+
+    @abstractmethod
+    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+        """U at the start of a server iteration, with the anchor that came from the cloud."""
+
+    @abstractmethod
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
+        """Model that orders carry."""
+
+    @abstractmethod
+    def report(self, U: FloatArray, n: Any) -> FloatArray:
+        """What a station tells the cloud."""
+
+    @abstractmethod
+    def scale(self, lam: float, n: float, members: int, number: int) -> float:
+        """The positive number that orders of round ``number`` carry."""
+
+    @abstractmethod
+    def factor(self, arrived: Arrived) -> float:
+        """Factor on the sum of updates."""
+
+    def check(self, federation: Federation) -> None:
+        """Refuse data that this loss cannot learn from; names the task and terminal of the first bad row."""
+        if self.loss.classifier and federation.kind == "regression":
+            raise DataError(
+                f"{type(self.loss).__name__} needs classes, but the labels of {federation.origin.name!r} are "
+                "numbers: use loss 'squared' for regression, or name the classes"
+            )
+        names = federation.task_names
+        empty = np.flatnonzero(np.diff(federation.terminal_offsets) == 0)
+        if len(empty):
+            task = names[federation.terminal_task[empty[0]]]
+            raise DataError(f"terminal {empty[0]} of task {task!r} has no rows: leave it out, or give it at least one")
+        idle = np.flatnonzero(np.diff(federation.task_offsets) == 0)
+        if len(idle):
+            raise DataError(f"task {names[idle[0]]!r} has no terminals: leave it out, or give it training rows")
+
+        def where(row: int) -> str:
+            terminal = int(np.searchsorted(federation.terminal_offsets, row, side="right")) - 1
+            return f" (terminal {terminal} of task {names[federation.terminal_task[terminal]]!r})"
+
+        _check_rows(federation.X, federation.feature_names, where)
+        _check_rows(federation.test_X, federation.feature_names, lambda row: " of the test rows")
+        _check_weights(federation.sample_weight, len(federation.X), where)
+
+    def check_terminal(
+        self, terminal: int, X: npt.NDArray[Any], y: npt.NDArray[Any], weight: npt.NDArray[Any] | None
+    ) -> None:
+        """Refuse rows of one terminal that this loss cannot learn from; ``y`` has a column for each model."""
+
+        def where(row: int) -> str:
+            return f" of terminal {terminal}"
+
+        if len(X) == 0:
+            raise DataError(f"terminal {terminal} has no rows: leave it out, or give it at least one")
+        if X.ndim != 2 or y.ndim != 2 or len(y) != len(X):
+            raise DataError(
+                f"terminal {terminal} has rows of shape {X.shape} and labels of {y.shape}: two tables needed"
+            )
+        _check_rows(X, (), where)
+        allowed = np.abs(y) == 1.0 if self.loss.classifier else np.isfinite(y)
+        if not allowed.all():
+            row, column = (int(i) for i in np.argwhere(~allowed)[0])
+            needed = "-1 or +1" if self.loss.classifier else "a finite number"
+            name = type(self.loss).__name__
+            raise DataError(f"row {row}{where(row)} has the label {y[row, column]}: {name} needs {needed}")
+        _check_weights(weight, len(X), where)
+
+
+def _check_rows(X: npt.NDArray[Any], feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:
+    if X.dtype not in (np.float32, np.float64):
+        raise DataError(f"rows are of type {X.dtype}: the kernels compute in float32 or float64, convert them first")
+    check_finite(X, feature_names, where)
+
+
+def _check_weights(weight: npt.NDArray[Any] | None, n_rows: int, where: Callable[[int], str]) -> None:
+    if weight is None:
+        return
+    if weight.shape != (n_rows,):
+        raise DataError(f"sample weights of shape {weight.shape} for {n_rows} rows{where(0)}")
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0.0)))
+    if len(bad):
+        row = int(bad[0])
+        raise DataError(f"row {row}{where(row)} has the weight {weight[row]}: weights are finite and not negative")
