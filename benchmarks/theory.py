@@ -89,7 +89,7 @@ def prepared(setting: Setting, seed: int) -> Federation:
 
 def method(relationship: Relationship, *, uniform: bool) -> DualMethod:
     """What is learned; without an intercept, so that ‖x‖ = 1."""
-    return DualMethod(SmoothedHinge(GAMMA), relationship, intercept=False, uniform=uniform)
+    return DualMethod(loss=SmoothedHinge(GAMMA), relationship=relationship, intercept=False, uniform=uniform)
 
 
 def best_gain(X: np.ndarray, y: np.ndarray, b: np.ndarray, z: np.ndarray, scale: float) -> float:

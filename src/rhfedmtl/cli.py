@@ -52,7 +52,15 @@ def _root(
 @with_data_options
 def train(
     request: Request,
-    algorithm: Annotated[str, _option(LEARNING, "--algorithm", "rhfedmtl (decides H and K) or hfedmtl.")] = "rhfedmtl",
+    algorithm: Annotated[
+        str,
+        _option(
+            LEARNING,
+            "--algorithm",
+            "rhfedmtl (decides H and K), hfedmtl, local, cocoa, cocoa+, mocha, fedavg, "
+            "fedprox, hierfavg, adaptive-fl, ditto, fedem, pooled, constant.",
+        ),
+    ] = "rhfedmtl",
     loss: Annotated[
         str | None,
         _option(LEARNING, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
@@ -69,6 +77,10 @@ def train(
     scale: Annotated[
         str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
     ] = "",
+    step: Annotated[float, _option(LEARNING, "--step", "Step size of methods by gradient steps.")] = 0.5,
+    decay: Annotated[float, _option(LEARNING, "--decay", "Their step size falls by 1/(1 + decay · rounds).")] = 0.0,
+    mu: Annotated[float | None, _option(LEARNING, "--mu", "Pull to the common model: fedprox, ditto. [0.1]")] = None,
+    components: Annotated[int | None, _option(LEARNING, "--components", "Components of fedem. [3]")] = None,
     budget: Annotated[
         list[str] | None, _option(WORK, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
     ] = None,
@@ -121,7 +133,7 @@ def train(
 
     options = Options(
         loss, gamma, relationship, lambda1, lambda2, merge, intercept, uniform,
-        policy, local_steps, station_rounds, cloud_rounds, epsilon,
+        policy, local_steps, station_rounds, cloud_rounds, epsilon, step, decay, mu, components,
     )  # fmt: skip
     _train(request, algorithm, options, locals())
 
@@ -137,10 +149,12 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
 
     ledger = Ledger(_prices(given["cost"], given["budget"]), given["budget"])
     federation = request.federation(given["seed"])
-    method, policy = build(algorithm, options, federation.kind)
+    built = build(algorithm, options, federation.kind)
+    if built.yardstick:
+        ledger = Ledger({})
     scale = given["scale"] or ("standard" if federation.kind == "regression" else "standard-unit")
     faults = Faults.parse(given["faults"], given["seed"])
-    ended = bool(ledger.budget or given["target_gap"] or options.cloud_rounds)
+    ended = not built.yardstick and bool(ledger.budget or given["target_gap"] or options.cloud_rounds)
     settings = training.Settings(
         scale=scale,
         certify_every=given["certify_every"],
@@ -164,7 +178,16 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
     try:
         with _watcher(live=not given["as_json"] and sys.stderr.isatty(), ledger=ledger, options=options) as watch:
-            result = training.train(federation, method, policy, settings, ledger=ledger, faults=faults, watch=watch)
+            result = training.train(
+                built.regroup(federation),
+                built.method,
+                built.policy,
+                settings,
+                ledger=ledger,
+                faults=faults,
+                judged=federation,
+                watch=watch,
+            )
     except RHFedMTLError:
         folder.rmdir()
         raise
@@ -279,7 +302,9 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
     lines = [
-        f"certificate   gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})",
+        f"certificate   gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
+        if facts["gap"] is not None
+        else f"objective     {facts['primal']:.6f} (no dual, so no certificate)",
         f"work          {facts['rounds']} rounds in {facts['cloud_rounds']} server iterations",
         f"local steps   H = {H}, {facts['terminal_steps']} in all",
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.losses import LOSSES, Loss
 from rhfedmtl.maths.relationships import RELATIONSHIPS
@@ -18,11 +20,21 @@ from rhfedmtl.resources.policies import POLICIES
 T = TypeVar("T")
 
 
-class Algorithm(NamedTuple):
-    """What is learned, and how much work is spent on it."""
+def as_it_is(federation: Federation) -> Federation:
+    """The federation as it is."""
+    return federation
 
-    method: DualMethod
+
+class Algorithm(NamedTuple):
+    """What is learned, how much work is spent on it, and how the algorithm regroups tasks and terminals first.
+
+    A ``yardstick`` is not charged and knows no budget: it is solved until its gap is ``target_gap``.
+    """
+
+    method: Method
     policy: Policy
+    regroup: Callable[[Federation], Federation] = as_it_is
+    yardstick: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,21 @@ class Options:
     station_rounds: int | None = None
     cloud_rounds: int | None = None
     epsilon: float | None = None
+    step: float = 0.5
+    decay: float = 0.0
+    mu: float | None = None
+    components: int | None = None
+
+    def sgd(self, kind: str) -> dict[str, Any]:
+        """Settings that all methods by gradient steps share."""
+        return {
+            "loss": self.chosen_loss(kind),
+            "intercept": self.intercept,
+            "uniform": self.uniform,
+            "lambda1": self.lambda1,
+            "step": self.step,
+            "decay": self.decay,
+        }
 
     def method(self, kind: str) -> DualMethod:
         """Method for labels of this kind (binary, classes or regression)."""
@@ -53,13 +80,17 @@ class Options:
             merge=pick("merge", self.merge, MERGES),
         )
 
-    def fixed_policy(self) -> Policy:
+    def fixed_policy(self, station_rounds: int | None = None) -> Policy:
         """H, K and M as given, for an algorithm that decides nothing itself."""
         if self.policy not in (None, "fixed"):
-            raise ConfigError(f"hfedmtl has fixed H and K: use --algorithm rhfedmtl for policy {self.policy!r}")
+            raise ConfigError(f"this algorithm has fixed H and K: use rhfedmtl for policy {self.policy!r}")
+        if station_rounds is None:
+            station_rounds = 1 if self.station_rounds is None else self.station_rounds
+        elif self.station_rounds not in (None, station_rounds):
+            raise ConfigError(f"this algorithm has {station_rounds} station rounds, not {self.station_rounds}")
         return POLICIES["fixed"](
             local_steps=2 if self.local_steps is None else self.local_steps,
-            station_rounds=1 if self.station_rounds is None else self.station_rounds,
+            station_rounds=station_rounds,
             cloud_rounds=self.cloud_rounds,
         )
 

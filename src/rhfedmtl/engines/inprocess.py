@@ -114,6 +114,8 @@ class InProcess:
             self.method.uniform,
         )
         answers = self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
+        if not np.isfinite(answers.delta).all():
+            raise PeerError(f"updates of round {number} are not finite: the method diverged, try a smaller step")
         worked = steps > 0
         counts = np.bincount(self._station[worked], minlength=self._n_stations)
         samples = np.bincount(self._station[worked], self.sizes[worked], self._n_stations)

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.faults import Faults, Weather
@@ -26,6 +28,7 @@ from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
+from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 
@@ -116,26 +119,28 @@ class Result:
 
 def train(
     federation: Federation,
-    method: DualMethod,
+    method: Method,
     policy: Policy,
     settings: Settings | None = None,
     *,
     ledger: Ledger | None = None,
     faults: Faults | None = None,
+    judged: Federation | None = None,
     watch: Watcher | None = None,
 ) -> Result:
     """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
 
-    A watcher that returns False ends the run there; what was learned until then is certified and returned.
+    A watcher that returns False ends the run there; what was learned until then is certified and returned. ``judged``
+    is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station.
     """
     settings = settings or Settings()
     started = time.perf_counter()
-    run = Run(federation, method, settings, ledger or Ledger({}), faults)
+    run = Run(federation, method, settings, ledger or Ledger({}), faults, judged)
     stopped = run.learn(policy, watch)
     certificate = run.certify()
     return Result(
-        certificate.models,
-        run.scalers,
+        certificate.models[run.task_station],
+        [run.scalers[b] for b in run.task_station],
         certificate,
         run.metrics,
         run.ledger,
@@ -156,19 +161,20 @@ class Run:
     def __init__(
         self,
         federation: Federation,
-        method: DualMethod,
+        method: Method,
         settings: Settings,
         ledger: Ledger,
         faults: Faults | None = None,
+        judged: Federation | None = None,
     ) -> None:
-        faults = faults or Faults()
+        faults, judged = faults or Faults(), judged or federation
         self.settings = settings
         self.method = method
         self.ledger = ledger
         self.weather = Weather(faults, federation)
         self.network = ENGINES[settings.engine](federation, method, settings, self.weather.present)
         self._planning_prices = faults.planning_prices(ledger.cost)
-        self.cloud = Cloud(method.relationship, federation.n_tasks, self.network.shape)
+        self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
         self._interrupted = False
         self.round = 0
@@ -179,12 +185,12 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[dict[str, Any]] = []
         self.scalers = self._round_zero()
-        self._lam = float(method.relationship.anchors(self.cloud.W, self.cloud.V).lam.min())
-        self._coupling = method.relationship.coupling(federation.n_tasks)
+        self._lam, self._coupling = regularisation(method, federation.n_tasks)
         self._n_classes = len(federation.class_names)
+        self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self._tests = [
-            (scaler.transform(X), y)
-            for scaler, (X, y) in zip(self.scalers, map(federation.test_rows, range(federation.n_tasks)), strict=True)
+            (self.scalers[b].transform(X), y)
+            for b, (X, y) in zip(self.task_station, map(judged.test_rows, range(judged.n_tasks)), strict=True)
         ]
 
     def learn(self, policy: Policy, watch: Watcher | None = None) -> str:
@@ -243,13 +249,26 @@ class Run:
     def certify(self) -> Certificate:
         """Certificate and test metrics of the models as they stand now; computed once for a round."""
         if self.certificate is None or self.certificate.round != self.round:
-            certificate = self.cloud.certify(self.network.sums(self.cloud.candidates()))
+            certificate = self._certificate()
             if certificate is None:
                 raise ConfigError("no certificate: a terminal or station did not report its sums")
             self.certificate = certificate
-            self.metrics = evaluate(certificate.models, self._tests, self._n_classes)
+            self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
             self.history.append(self._record(certificate))
         return self.certificate
+
+    def _certificate(self) -> Certificate | None:
+        """The cloud's certificate; without a dual, the objective of the models alone."""
+        if isinstance(self.cloud, Cloud):
+            return self.cloud.certify(self.network.sums(self.cloud.candidates()))
+        assert isinstance(self.method, SgdMethod)
+        models = self.method.task_models(self.network.models, self.network.shape[0])
+        sums = [s for s in self.network.sums(models[None]) if s is not None]
+        norms = np.square(models).sum(axis=(1, 2))
+        primal = np.array([s.losses[0] / max(s.n_samples, 1) for s in sums]) + self.method.lambda1 / 2.0 * norms
+        return Certificate(
+            self.round, float(primal.mean()), -np.inf, 0.0, models, primal, np.full(len(primal), -np.inf)
+        )
 
     def _round_zero(self) -> list[Scaler]:
         """Common scaling from sums over training rows, charged by its bytes alone."""
@@ -363,6 +382,24 @@ class Run:
         )
 
 
+def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | AveragingCloud:
+    """The cloud that a method needs: one that couples tasks by anchors, or one that averages models."""
+    if isinstance(method, DualMethod):
+        return Cloud(method.relationship, n_tasks, shape)
+    if isinstance(method, SgdMethod):
+        return AveragingCloud(method.initial(*shape), n_tasks)
+    raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
+
+
+def regularisation(method: Method, n_tasks: int) -> tuple[float, float]:
+    """λ_b and the coupling of tasks, for policies that reckon with them."""
+    if isinstance(method, DualMethod):
+        nothing = np.zeros((n_tasks, 1, 1))
+        lam = float(method.relationship.anchors(nothing, nothing).lam.min())
+        return lam, method.relationship.coupling(n_tasks)
+    return float(getattr(method, "lambda1", 0.0)), 0.0
+
+
 def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:
     """Metrics of every task on its (scaled) test rows; NaN where a task has none."""
     rows = [metrics.measure(y, scores(X, models[b]), n_classes) if len(y) else {} for b, (X, y) in enumerate(tests)]
@@ -387,7 +424,7 @@ def mean(values: npt.NDArray[np.float64]) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-ENGINES: dict[str, Callable[[Federation, DualMethod, Settings, npt.NDArray[np.int64]], Network]] = {
+ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {
     "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
     "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
 }

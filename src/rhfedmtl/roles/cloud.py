@@ -41,7 +41,9 @@ class Certificate:
 
     @property
     def relative_gap(self) -> float:
-        """(P − D)/max(|P|, |D|)."""
+        """(P − D)/max(|P|, |D|); infinite where there is no dual."""
+        if not np.isfinite(self.dual):
+            return float("inf")
         return self.gap / max(abs(self.primal), abs(self.dual), np.finfo(float).tiny)
 
     @property

@@ -284,7 +284,9 @@ class BaseStation:
         finite = np.isfinite(update.delta).all() and np.isfinite(update.gains).all()
         # A course may hold infinities: no end of the box, or factors beyond it.
         if not finite or np.isnan(update.course).any():
-            raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
+            raise PeerError(
+                f"update of terminal {update.terminal} in round {update.round} is not finite: the method diverged"
+            )
 
     def _anchored(self) -> Anchor:
         if self.anchor is None:

@@ -1,0 +1,30 @@
+"""FedProx (Li et al. 2020): FedAvg whose terminals are held near the model they were sent, by μ/2 ‖w − w₀‖²."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.maths import sgd
+
+
+@dataclass(frozen=True)
+class FedProx(SgdMethod):
+    """``mu`` = 0 is FedAvg."""
+
+    mu: float = field(default=0.1, kw_only=True)
+
+    def slots(self) -> sgd.Slots:
+        """One slot, anchored where it started."""
+        return super().slots()._replace(mu=np.array([self.mu]))
+
+
+def fedprox(options: Options, kind: str) -> Algorithm:
+    """H steps (2 unless said) with a proximal term."""
+    method = FedProx(**options.sgd(kind))
+    if options.mu is not None:
+        method = replace(method, mu=options.mu)
+    return Algorithm(method, options.fixed_policy(station_rounds=1))

@@ -1,0 +1,78 @@
+"""Yardsticks: one model from all data in one place, solved to the optimum; and no model at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.algorithms.cocoa import one_task
+from rhfedmtl.algorithms.method import FloatArray
+from rhfedmtl.algorithms.mocha import one_terminal_per_task
+from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.maths import sdca
+from rhfedmtl.resources.planning import Plan, Situation
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes over all rows, as many as it takes."""
+
+    passes: int = 5
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """So many passes in every round."""
+        return Plan.uniform(situation, self.passes * situation.sizes, 1)
+
+
+def in_one_place(federation: Federation) -> Federation:
+    """All rows on one terminal of one station."""
+    return one_terminal_per_task(one_task(federation))
+
+
+def pooled(options: Options, kind: str) -> Algorithm:
+    """One model from all rows in one place; nothing is charged."""
+    options = replace(options, relationship="none")
+    return Algorithm(options.method(kind), Passes(), in_one_place, yardstick=True)
+
+
+@dataclass(frozen=True)
+class ConstantAnswer(SgdMethod):
+    """The most frequent class of each task, or the mean of its labels: one number in the intercept."""
+
+    def work(
+        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
+    ) -> sdca.Answers:
+        """Σ_t Σ_i y_i into the last feature: the mean of ±1 has the sign of the more frequent class."""
+        delta = np.zeros((len(layout.starts) - 1, *orders.models.shape[1:]))
+        for b, t in zip(np.repeat(layout.station, np.diff(layout.blocks)), layout.order, strict=True):
+            if orders.steps[t] > 0:
+                delta[b, :, -1] += rows.y[rows.starts[t] : rows.ends[t]].sum(axis=0)
+        empty: Any = np.zeros((len(delta), sdca.CURVE))
+        return sdca.Answers(delta, empty, np.zeros((len(delta), 0)))
+
+    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+        """From nothing, every time."""
+        return np.zeros_like(U)
+
+    def shared_rows(self, columns: int) -> int:
+        """Every task answers for itself."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Once:
+    """One round, in which every row is seen once."""
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """The first round, and no other."""
+        return None if situation.rounds else Plan.uniform(situation, situation.sizes, 1)
+
+
+def constant(options: Options, kind: str) -> Algorithm:
+    """The most frequent class, or the mean; nothing is charged."""
+    settings = {**options.sgd(kind), "intercept": True}
+    return Algorithm(ConstantAnswer(**settings), Once(), yardstick=True)

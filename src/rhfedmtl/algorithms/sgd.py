@@ -1,0 +1,89 @@
+"""Methods that learn by stochastic gradient steps on the same three tiers: stations and cloud average models.
+
+U_b is the matrix of models itself. A method is a subclass that says which slots there are, what each minimises, and
+which of them the cloud averages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.algorithms.method import FloatArray, Method
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths import sdca, sgd
+
+
+@dataclass(frozen=True)
+class SgdMethod(Method):
+    """One model for all tasks, averaged by stations and cloud by their samples.
+
+    The step size of round k is ``step``/(1 + ``decay`` (k − 1)); ``lambda1`` is the weight of the model's norm.
+    """
+
+    lambda1: float = field(default=1e-4, kw_only=True)
+    step: float = field(default=0.5, kw_only=True)
+    decay: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse step sizes that cannot work."""
+        super().__post_init__()
+        for name, least in (("lambda1", 0.0), ("step", 0.0), ("decay", 0.0)):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= least) or (name == "step" and value == 0.0):
+                raise ConfigError(f"{name} must be a finite number {'> 0' if name == 'step' else '>= 0'}, got {value}")
+
+    def slots(self) -> sgd.Slots:
+        """What each slot minimises."""
+        return sgd.Slots(self.lambda1, np.zeros(1), np.zeros(1, dtype=np.int64), False, 0)
+
+    def rows(self, columns: int) -> int:
+        """All slots, one below the other."""
+        return len(self.slots().mu) * columns
+
+    def task_models(self, matrix: FloatArray, columns: int) -> FloatArray:
+        """Models to predict with, of every station (station, column, feature)."""
+        return matrix[:, :columns]
+
+    def initial(self, columns: int, width: int) -> FloatArray:
+        """Matrix of the cloud before the first server iteration: its shared rows."""
+        return np.zeros((self.shared_rows(columns), width))
+
+    def work(
+        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
+    ) -> sdca.Answers:
+        """Gradient steps: n_t times the change of the matrix."""
+        return sgd.run_round(self.loss, rows, layout, orders, self.slots(), threads=threads)
+
+    def shares(self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+        """Nothing of a terminal stays in a model apart from the others: it takes nothing with it."""
+        return np.zeros((len(layout.order), self.rows(rows.y.shape[1]), width))
+
+    def keeps_share(self) -> bool:
+        """No."""
+        return False
+
+    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+        """The cloud's models replace the shared rows."""
+        U = U.copy()
+        U[: len(center)] = center
+        return U
+
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
+        """U itself."""
+        return U
+
+    def report(self, U: FloatArray, n: Any) -> FloatArray:
+        """U itself (of which the shared rows travel)."""
+        return U
+
+    def scale(self, lam: float, n: float, members: int, number: int) -> float:
+        """Step size of the round."""
+        return self.step / (1.0 + self.decay * (number - 1))
+
+    def factor(self, arrived: Arrived) -> float:
+        """Mean over the samples of those who answered."""
+        return 1.0 / arrived.samples

@@ -1,0 +1,201 @@
+"""Stochastic gradient steps on the same rows, blocks and random numbers as coordinate ascent.
+
+A terminal starts from the matrix that its station sent, takes one step for each row it visits, and answers with
+n_t times the change of the matrix; stations divide by the samples of those who answered. The matrix has ``slots`` of
+models, one below the other (``columns`` rows each). Slot p minimises
+
+    Σ q_p L(xᵀw_p, y) + λ/2 ‖w_p‖² + μ_p/2 ‖w_p − ref_p‖²,
+
+ref_p being where slot ``anchor[p]`` started, and q_p = 1 unless the slots form a mixture: then the row that follows
+them holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^{−L_p} is how much slot p answers for a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.losses import Loss, slope, value
+from rhfedmtl.maths.sdca import (
+    CURVE,
+    Answers,
+    Layout,
+    Orders,
+    Rows,
+    _add_row,
+    _cuts,
+    _in_threads,
+    _key,
+    _pick,
+    _score,
+    add_blocks,
+)
+
+
+class Slots(NamedTuple):
+    """What the slots of the matrix minimise; see the top of this file.
+
+    ``probes`` rows of each round are used, before and after the steps, to estimate how the gradient changes (0: none).
+    """
+
+    lam: float
+    mu: npt.NDArray[np.float64]
+    anchor: npt.NDArray[np.int64]
+    mixture: bool
+    probes: int
+
+
+@register_jitable
+def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) -> None:
+    """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
+    n_slots, columns = len(slots.mu), rows.y.shape[1]
+    if not slots.mixture:
+        q[:] = 1.0
+        return
+    top = -np.inf
+    for p in range(n_slots):
+        q[p] = np.log(max(w[n_slots * columns, p], 1e-12))
+        for c in range(columns):
+            q[p] -= value(loss, _score(rows.X, i, w[p * columns + c]), rows.y[i, c])
+        top = max(top, q[p])
+    total = 0.0
+    for p in range(n_slots):
+        q[p] = np.exp(q[p] - top)
+        total += q[p]
+    for p in range(n_slots):
+        q[p] /= total
+
+
+@register_jitable
+def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, eta: Any) -> None:
+    """One gradient step of every slot for row i."""
+    columns = rows.y.shape[1]
+    for p in range(len(slots.mu)):
+        for c in range(columns):
+            row = p * columns + c
+            z = _score(rows.X, i, w[row])
+            g = rows.weight[i] * q[p] * slope(loss, z, rows.y[i, c])
+            keep = 1.0 - eta * (slots.lam + slots.mu[p])
+            pull = eta * slots.mu[p]
+            reference = slots.anchor[p] * columns + c
+            for j in range(w.shape[1]):
+                w[row, j] = keep * w[row, j] + pull * start[reference, j]
+            _add_row(-eta * g, rows.X, i, w[row])
+
+
+@register_jitable
+def _gradient(loss: Any, rows: Any, first: Any, count: Any, w: Any, lam: Any, g: Any) -> Any:
+    """Mean loss and, into g, its gradient over ``count`` rows from ``first``, of the first slot."""
+    total = 0.0
+    for c in range(rows.y.shape[1]):
+        for j in range(w.shape[1]):
+            g[c, j] = lam * w[c, j]
+            total += lam * w[c, j] * w[c, j] / 2.0
+        for i in range(first, first + count):
+            z = _score(rows.X, i, w[c])
+            total += rows.weight[i] * value(loss, z, rows.y[i, c]) / count
+            _add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / count, rows.X, i, g[c])
+    return total
+
+
+@register_jitable
+def _distance(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for c in range(n):
+        for j in range(a.shape[1]):
+            total += (a[c, j] - b[c, j]) ** 2
+    return np.sqrt(total)
+
+
+@register_jitable
+def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, work: Any, curve: Any) -> None:
+    """ρ, β and δ of Wang et al. from a few rows, and the mean gradient into the rows below the model.
+
+    ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, and δ = ‖∇F_t(w₀) − ∇F(w₀)‖ with the mean gradient
+    that the last order brought.
+    """
+    columns = rows.y.shape[1]
+    n = rows.ends[t] - rows.starts[t]
+    before = _gradient(loss, rows, rows.starts[t], min(slots.probes, n), start, slots.lam, work[0])
+    after = _gradient(loss, rows, rows.starts[t], min(slots.probes, n), w, slots.lam, work[1])
+    moved = _distance(w, start, columns)
+    curve[0] = n * abs(after - before) / moved if moved > 0.0 else 0.0
+    curve[1] = n * _distance(work[0], work[1], columns) / moved if moved > 0.0 else 0.0
+    curve[2] = n * _distance(work[0], start[columns:], columns)
+    for c in range(columns):
+        w[columns + c] = work[0, c]
+
+
+@register_jitable
+def _descend(
+    loss: Any, rows: Any, orders: Any, t: Any, eta: Any, w: Any, start: Any, slots: Any, deck: Any, q: Any
+) -> None:
+    """H gradient steps of one terminal, from ``start`` into ``w``; rows used for probes are visits too."""
+    first = rows.starts[t]
+    n = rows.ends[t] - first
+    for j in range(n):
+        deck[j] = j
+    key = _key(orders.seed, orders.round, rows.ids[t])
+    steps = max(1, orders.steps[t] - 2 * min(slots.probes, n))
+    last = len(slots.mu) * rows.y.shape[1]
+    share = np.zeros(len(slots.mu))
+    for h in range(steps):
+        i = first + _pick(key, h, n, orders.uniform, deck)
+        _responsibilities(loss, rows, i, w, slots, q)
+        share += q
+        _step(loss, rows, i, w, start, slots, q, eta)
+    if slots.mixture:
+        for p in range(len(slots.mu)):
+            w[last, p] = share[p] / steps
+
+
+@compiled
+def _descend_blocks(
+    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, largest: Any, first: Any, last: Any
+) -> None:
+    """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
+    w = np.empty(orders.models.shape[1:], np.float64)
+    start = np.empty(orders.models.shape[1:], np.float64)
+    work = np.zeros((2, rows.y.shape[1], orders.models.shape[2]))
+    deck = np.empty(largest, np.int64)
+    q = np.ones(len(slots.mu))
+    curve = np.zeros(CURVE)
+    for block in range(first, last):
+        b = layout.station[block]
+        answers.delta[block] = 0.0
+        answers.gains[block] = 0.0
+        for place in range(layout.blocks[block], layout.blocks[block + 1]):
+            t = layout.order[place]
+            if orders.steps[t] > 0:
+                start[:] = orders.models[b]
+                w[:] = start
+                _descend(loss, rows, orders, t, orders.scale[b], w, start, slots, deck, q)
+                if slots.probes:
+                    _estimate(loss, rows, t, w, start, slots, work, curve)
+                    answers.gains[block] += curve
+                n = rows.ends[t] - rows.starts[t]
+                for r in range(w.shape[0]):
+                    for j in range(w.shape[1]):
+                        start[r, j] = n * (w[r, j] - start[r, j])
+                answers.delta[block] += start
+
+
+def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+    """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
+    n_blocks = len(layout.station)
+    answers = Answers(
+        np.empty((n_blocks, *orders.models.shape[1:])), np.empty((n_blocks, CURVE)), np.empty((n_blocks, 0))
+    )
+    orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
+    largest = int(rows.sizes.max(initial=1))
+    cuts = _cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
+    _in_threads(threads, cuts, lambda a, b: _descend_blocks(loss, rows, layout, orders, slots, answers, largest, a, b))
+    return Answers(
+        add_blocks(answers.delta, layout.starts),
+        add_blocks(answers.gains, layout.starts),
+        np.empty((len(layout.starts) - 1, 0)),
+    )
