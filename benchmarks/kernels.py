@@ -25,7 +25,7 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.cloud import Cloud
 
@@ -70,7 +70,7 @@ def medians(repeats: int, *jobs: Callable[[], Any]) -> list[float]:
     return [statistics.median(spent[2:]) for spent in seconds]
 
 
-def rounds(network: InProcess, steps: int) -> Callable[[], Any]:
+def iterations(network: InProcess, steps: int) -> Callable[[], Any]:
     """One BS iteration after the other."""
     numbers = iter(range(1, 1_000_000))
     work = np.full(len(network.station), steps)
@@ -84,9 +84,9 @@ def visited(seed: Any, number: Any, sizes: Any, steps: int) -> Any:
     start = 0
     for t in range(len(sizes)):
         deck = np.arange(sizes[t])
-        key = sdca._key(seed, number, t)
+        key = rounds.stream(seed, number, t)
         for h in range(steps):
-            order[t, h] = start + sdca._pick(key, h, sizes[t], False, deck)
+            order[t, h] = start + rounds.pick_row(key, h, sizes[t], False, deck)
         start += sizes[t]
     return order
 
@@ -117,14 +117,14 @@ def against_touching(steps: int) -> dict[str, float]:
     sizes = np.diff(data.terminal_offsets)
     orders = iter([visited(np.uint64(0), np.uint64(number), sizes, steps) for number in range(1, 60)])
     model = np.full(561, 1e-2, dtype=np.float32)
-    spent, least = medians(50, rounds(network, steps), lambda: touch(data.X, next(orders), model))
+    spent, least = medians(50, iterations(network, steps), lambda: touch(data.X, next(orders), model))
     return {"round_ms": 1e3 * spent, "touch_ms": 1e3 * least, "ratio": spent / least}
 
 
 def small_round() -> dict[str, float]:
     """A round of 25 terminals with d = 9, H = 2."""
     network = started(federation(5, 5, 10, 9), threads=os.cpu_count() or 1)
-    (spent,) = medians(2000, rounds(network, 2))
+    (spent,) = medians(2000, iterations(network, 2))
     return {"round_us": 1e6 * spent}
 
 
@@ -137,8 +137,8 @@ def two_threads() -> dict[str, float]:
     with ThreadPoolExecutor(2) as pool:
         single, double, touch_one, touch_two = medians(
             40,
-            rounds(one, 10),
-            rounds(two, 10),
+            iterations(one, 10),
+            iterations(two, 10),
             lambda: touch(data.X, order, model),
             lambda: list(pool.map(lambda half: touch(data.X, half, model), np.split(order, 2))),
         )
@@ -155,7 +155,7 @@ def memory() -> dict[str, float]:
 def _memory_here() -> dict[str, float]:
     def learn(data: Federation) -> None:
         network = started(data, threads=1)
-        do = rounds(network, 20)
+        do = iterations(network, 20)
         for _ in range(5):
             do()
         network.sums(np.zeros((2, data.n_tasks, *network.shape)))

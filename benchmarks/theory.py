@@ -6,7 +6,7 @@ for which the theory speaks: smoothed hinge with γ = 1, unit rows, no intercept
 with replacement. Optima are exact: a terminal's subproblem and a station's dual are box-constrained least squares
 (scipy, active sets), not the limit of our own iteration.
 
-    python benchmarks/theory.py --out out/theory              # 20 splits, about 5 minutes on 2 cores; tables, PNG, PDF
+    python benchmarks/theory.py --out out/theory              # 20 splits, 5 to 15 minutes on 2 cores; tables, PNG, PDF
     python benchmarks/theory.py --seeds 3 --only synthetic    # a quick look
 """
 
@@ -32,7 +32,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import scalers, station_moments
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.training import Settings, train
-from rhfedmtl.maths import sdca, theory
+from rhfedmtl.maths import rounds, sdca, theory
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship, Unrelated
 from rhfedmtl.resources.policies import Fixed
@@ -138,14 +138,14 @@ def measure_theta(fed: Federation, lam: float, done: int, *, uniform: bool, seed
         X, label = fed.X[a:b], y[a:b, 0]
         best.append(best_gain(X, label, label * alpha[a:b, 0], X @ models[t, 0], scale[t]))
     # Every terminal as a station of its own: the kernel then returns the gain curve of each.
-    rows = sdca.make_rows(fed.X, y, np.asarray(fed.terminal_offsets, dtype=np.int64))
-    layout = sdca.make_layout(np.arange(len(task)), len(task), rows.ids)
+    rows = rounds.make_rows(fed.X, y, np.asarray(fed.terminal_offsets, dtype=np.int64))
+    layout = rounds.make_layout(np.arange(len(task)), len(task), rows.ids)
     gains = np.zeros((len(task), len(STEPS)))
     for draw in range(DRAWS):
         duals = sdca.Duals(alpha.copy(), np.zeros_like(alpha), np.zeros(len(task)))
         steps = np.full(len(task), STEPS[-1])
         number = np.uint64(1_000_000 + draw)
-        orders = sdca.Orders(models, scale, steps, np.uint64(seed), number, uniform)
+        orders = rounds.Orders(models, scale, steps, np.uint64(seed), number, uniform)
         gains += sdca.run_round(learned.loss, rows, layout, duals, orders).gains[:, : len(STEPS)]
     return 1.0 - gains / DRAWS / np.array(best)[:, None]
 

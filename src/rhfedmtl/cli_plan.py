@@ -19,12 +19,13 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rhfedmtl.algorithms.options import Algorithm, Options
+    from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.engines.training import Settings
     from rhfedmtl.experiments.shapes import Shape
     from rhfedmtl.resources.costs import Budget, Cost
     from rhfedmtl.resources.links import Link
+    from rhfedmtl.resources.planning import Policy
 
 LEARNING = "Learning"
 WORK = "Work and budget"
@@ -174,10 +175,8 @@ def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any
 
     cost, budget = _prices(given)
     ledger = Ledger(cost, budget)
-    algorithm, settings, subject = _build(request, options, given)
-    report = planner.plan(
-        subject, algorithm.method, algorithm.policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"]
-    )
+    method, policy, settings, subject = _build(request, options, given)
+    report = planner.plan(subject, method, policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"])
     if given["as_json"]:
         typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
     else:
@@ -190,18 +189,18 @@ def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any
     target = targets.Target.of(given["target"])
     cost, budget = _prices(given)
     budget.check(cost)
-    algorithm, settings, subject = _build(request, options, given)
+    method, policy, settings, subject = _build(request, options, given)
     found: dict[str, Any] = {"cost": cost, "budget": budget, "resource": given["resource"]}
     if given["with_data"]:
         federations = [cast("Federation", subject), *_more_federations(request, given)]
         search = targets.Search(given["points"])
         with _bar(live=not given["as_json"] and sys.stderr.isatty()) as watch:
             report = targets.seek(
-                federations, target, algorithm.method, algorithm.policy, settings,
+                federations, target, method, policy, settings,
                 search=search, watch=watch, **found,
             )  # fmt: skip
     else:
-        report = targets.seek_in_theory(subject, target, algorithm.method, settings, policy=algorithm.policy, **found)
+        report = targets.seek_in_theory(subject, target, method, settings, policy=policy, **found)
     if given["as_json"]:
         typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
     else:
@@ -224,10 +223,9 @@ def _facts(
 
 def _build(
     request: Request, options: dict[str, Any], given: dict[str, Any]
-) -> tuple[Algorithm, Settings, Federation | Shape]:
+) -> tuple[DualMethod, Policy, Settings, Federation | Shape]:
     """Method and policy, how to run, and the data or its shape."""
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.algorithms.registry import build
     from rhfedmtl.engines.training import Settings
 
     subject: Any
@@ -239,10 +237,10 @@ def _build(
     else:
         subject = _shape(request, given)
         kind = "classes" if given["columns"] > 1 else "regression" if given["loss"] == "squared" else "binary"
-    chosen: Options = Options(**options)
+    chosen = Options(**options)
     scale = given["scale"] or ("standard" if kind == "regression" else "standard-unit")
     settings = Settings(scale=scale, seed=given["seed"], max_rounds=1_000_000)
-    return build("rhfedmtl", chosen, kind), settings, subject
+    return chosen.method(kind), chosen.chosen_policy("measured"), settings, subject
 
 
 def _shape(request: Request, given: dict[str, Any]) -> Shape:

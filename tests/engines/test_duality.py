@@ -11,7 +11,7 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES, Arrived, LineSearch
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths import objective, sdca
+from rhfedmtl.maths import objective, rounds, sdca
 from rhfedmtl.maths.losses import LOSSES, Hinge
 from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
 from rhfedmtl.maths.sdca import FACTORS
@@ -96,7 +96,7 @@ def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) 
 
 def test_rounding_at_the_edge_of_the_box_does_not_stop_a_line_search() -> None:
     """A row that left the box's edge and came back is a hair outside: that is room for the whole step, not for none."""
-    rows = sdca.make_rows(np.ones((2, 1)), np.ones((2, 1)), np.array([0, 2]))
+    rows = rounds.make_rows(np.ones((2, 1)), np.ones((2, 1)), np.array([0, 2]))
     duals = sdca.make_duals(rows)
     duals.alpha[:] = [[1.0], [0.25]]
     # The first row went down by 0.3 and up again, which leaves a rounding error; the second made a real step.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.reference.sdca import ascend, visits
 
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import LOSSES, Hinge, SmoothedHinge, Squared
 
 SIZES = (4, 1, 9, 30, 2, 7, 5)
@@ -28,16 +28,16 @@ def rows_of(
     dtype: Any = np.float64,
     seed: int = 0,
     **more: Any,
-) -> sdca.Rows:
+) -> rounds.Rows:
     rng = np.random.default_rng(seed)
     n = sum(sizes)
     X = rng.normal(size=(n, d)).astype(dtype)
     y = rng.choice([-1.0, 1.0], size=(n, columns))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return sdca.make_rows(X, y, offsets, ids=np.asarray(ids), **more)
+    return rounds.make_rows(X, y, offsets, ids=np.asarray(ids), **more)
 
 
-def duals_of(loss: Any, rows: sdca.Rows, seed: int = 1) -> sdca.Duals:
+def duals_of(loss: Any, rows: rounds.Rows, seed: int = 1) -> sdca.Duals:
     """Duals somewhere inside the box, for weights of one or more."""
     rng = np.random.default_rng(seed)
     duals = sdca.make_duals(rows)
@@ -45,17 +45,19 @@ def duals_of(loss: Any, rows: sdca.Rows, seed: int = 1) -> sdca.Duals:
     return duals
 
 
-def orders_of(rows: sdca.Rows, n_stations: int, steps: Any = 8, *, seed: int = 6, number: int = 9, **more: Any) -> Any:
+def orders_of(
+    rows: rounds.Rows, n_stations: int, steps: Any = 8, *, seed: int = 6, number: int = 9, **more: Any
+) -> Any:
     rng = np.random.default_rng(2)
     width = rows.X.shape[1] + more.pop("intercept", 0)
     models = rng.normal(size=(n_stations, rows.y.shape[1], width)).astype(rows.X.dtype)
     scale = np.linspace(0.8, 3.0, n_stations)
     steps = np.broadcast_to(np.asarray(steps, dtype=np.int64), len(rows.ids)).copy()
-    return sdca.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False))
+    return rounds.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False))
 
 
-def run(loss: Any, rows: sdca.Rows, duals: sdca.Duals, orders: Any, station: Any, **more: Any) -> sdca.Answers:
-    layout = sdca.make_layout(np.asarray(station), len(orders.models), rows.ids)
+def run(loss: Any, rows: rounds.Rows, duals: sdca.Duals, orders: Any, station: Any, **more: Any) -> rounds.Answers:
+    layout = rounds.make_layout(np.asarray(station), len(orders.models), rows.ids)
     return sdca.run_round(loss, rows, layout, duals, orders, **more)
 
 
@@ -144,11 +146,11 @@ def test_the_gain_curve_is_the_true_dual_gain(name: str) -> None:
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: Any) -> None:
     """Rounds and sums are shared out in whole blocks, so any number of threads gives the same numbers."""
-    monkeypatch.setattr(sdca, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(rounds, "WORK_PER_THREAD", 1)
     loss = SmoothedHinge()
     sizes, station = np.tile(SIZES, 20), np.tile(STATION, 20)
     rows = rows_of(sizes, ids=np.random.default_rng(0).permutation(140), dtype=dtype)
-    layout = sdca.make_layout(station, 3, rows.ids)
+    layout = rounds.make_layout(station, 3, rows.ids)
     seen = []
     for count in (1, threads):
         duals = duals_of(loss, rows)
@@ -157,7 +159,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, t
         duals.settle[:] = 0.5
         sums = sdca.run_sums(loss, rows, layout, duals, orders.models[None].astype(float), threads=count)
         seen.append([*answers, duals.alpha, *sums])
-    assert len(sdca._cuts(layout, orders.steps, 5, threads)) > threads
+    assert len(rounds.cuts(layout, orders.steps, 5, threads)) > threads
     for one, other in zip(*seen, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -173,11 +175,11 @@ def test_a_terminal_alone_gives_what_it_gives_in_a_batch(dtype: Any) -> None:
     total = np.zeros_like(answers.delta)
     for t in np.argsort(IDS):
         part = slice(rows.starts[t], rows.ends[t])
-        alone = sdca.make_rows(rows.X[part], rows.y[part], np.array([0, part.stop - part.start]), ids=IDS[t : t + 1])
+        alone = rounds.make_rows(rows.X[part], rows.y[part], np.array([0, part.stop - part.start]), ids=IDS[t : t + 1])
         duals = sdca.make_duals(alone)
         duals.alpha[:] = batch.alpha[part]
         b = STATION[t]
-        one = sdca.Orders(orders.models[b : b + 1], orders.scale[b : b + 1], orders.steps[t : t + 1], *orders[3:])
+        one = rounds.Orders(orders.models[b : b + 1], orders.scale[b : b + 1], orders.steps[t : t + 1], *orders[3:])
         total[b] += run(loss, alone, duals, one, [0]).delta[0]
         np.testing.assert_array_equal(duals.pending, batch.pending[part])
     np.testing.assert_array_equal(total, answers.delta)
@@ -187,7 +189,7 @@ def test_randomness_belongs_to_the_terminal_and_not_to_its_place() -> None:
     """Rows and ids in another order give the same changes; another seed, round or id gives others."""
     loss = SmoothedHinge()
     rows = rows_of((9, 9), ids=[5, 8])
-    swapped = sdca.make_rows(
+    swapped = rounds.make_rows(
         np.concatenate([rows.X[9:], rows.X[:9]]),
         np.concatenate([rows.y[9:], rows.y[:9]]),
         np.array([0, 9, 18]),
@@ -241,14 +243,14 @@ def test_work_of_zero_steps_leaves_a_terminal_alone() -> None:
         np.testing.assert_array_equal(was, now)
 
 
-def optimum(rows: sdca.Rows, lam_n: float, loss: Any) -> Any:
+def optimum(rows: rounds.Rows, lam_n: float, loss: Any) -> Any:
     """Model at the optimum of one terminal: λn w = Xᵀα."""
     duals = sdca.make_duals(rows)
-    layout = sdca.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
+    layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
     width = rows.X.shape[1] + int(rows.norm[0] > (rows.X[0] ** 2).sum() + 0.5)
     w = np.zeros((1, 1, width))
     for number in range(400):
-        orders = sdca.Orders(w, np.array([lam_n]), np.array([len(rows.X)]), np.uint64(0), np.uint64(number), False)
+        orders = rounds.Orders(w, np.array([lam_n]), np.array([len(rows.X)]), np.uint64(0), np.uint64(number), False)
         w = w + sdca.run_round(loss, rows, layout, duals, orders).delta / lam_n
         duals.settle[:] = 1.0
     return w[0, 0]
@@ -260,8 +262,8 @@ def test_a_weight_counts_like_copies_of_the_row(loss: Any) -> None:
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(8, 3)), rng.choice([-1.0, 1.0], size=(8, 1))
     weight = np.array([0, 1, 2, 3, 1, 0, 2, 1])
-    weighted = sdca.make_rows(X, y, np.array([0, 8]), weight=weight)
-    copied = sdca.make_rows(np.repeat(X, weight, axis=0), np.repeat(y, weight, axis=0), np.array([0, weight.sum()]))
+    weighted = rounds.make_rows(X, y, np.array([0, 8]), weight=weight)
+    copied = rounds.make_rows(np.repeat(X, weight, axis=0), np.repeat(y, weight, axis=0), np.array([0, weight.sum()]))
     np.testing.assert_allclose(optimum(weighted, 2.0, loss), optimum(copied, 2.0, loss), atol=1e-8)
 
 
@@ -269,8 +271,8 @@ def test_an_intercept_is_a_constant_column() -> None:
     """The constant feature that is never stored acts like one that is."""
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(8, 3)), rng.choice([-1.0, 1.0], size=(8, 1))
-    implied = sdca.make_rows(X, y, np.array([0, 8]), intercept=True)
-    stored = sdca.make_rows(np.column_stack([X, np.ones(8)]), y, np.array([0, 8]))
+    implied = rounds.make_rows(X, y, np.array([0, 8]), intercept=True)
+    stored = rounds.make_rows(np.column_stack([X, np.ones(8)]), y, np.array([0, 8]))
     np.testing.assert_allclose(implied.norm, stored.norm, rtol=1e-14)
     np.testing.assert_allclose(
         optimum(implied, 2.0, SmoothedHinge()), optimum(stored, 2.0, SmoothedHinge()), atol=1e-10
@@ -279,7 +281,7 @@ def test_an_intercept_is_a_constant_column() -> None:
 
 def test_zero_rows_have_a_defined_result() -> None:
     """A row of zeros changes its dual and nothing else."""
-    rows = sdca.make_rows(np.zeros((3, 2)), np.ones((3, 1)), np.array([0, 3]))
+    rows = rounds.make_rows(np.zeros((3, 2)), np.ones((3, 1)), np.array([0, 3]))
     for loss in (SmoothedHinge(), Hinge()):
         duals = sdca.make_duals(rows)
         answers = run(loss, rows, duals, orders_of(rows, 1, 6), [0])
@@ -290,7 +292,7 @@ def test_zero_rows_have_a_defined_result() -> None:
 def test_rows_are_used_where_they_lie() -> None:
     """A contiguous array is neither copied nor written to."""
     X = np.ones((5, 3), dtype=np.float32)
-    rows = sdca.make_rows(X, np.ones((5, 1)), np.array([0, 5]))
+    rows = rounds.make_rows(X, np.ones((5, 1)), np.array([0, 5]))
     assert np.shares_memory(rows.X, X)
     assert not rows.X.flags.writeable
 
@@ -302,7 +304,7 @@ def test_shares_are_the_sums_of_the_terminals_asked_for() -> None:
     duals.pending[:] = 0.25
     duals.settle[:] = 0.5
     expected = duals.alpha + 0.125
-    layout = sdca.make_layout(np.where(np.isin(IDS, [40, 11]), 0, -1), 1, rows.ids)
+    layout = rounds.make_layout(np.where(np.isin(IDS, [40, 11]), 0, -1), 1, rows.ids)
     shares = sdca.run_shares(rows, layout, duals, 5)
     assert len(shares) == 2
     for share, t in zip(shares, (3, 0), strict=True):
@@ -318,14 +320,14 @@ def test_blocks_are_added_in_one_order() -> None:
     blocks = np.zeros((4, 3))
     for place, part in enumerate(parts):
         if part is not None:
-            blocks[place // sdca.BLOCK] += part
-    np.testing.assert_array_equal(sdca.add_in_blocks(parts, (3,)), sdca.add_blocks(blocks, starts)[0])
+            blocks[place // rounds.BLOCK] += part
+    np.testing.assert_array_equal(rounds.add_in_blocks(parts, (3,)), rounds.add_blocks(blocks, starts)[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_threads_work_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process does not wait for threads that only its parent has."""
-    monkeypatch.setattr(sdca, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(rounds, "WORK_PER_THREAD", 1)
     rows = rows_of(np.tile(SIZES, 10), ids=np.arange(70))
     orders = orders_of(rows, 3, 4)
     station = np.tile(STATION, 10)
@@ -342,9 +344,9 @@ def test_rows_that_have_not_arrived_are_not_there() -> None:
     """A terminal with only its first rows gives, to the bit, what a terminal with no others gives."""
     loss = SmoothedHinge()
     rows = rows_of((6, 8), ids=[4, 9])
-    early = sdca.with_sizes(rows, np.array([3, 5]))
+    early = rounds.with_sizes(rows, np.array([3, 5]))
     cut = np.r_[0:3, 6:11]
-    short = sdca.make_rows(rows.X[cut], rows.y[cut], np.array([0, 3, 8]), ids=rows.ids)
+    short = rounds.make_rows(rows.X[cut], rows.y[cut], np.array([0, 3, 8]), ids=rows.ids)
     orders = orders_of(rows, 1, 12)
     few, none = sdca.make_duals(early), sdca.make_duals(short)
     answers = run(loss, early, few, orders, [0, 0])

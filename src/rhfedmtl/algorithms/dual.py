@@ -12,7 +12,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived, Average, Merge
 from rhfedmtl.algorithms.method import FloatArray, Method
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 from rhfedmtl.maths.sdca import FACTORS
 
@@ -32,12 +32,12 @@ class DualMethod(Method):
         return 3 if self.loss.quadratic else len(FACTORS)
 
     def work(
-        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
-    ) -> sdca.Answers:
+        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+    ) -> rounds.Answers:
         """Coordinate steps: X_tᵀΔα_t, and the gain along the steps."""
         return sdca.run_round(self.loss, rows, layout, duals, orders, course_length=self.course_length, threads=threads)
 
-    def shares(self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, width: int) -> FloatArray:
         """u_t = X_tᵀα_t."""
         return sdca.run_shares(rows, layout, duals, width)
 

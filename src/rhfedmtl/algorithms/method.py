@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
 
 FloatArray = npt.NDArray[np.float64]
@@ -55,12 +55,12 @@ class Method(ABC):
 
     @abstractmethod
     def work(
-        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
-    ) -> sdca.Answers:
+        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+    ) -> rounds.Answers:
         """One round of all terminals with steps > 0; the sums of each station."""
 
     @abstractmethod
-    def shares(self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, width: int) -> FloatArray:
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from rhfedmtl.algorithms.mocha import one_terminal_per_task
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.resources.planning import Plan, Situation
 
 
@@ -44,15 +44,15 @@ class ConstantAnswer(SgdMethod):
     """The most frequent class of each task, or the mean of its labels: one number in the intercept."""
 
     def work(
-        self, rows: sdca.Rows, layout: sdca.Layout, duals: sdca.Duals, orders: sdca.Orders, threads: int = 1
-    ) -> sdca.Answers:
+        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+    ) -> rounds.Answers:
         """Σ_t Σ_i y_i into the last feature: the mean of ±1 has the sign of the more frequent class."""
         delta = np.zeros((len(layout.starts) - 1, *orders.models.shape[1:]))
         for b, t in zip(np.repeat(layout.station, np.diff(layout.blocks)), layout.order, strict=True):
             if orders.steps[t] > 0:
                 delta[b, :, -1] += rows.y[rows.starts[t] : rows.ends[t]].sum(axis=0)
-        empty: Any = np.zeros((len(delta), sdca.CURVE))
-        return sdca.Answers(delta, empty, np.zeros((len(delta), 0)))
+        empty: Any = np.zeros((len(delta), rounds.CURVE))
+        return rounds.Answers(delta, empty, np.zeros((len(delta), 0)))
 
     def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
         """From nothing, every time."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
+from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 
 
@@ -35,11 +34,11 @@ class InProcess:
         method.check(federation)
         self.method = method
         self.seed = seed
-        self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        self.threads = cores() if threads is None else threads
         self._n_stations = federation.n_tasks
         self._home = federation.terminal_task.astype(np.int64)
         weight = federation.sample_weight
-        rows = sdca.make_rows(
+        rows = rounds.make_rows(
             federation.X,
             federation.targets(),
             np.asarray(federation.terminal_offsets, dtype=np.int64),
@@ -47,7 +46,7 @@ class InProcess:
             intercept=method.intercept,
         )
         self._ends = rows.ends
-        self._rows = rows if present is None else sdca.with_sizes(rows, present)
+        self._rows = rows if present is None else rounds.with_sizes(rows, present)
         self._duals = sdca.make_duals(self._rows)
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
         self._shared = method.shared_rows(self.shape[0])
@@ -105,7 +104,7 @@ class InProcess:
         models = self.models
         scale = self._lam * self._n
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
-        orders = sdca.Orders(
+        orders = rounds.Orders(
             models.astype(self._rows.X.dtype),
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
             steps,
@@ -174,8 +173,8 @@ class InProcess:
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
         offsets = np.append(old.starts, len(X))
-        rows = sdca.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
-        self._rows = sdca.with_sizes(rows, old.sizes)
+        rows = rounds.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
+        self._rows = rounds.with_sizes(rows, old.sizes)
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""
@@ -184,7 +183,7 @@ class InProcess:
         if n_rows < 1 or self._rows.starts[terminal] + sizes[terminal] > self._ends[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
         self.move(terminal, -1)
-        self._rows = sdca.with_sizes(self._rows, sizes)
+        self._rows = rounds.with_sizes(self._rows, sizes)
         self.move(terminal, station)
 
     def _here(self) -> slice | IntArray:
@@ -223,14 +222,14 @@ class InProcess:
         if self._last_round or np.any(self._membership):
             raise ProtocolError(f"too late to {what}: round zero comes before the first round and the first move")
 
-    def _layout_of(self, terminal: int) -> sdca.Layout:
+    def _layout_of(self, terminal: int) -> rounds.Layout:
         only = np.full(len(self._station), -1)
         only[terminal] = 0
-        return sdca.make_layout(only, 1, self._rows.ids)
+        return rounds.make_layout(only, 1, self._rows.ids)
 
     def _set_stations(self, station: IntArray) -> None:
         self._station = station
-        self._layout = sdca.make_layout(station, self._n_stations, self._rows.ids)
+        self._layout = rounds.make_layout(station, self._n_stations, self._rows.ids)
         here = station >= 0
         self._n = np.bincount(station[here], weights=self.sizes[here], minlength=self._n_stations)
         self._members = np.bincount(station[here], minlength=self._n_stations)

@@ -11,9 +11,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
 from rhfedmtl.data.split import TO_TERMINALS
-from rhfedmtl.engines.training import Settings
+from rhfedmtl.engines.training import Settings, regularisation
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.sdca import CURVE
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
@@ -78,20 +77,20 @@ def situation_of(subject: Federation | Shape, method: DualMethod, settings: Sett
     """Situation before the first round: round zero is charged, nothing is limited."""
     ledger = Ledger(cost)
     features, columns = _width(subject, cost)
-    shape = (columns, features + method.intercept)
-    sizes = Sizes.of(shape, CURVE, method.course_length) if features else Sizes(0, 0, 0, 0)
+    shape = (method.rows(columns), features + method.intercept)
+    sizes = Sizes.of(shape, method.shared_rows(columns), method.course_length) if features else Sizes(0, 0, 0, 0)
     layout = _layout(subject)
     if features and settings.scale.startswith("standard"):
         for event in _round_zero(layout, features):
             ledger.charge(event)
-    zeros = np.zeros((layout.n_tasks, 1, 1))
+    lam, coupling = regularisation(method, layout.n_tasks)
     return Situation(
         subject.sizes() if isinstance(subject, Shape) else np.diff(subject.terminal_offsets).astype(np.int64),
         layout,
         ledger,
-        lam=float(method.relationship.anchors(zeros, zeros).lam.min()),
+        lam=lam,
         gamma=method.loss.smoothness,
-        coupling=method.relationship.coupling(layout.n_tasks),
+        coupling=coupling,
         bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
     )
 

@@ -20,19 +20,19 @@ from numba.extending import register_jitable
 
 from rhfedmtl.maths.compiled import compiled
 from rhfedmtl.maths.losses import Loss, slope, value
-from rhfedmtl.maths.sdca import (
+from rhfedmtl.maths.rounds import (
     CURVE,
     Answers,
     Layout,
     Orders,
     Rows,
-    _add_row,
-    _cuts,
-    _in_threads,
-    _key,
-    _pick,
-    _score,
     add_blocks,
+    add_row,
+    cuts,
+    in_threads,
+    pick_row,
+    score,
+    stream,
 )
 
 
@@ -60,7 +60,7 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
     for p in range(n_slots):
         q[p] = np.log(max(w[n_slots * columns, p], 1e-12))
         for c in range(columns):
-            q[p] -= value(loss, _score(rows.X, i, w[p * columns + c]), rows.y[i, c])
+            q[p] -= value(loss, score(rows.X, i, w[p * columns + c]), rows.y[i, c])
         top = max(top, q[p])
     total = 0.0
     for p in range(n_slots):
@@ -77,14 +77,14 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
     for p in range(len(slots.mu)):
         for c in range(columns):
             row = p * columns + c
-            z = _score(rows.X, i, w[row])
+            z = score(rows.X, i, w[row])
             g = rows.weight[i] * q[p] * slope(loss, z, rows.y[i, c])
             keep = 1.0 - eta * (slots.lam + slots.mu[p])
             pull = eta * slots.mu[p]
             reference = slots.anchor[p] * columns + c
             for j in range(w.shape[1]):
                 w[row, j] = keep * w[row, j] + pull * start[reference, j]
-            _add_row(-eta * g, rows.X, i, w[row])
+            add_row(-eta * g, rows.X, i, w[row])
 
 
 @register_jitable
@@ -96,9 +96,9 @@ def _gradient(loss: Any, rows: Any, first: Any, count: Any, w: Any, lam: Any, g:
             g[c, j] = lam * w[c, j]
             total += lam * w[c, j] * w[c, j] / 2.0
         for i in range(first, first + count):
-            z = _score(rows.X, i, w[c])
+            z = score(rows.X, i, w[c])
             total += rows.weight[i] * value(loss, z, rows.y[i, c]) / count
-            _add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / count, rows.X, i, g[c])
+            add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / count, rows.X, i, g[c])
     return total
 
 
@@ -139,12 +139,12 @@ def _descend(
     n = rows.ends[t] - first
     for j in range(n):
         deck[j] = j
-    key = _key(orders.seed, orders.round, rows.ids[t])
+    key = stream(orders.seed, orders.round, rows.ids[t])
     steps = max(1, orders.steps[t] - 2 * min(slots.probes, n))
     last = len(slots.mu) * rows.y.shape[1]
     share = np.zeros(len(slots.mu))
     for h in range(steps):
-        i = first + _pick(key, h, n, orders.uniform, deck)
+        i = first + pick_row(key, h, n, orders.uniform, deck)
         _responsibilities(loss, rows, i, w, slots, q)
         share += q
         _step(loss, rows, i, w, start, slots, q, eta)
@@ -192,8 +192,8 @@ def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slo
     )
     orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
     largest = int(rows.sizes.max(initial=1))
-    cuts = _cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
-    _in_threads(threads, cuts, lambda a, b: _descend_blocks(loss, rows, layout, orders, slots, answers, largest, a, b))
+    parts = cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
+    in_threads(threads, parts, lambda a, b: _descend_blocks(loss, rows, layout, orders, slots, answers, largest, a, b))
     return Answers(
         add_blocks(answers.delta, layout.starts),
         add_blocks(answers.gains, layout.starts),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.maths.sdca import CURVE
+from rhfedmtl.maths.rounds import CURVE
 
 Vector = npt.NDArray[np.float64]
 

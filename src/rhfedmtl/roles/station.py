@@ -10,7 +10,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths.sdca import CURVE, add_in_blocks
+from rhfedmtl.maths.rounds import CURVE, add_in_blocks
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,

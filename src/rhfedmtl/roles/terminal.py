@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
-from rhfedmtl.maths import sdca
+from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
@@ -198,7 +198,7 @@ class Terminal:
         self._duals.alpha[: len(old)] = old
 
     def _load_rows(self) -> None:
-        self._rows = sdca.make_rows(
+        self._rows = rounds.make_rows(
             self._X,
             self._y,
             np.array([0, len(self._X)]),
@@ -206,7 +206,7 @@ class Terminal:
             weight=self._weight,
             intercept=self.method.intercept,
         )
-        self._layout = sdca.make_layout(np.zeros(1, dtype=np.int64), 1, self._rows.ids)
+        self._layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, self._rows.ids)
 
     def _check_order(self, order: WorkOrder) -> None:
         if order.model.shape != self.shape:
@@ -247,7 +247,7 @@ class Terminal:
             self._update = None
 
     def _ascend(self, order: WorkOrder) -> Update:
-        orders = sdca.Orders(
+        orders = rounds.Orders(
             order.model[None].astype(self._X.dtype),
             np.array([order.scale]),
             np.array([order.local_steps]),

@@ -1,0 +1,302 @@
+"""What every kernel of a round shares: rows, who is under which station, orders and answers, random numbers, threads.
+
+One terminal and a million terminals run through the same machine code, so a single terminal on its own gives,
+to the bit, what it gives inside a batch. Terminals are grouped under their base station into blocks of at most
+``BLOCK``; a block is summed in the order of terminal ids, a station in the order of its blocks. Threads share
+out whole blocks, so their number never changes a result.
+
+Randomness is addressed by (seed, round, terminal id): a counter-based generator (SplitMix64), no state anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from rhfedmtl.maths.compiled import compiled, compiled_sum
+
+FloatArray = npt.NDArray[np.floating[Any]]
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+BLOCK = 16
+# A gain curve is the dual gain after 1, 2, 4, … 2^15 steps, and after all of them.
+CURVE = 17
+# Below this many multiplications a round is faster on one thread than handed out to several.
+WORK_PER_THREAD = 100_000
+PARTS_PER_THREAD = 4
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+
+
+class Rows(NamedTuple):
+    """What the terminals hold: rows one after the other, terminal ``t`` from ``starts[t]`` up to ``ends[t]``.
+
+    Rows between an end and the next start have not arrived yet. ``norm`` is ‖x‖², with the constant feature where
+    the models have one.
+    """
+
+    X: FloatArray
+    y: Float64Array
+    weight: Float64Array
+    norm: Float64Array
+    starts: IntArray
+    ends: IntArray
+    ids: IntArray
+
+    @property
+    def sizes(self) -> IntArray:
+        """Rows that each terminal has."""
+        return self.ends - self.starts
+
+
+class Layout(NamedTuple):
+    """Who is under which station: terminals by (station, id), cut into blocks.
+
+    Block ``k`` has the terminals ``order[blocks[k]:blocks[k+1]]`` and belongs to ``station[k]``; station ``b``
+    has the blocks ``starts[b]:starts[b+1]``.
+    """
+
+    order: IntArray
+    blocks: IntArray
+    station: IntArray
+    starts: IntArray
+
+
+class Orders(NamedTuple):
+    """What a round asks of the terminals.
+
+    ``models[b]`` is w_b (one row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. ``steps[t]`` is H; 0 leaves
+    the terminal alone. ``uniform`` draws rows with replacement instead of in passes.
+    """
+
+    models: FloatArray
+    scale: Float64Array
+    steps: IntArray
+    seed: np.uint64
+    round: np.uint64
+    uniform: bool
+
+
+class Answers(NamedTuple):
+    """What a round returns, a row for each block or station: XᵀΔα, gain curve, course along Δα (line search)."""
+
+    delta: Float64Array
+    gains: Float64Array
+    lines: Float64Array
+
+
+@register_jitable
+def _mix(z: Any) -> Any:
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+@register_jitable
+def stream(seed: Any, number: Any, terminal: Any) -> Any:
+    """Start of the stream of one terminal in one round."""
+    return _mix(_mix(_mix(seed + _GOLDEN) + number * _GOLDEN) + np.uint64(terminal) * _GOLDEN)
+
+
+@register_jitable
+def draw(key: Any, counter: Any, n: Any) -> Any:
+    """Integer below n: draw number ``counter`` of a stream."""
+    return np.int64(((_mix(key + np.uint64(counter + 1) * _GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
+
+
+@compiled_sum
+def dot(x: Any, w: Any, n: Any) -> Any:
+    """xᵀw over the first n features, in the precision of w."""
+    total = w.dtype.type(0)
+    for j in range(n):
+        total += x[j] * w[j]
+    return total
+
+
+@compiled_sum
+def _add(c: Any, x: Any, w: Any, n: Any) -> None:
+    factor = w.dtype.type(c)
+    for j in range(n):
+        w[j] += factor * x[j]
+
+
+@compiled_sum
+def _add_four(c: Any, x0: Any, x1: Any, x2: Any, x3: Any, w: Any, n: Any) -> None:
+    """As four calls of `_add`, with one pass over w."""
+    c0, c1, c2, c3 = c
+    for j in range(n):
+        w[j] = w[j] + c0 * x0[j] + c1 * x1[j] + c2 * x2[j] + c3 * x3[j]
+
+
+@register_jitable
+def score(X: Any, i: Any, w: Any) -> Any:
+    """Score xᵀw of row i; a model one longer than the row ends in its intercept."""
+    z = np.float64(dot(X[i], w, X.shape[1]))
+    return z + w[X.shape[1]] if len(w) > X.shape[1] else z
+
+
+@register_jitable
+def add_row(c: Any, X: Any, i: Any, w: Any) -> None:
+    """w += c x_i, the constant feature included."""
+    _add(c, X[i], w, X.shape[1])
+    if len(w) > X.shape[1]:
+        w[X.shape[1]] += w.dtype.type(c)
+
+
+@register_jitable
+def add_rows(factors: Any, X: Any, chosen: Any, w: Any) -> None:
+    """w += Σ c_i x_i over at most four rows, the constant feature included."""
+    n = len(chosen)
+    i0 = chosen[0]
+    i1 = chosen[1] if n > 1 else i0
+    i2 = chosen[2] if n > 2 else i0
+    i3 = chosen[3] if n > 3 else i0
+    c0 = factors[i0]
+    c1 = factors[i1] if n > 1 else 0.0
+    c2 = factors[i2] if n > 2 else 0.0
+    c3 = factors[i3] if n > 3 else 0.0
+    _add_four((c0, c1, c2, c3), X[i0], X[i1], X[i2], X[i3], w, X.shape[1])
+    if len(w) > X.shape[1]:
+        w[X.shape[1]] += c0 + c1 + c2 + c3
+
+
+@register_jitable
+def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
+    """Row of step h: a uniform draw, or the next card of a deck shuffled anew every n steps (Fisher–Yates)."""
+    if uniform:
+        return draw(key, h, n)
+    place = h % n
+    other = place + draw(key, h, n - place)
+    deck[place], deck[other] = deck[other], deck[place]
+    return deck[place]
+
+
+@compiled
+def _row_norms(X: Any, constant: Any, norm: Any) -> None:
+    for i in range(len(X)):
+        total = constant
+        for j in range(X.shape[1]):
+            total += np.float64(X[i, j]) * np.float64(X[i, j])
+        norm[i] = total
+
+
+def make_rows(
+    X: FloatArray,
+    y: Float64Array,
+    offsets: IntArray,
+    *,
+    ids: IntArray | None = None,
+    weight: Float64Array | None = None,
+    intercept: bool = False,
+) -> Rows:
+    """Rows ready for the kernels; ``X`` is used where it lies, never copied if it is contiguous."""
+    X = np.ascontiguousarray(X)
+    norm = np.empty(len(X))
+    _row_norms(_fixed(X), 1.0 if intercept else 0.0, norm)
+    weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
+    ids = np.arange(len(offsets) - 1) if ids is None else ids
+    y = np.ascontiguousarray(y, dtype=np.float64)
+    starts, ends = _integers(offsets[:-1]), _integers(offsets[1:])
+    return Rows(*(_fixed(part) for part in (X, y, weight, norm, starts, ends, _integers(ids))))
+
+
+def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
+    """The same rows, of which each terminal has only the first so many yet."""
+    return rows._replace(ends=_fixed(rows.starts + _integers(sizes)))
+
+
+def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
+    """Order terminals by (station, id) and cut each station into blocks; a station of −1 leaves a terminal out."""
+    station = np.asarray(station, dtype=np.int64)
+    order = np.lexsort((ids, station))
+    order = order[station[order] >= 0]
+    counts = np.bincount(station[order], minlength=n_stations)
+    per_station = -(-counts // BLOCK)
+    starts = np.concatenate([[0], np.cumsum(per_station)])
+    firsts = np.concatenate([[0], np.cumsum(counts)])
+    block_station = np.repeat(np.arange(n_stations), per_station)
+    blocks = firsts[block_station] + (np.arange(starts[-1]) - starts[block_station]) * BLOCK
+    blocks = np.concatenate([blocks, [len(order)]])
+    return Layout(*(_integers(part) for part in (order, blocks, block_station, starts)))
+
+
+def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
+    """Sum of each station's blocks, in their order."""
+    if parts.size == 0:
+        return np.zeros((len(starts) - 1, *parts.shape[1:]))
+    counts = starts[1:] - starts[:-1]
+    if (counts == 1).all():
+        return parts + 0.0
+    total = np.zeros((len(counts), *parts.shape[1:]))
+    for k in range(int(counts.max(initial=0))):
+        has = np.flatnonzero(counts > k)
+        total[has] += parts[starts[has] + k]
+    return total
+
+
+def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) -> Float64Array:
+    """Sum of one station's terminals, given in id order (None: did not answer), exactly as the batch adds."""
+    total = np.zeros(shape)
+    for start in range(0, len(parts), BLOCK):
+        block = np.zeros(shape)
+        for part in parts[start : start + BLOCK]:
+            if part is not None:
+                block += part
+        total += block
+    return total
+
+
+def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
+    """Block boundaries that share out the steps evenly; a single part where the work is too small to share.
+
+    There are more parts than threads, so that a thread whose core is busy with other things takes fewer of them.
+    """
+    n_blocks = len(layout.station)
+    parts = min(PARTS_PER_THREAD * threads, n_blocks, int(steps.sum()) * width // WORK_PER_THREAD)
+    if threads <= 1 or parts <= 1:
+        return np.array([0, n_blocks])
+    work = np.concatenate([[0], np.cumsum(steps[layout.order])])[layout.blocks]
+    inner = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
+    return np.concatenate([[0], inner, [n_blocks]])
+
+
+def in_threads(threads: int, parts: IntArray, task: Callable[[int, int], None]) -> None:
+    """Call ``task`` for every stretch of blocks between two cuts."""
+    if len(parts) == 2:
+        task(int(parts[0]), int(parts[1]))
+        return
+    jobs = [_pool(threads).submit(task, int(a), int(b)) for a, b in pairwise(parts)]
+    for job in jobs:
+        job.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="rhfedmtl")
+
+
+# A forked process has the pool's memory but none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _integers(array: Any) -> IntArray:
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Read-only view: one array type for the compiler, whoever made the array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
