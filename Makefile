@@ -7,7 +7,7 @@ DOCS_STAMP := .venv/.docs-installed
 # Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
 export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 
-.PHONY: help setup demo test test-fast test-slow lint format bench docs clean
+.PHONY: help setup demo test test-fast test-slow lint format bench study docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -21,8 +21,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: setup  ## train on data that needs no download, print a table and where the run is saved
-	$(BIN)/rhfedmtl train --data synthetic --algorithm hfedmtl --local-steps 20 --station-rounds 5 --cloud-rounds 40 --lambda1 1e-2 --lambda2 1e-2 --seed 0
+demo: setup  ## learn under a budget on real smartwatch data (no download); prints a table and where the run is saved
+	$(BIN)/rhfedmtl train --data watch --budget energy=2000 --cost energy=0.1,10 --seed 0
+	@echo
+	@echo "next: the same budget with fixed H and K, or the plan behind it:"
+	@echo "  $(BIN)/rhfedmtl train --data watch --algorithm hfedmtl --budget energy=2000 --cost energy=0.1,10"
+	@echo "  $(BIN)/rhfedmtl plan --data watch --budget energy=2000 --cost energy=0.1,10"
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
@@ -37,7 +41,7 @@ lint: setup  ## style, types and import direction
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
@@ -45,6 +49,10 @@ format: setup  ## rewrite the code in the house style
 
 bench: setup  ## measure speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/data.py
+
+study: setup  ## does the measured policy buy as much as the best fixed H in hindsight? (about 6 minutes)
+	$(BIN)/python benchmarks/policies.py --seeds 20
 
 docs: setup $(DOCS_STAMP)  ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

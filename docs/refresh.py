@@ -18,13 +18,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass
@@ -53,6 +54,13 @@ def expected(page: str, found: list[Block], i: int) -> Block | None:
         return None
     between = page[found[i].end : found[i + 1].start]
     return found[i + 1] if between.replace("```", "").strip() == "text" else None
+
+
+def namespace_of(name: str) -> dict[str, Any]:
+    """Names of a page: those of a module of its own, which classes and pickles can be found in."""
+    module = types.ModuleType(f"page_{re.sub(r'[^a-z]', '_', name)}")
+    sys.modules[module.__name__] = module
+    return module.__dict__
 
 
 def run_python(code: str, name: str, namespace: dict[str, Any]) -> str:
@@ -96,7 +104,7 @@ def workplace() -> Iterator[None]:
 
 def refreshed(page: str, name: str) -> str:
     """The page with the output of all its blocks brought up to date."""
-    found, namespace, changes = blocks(page), {"__name__": "__docs__"}, []
+    found, namespace, changes = blocks(page), namespace_of(name), []
     with workplace():
         for i, block in enumerate(found):
             if block.kind == "python":
