@@ -22,11 +22,11 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: setup  ## learn under a budget on real smartwatch data (no download); prints a table and where the run is saved
-	$(BIN)/rhfedmtl train --data watch --budget energy=2000 --cost energy=0.1,10 --seed 0
+	$(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000 --cost energy=0.1,10 --seed 0
 	@echo
 	@echo "next: the same budget with fixed H and K, or the plan behind it:"
-	@echo "  $(BIN)/rhfedmtl train --data watch --algorithm hfedmtl --budget energy=2000 --cost energy=0.1,10"
-	@echo "  $(BIN)/rhfedmtl plan --data watch --budget energy=2000 --cost energy=0.1,10"
+	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --algorithm hfedmtl --budget energy=2000 --cost energy=0.1,10"
+	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000 --cost energy=0.1,10"
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"

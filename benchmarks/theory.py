@@ -265,7 +265,7 @@ def summarise(setting: Setting, seeds: list[dict[str, Any]]) -> dict[str, Any]:
     def spread(values: Any) -> list[list[float]]:
         return np.nanquantile(np.asarray(values, dtype=float), (0.5, 0.1, 0.9), axis=0).tolist()
 
-    def rounds(kind: str, what: str) -> list[list[list[float]]]:
+    def needed(kind: str, what: str) -> list[list[list[float]]]:
         return spread([[cell[what] for cell in seed[kind]] for seed in seeds])
 
     return {
@@ -285,12 +285,12 @@ def summarise(setting: Setting, seeds: list[dict[str, Any]]) -> dict[str, Any]:
             name: {what: spread([seed["bounds"][name][what] for seed in seeds]) for what in ("beta", *BOUNDS)}
             for name in seeds[0]["bounds"]
         },
-        "rounds_dual": rounds("fixed", "dual"),
-        "rounds_gap": rounds("fixed", "gap"),
-        "rounds_gap_passes": rounds("passes", "gap"),
+        "rounds_dual": needed("fixed", "dual"),
+        "rounds_gap": needed("fixed", "gap"),
+        "rounds_gap_passes": needed("passes", "gap"),
         "rounds_gap_alternating": spread([seed["alternating"] for seed in seeds]),
-        "beta_measured": rounds("fixed", "beta"),
-        "beta_passes": rounds("passes", "beta"),
+        "beta_measured": needed("fixed", "beta"),
+        "beta_passes": needed("passes", "beta"),
         "choice": choices(seeds),
     }
 

@@ -88,6 +88,8 @@ def run_command(command: str) -> tuple[int, str]:
     program = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", *words[1:]]
     environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(program, capture_output=True, encoding="utf-8", env=environment, check=False)
+    if "Traceback" in done.stderr:
+        raise RuntimeError(f"{command}\n{done.stderr}")
     text = "\n".join(line.rstrip() for line in (done.stdout + done.stderr).splitlines())
     return done.returncode, re.sub(r"/\S*/(\.cache/rhfedmtl)", r"~/\1", text).strip("\n") + "\n"
 

@@ -25,5 +25,9 @@ class PeerError(RHFedMTLError, RuntimeError):
     """A message from a peer cannot be right (shape, values, identity); it was not applied."""
 
 
+class DivergenceError(PeerError):
+    """Models grow beyond all bounds: the steps are too large for the data."""
+
+
 class MissingExtraError(RHFedMTLError, ImportError):
     """An optional dependency is not installed: says what to install."""

@@ -1,7 +1,9 @@
 """Adaptive federated learning (Wang et al. 2019): FedAvg that controls its number of steps τ under a budget.
 
 Terminals estimate, from a few rows before and after their steps, how strongly their loss and its gradient change
-(ρ, β) and how far their gradient is from the mean (δ); the mean gradient travels in the rows below the model.
+(ρ, β) and how far their gradient is from the mean (δ); the mean gradient travels in the rows below the model. The
+paper takes ρ and β between a node's own model and the mean it was merged into; here they are taken between the ends of
+its own steps, so that a terminal needs no memory from one round to the next.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.maths import sgd
 from rhfedmtl.resources.adaptive import AdaptiveControl
+from rhfedmtl.resources.policies import check_count
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,11 @@ class AdaptiveFL(SgdMethod):
     """``probes`` rows of a terminal are visited twice in a round for the estimates; these visits are charged."""
 
     probes: int = field(default=2, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse to control without estimates."""
+        super().__post_init__()
+        check_count("probes", self.probes)
 
     def slots(self) -> sgd.Slots:
         """One slot, with estimates."""
@@ -36,4 +44,4 @@ class AdaptiveFL(SgdMethod):
 def adaptive_fl(options: Options, kind: str) -> Algorithm:
     """τ from the control algorithm; the budget must be given."""
     method = AdaptiveFL(**options.sgd(kind))
-    return Algorithm(method, AdaptiveControl(step=method.step, probes=method.probes))
+    return Algorithm(method, AdaptiveControl(method.step, method.decay, method.probes))

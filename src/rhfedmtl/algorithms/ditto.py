@@ -12,7 +12,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Algorithm, Options
-from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
 from rhfedmtl.maths import sgd
 
 
@@ -21,6 +21,11 @@ class Ditto(SgdMethod):
     """``pull`` is Ditto's λ: 0 leaves every task alone."""
 
     pull: float = field(default=0.1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a pull that pushes."""
+        super().__post_init__()
+        check_weight("mu", self.pull)
 
     def slots(self) -> sgd.Slots:
         """The shared model, and the task's own anchored to it."""

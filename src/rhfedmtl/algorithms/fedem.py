@@ -13,6 +13,7 @@ import numpy as np
 from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import sgd
 
@@ -29,6 +30,13 @@ class FedEM(SgdMethod):
         super().__post_init__()
         if self.components < 1:
             raise ConfigError(f"components must be at least 1, got {self.components}")
+
+    def check(self, federation: Federation) -> None:
+        """Shares lie in one row of the matrix: there can be no more of them than features."""
+        super().check(federation)
+        room = federation.n_features + self.intercept
+        if self.components > room:
+            raise ConfigError(f"{self.components} components need as many features, and there are {room}: take fewer")
 
     def slots(self) -> sgd.Slots:
         """The components, as a mixture."""

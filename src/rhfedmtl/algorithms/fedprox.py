@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rhfedmtl.algorithms.options import Algorithm, Options
-from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
 from rhfedmtl.maths import sgd
 
 
@@ -16,6 +16,11 @@ class FedProx(SgdMethod):
     """``mu`` = 0 is FedAvg."""
 
     mu: float = field(default=0.1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a pull that pushes."""
+        super().__post_init__()
+        check_weight("mu", self.mu)
 
     def slots(self) -> sgd.Slots:
         """One slot, anchored where it started."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -46,13 +45,16 @@ class ConstantAnswer(SgdMethod):
     def work(
         self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
     ) -> rounds.Answers:
-        """Σ_t Σ_i y_i into the last feature: the mean of ±1 has the sign of the more frequent class."""
-        delta = np.zeros((len(layout.starts) - 1, *orders.models.shape[1:]))
-        for b, t in zip(np.repeat(layout.station, np.diff(layout.blocks)), layout.order, strict=True):
-            if orders.steps[t] > 0:
-                delta[b, :, -1] += rows.y[rows.starts[t] : rows.ends[t]].sum(axis=0)
-        empty: Any = np.zeros((len(delta), rounds.CURVE))
-        return rounds.Answers(delta, empty, np.zeros((len(delta), 0)))
+        """n_t times the mean label into the last feature: that of ±1 has the sign of the more frequent class."""
+        delta = np.zeros((len(layout.station), *orders.models.shape[1:]))
+        for block, t in zip(np.repeat(np.arange(len(delta)), np.diff(layout.blocks)), layout.order, strict=True):
+            here = slice(rows.starts[t], rows.ends[t])
+            if orders.steps[t] > 0 and rows.weight[here].any():
+                mean = np.average(rows.y[here], axis=0, weights=rows.weight[here])
+                delta[block, :, -1] += (here.stop - here.start) * mean
+        n_stations = len(layout.starts) - 1
+        total = rounds.add_blocks(delta, layout.starts)
+        return rounds.Answers(total, np.zeros((n_stations, rounds.CURVE)), np.zeros((n_stations, 0)))
 
     def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
         """From nothing, every time."""
@@ -65,14 +67,16 @@ class ConstantAnswer(SgdMethod):
 
 @dataclass(frozen=True)
 class Once:
-    """One round, in which every row is seen once."""
+    """One round, in which every row is seen once; again, where an update got lost."""
 
     def plan(self, situation: Situation) -> Plan | None:
-        """The first round, and no other."""
-        return None if situation.rounds else Plan.uniform(situation, situation.sizes, 1)
+        """Until all have answered in one round."""
+        if situation.observed and np.array_equal(situation.observed[-1].answers, situation.members):
+            return None
+        return Plan.uniform(situation, situation.sizes, 1)
 
 
 def constant(options: Options, kind: str) -> Algorithm:
     """The most frequent class, or the mean; nothing is charged."""
     settings = {**options.sgd(kind), "intercept": True}
-    return Algorithm(ConstantAnswer(**settings), Once(), yardstick=True)
+    return Algorithm(ConstantAnswer(**settings), Once(), one_terminal_per_task, yardstick=True)

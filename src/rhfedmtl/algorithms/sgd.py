@@ -31,10 +31,8 @@ class SgdMethod(Method):
     def __post_init__(self) -> None:
         """Refuse step sizes that cannot work."""
         super().__post_init__()
-        for name, least in (("lambda1", 0.0), ("step", 0.0), ("decay", 0.0)):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= least) or (name == "step" and value == 0.0):
-                raise ConfigError(f"{name} must be a finite number {'> 0' if name == 'step' else '>= 0'}, got {value}")
+        for name in ("lambda1", "step", "decay"):
+            check_weight(name, getattr(self, name), positive=name == "step")
 
     def slots(self) -> sgd.Slots:
         """What each slot minimises."""
@@ -87,3 +85,9 @@ class SgdMethod(Method):
     def factor(self, arrived: Arrived) -> float:
         """Mean over the samples of those who answered."""
         return 1.0 / arrived.samples
+
+
+def check_weight(name: str, value: float, *, positive: bool = False) -> None:
+    """Refuse what is not a finite number of at least (or, if ``positive``, above) 0."""
+    if not (np.isfinite(value) and value >= 0.0) or (positive and value == 0.0):
+        raise ConfigError(f"{name} must be a finite number {'> 0' if positive else '>= 0'}, got {value}")

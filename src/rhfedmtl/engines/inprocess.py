@@ -13,6 +13,7 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+from rhfedmtl.roles.station import refuse_divergence
 
 
 class InProcess:
@@ -104,8 +105,10 @@ class InProcess:
         models = self.models
         scale = self._lam * self._n
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
+        with np.errstate(over="ignore"):  # what is too large for single precision is refused below
+            sent = models.astype(self._rows.X.dtype)
         orders = rounds.Orders(
-            models.astype(self._rows.X.dtype),
+            sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
             steps,
             np.uint64(self.seed),
@@ -113,8 +116,7 @@ class InProcess:
             self.method.uniform,
         )
         answers = self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
-        if not np.isfinite(answers.delta).all():
-            raise PeerError(f"updates of round {number} are not finite: the method diverged, try a smaller step")
+        refuse_divergence(answers.delta, number)
         worked = steps > 0
         counts = np.bincount(self._station[worked], minlength=self._n_stations)
         samples = np.bincount(self._station[worked], self.sizes[worked], self._n_stations)

@@ -177,6 +177,7 @@ class Run:
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
         self._interrupted = False
+        self._memo: dict[str, Any] = {}
         self.round = 0
         self.terminal_steps = 0
         self.certificate: Certificate | None = None
@@ -244,6 +245,7 @@ class Run:
             rounds=self.round,
             observed=self.observed,
             planning_prices=self._planning_prices,
+            memo=self._memo,
         )
 
     def certify(self) -> Certificate:
@@ -262,7 +264,7 @@ class Run:
         if isinstance(self.cloud, Cloud):
             return self.cloud.certify(self.network.sums(self.cloud.candidates()))
         assert isinstance(self.method, SgdMethod)
-        models = self.method.task_models(self.network.models, self.network.shape[0])
+        models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
         sums = [s for s in self.network.sums(models[None]) if s is not None]
         norms = np.square(models).sum(axis=(1, 2))
         primal = np.array([s.losses[0] / max(s.n_samples, 1) for s in sums]) + self.method.lambda1 / 2.0 * norms
@@ -283,8 +285,10 @@ class Run:
 
     def _change(self) -> None:
         """Let terminals move and rows arrive; the cloud hears of it at once."""
-        if self.weather.change(self.round + 1, self.network) and self.cloud.cloud_round:
-            self._collect()
+        if self.weather.change(self.round + 1, self.network):
+            self._memo = {}
+            if self.cloud.cloud_round:
+                self._collect()
 
     def _collect(self) -> None:
         for report in self.network.reports(self.cloud.cloud_round):

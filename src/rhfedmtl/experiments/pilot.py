@@ -6,9 +6,10 @@ and an exponential:
 
     log gap(r x) = log gap(x) − q (r^τ − 1)/τ        τ → 0: power law, τ = 1: exponential
 
-Where it lies was measured, not derived: on runs over HAR, Landmine and synthetic federations (several weights,
-prices, budgets and policies) the edges below held nine of ten final gaps, each of a run with other random numbers
-than its pilot.
+Where it lies was measured, not derived: the edges below were fitted to 2,000 runs over HAR, Landmine and synthetic
+federations (random sizes, weights, losses, prices, budgets and policies). On 458 other problems of that kind, each run
+with other random numbers than its pilot, they held 90 % of final gaps (regression: 78 %); on HAR and two synthetic
+federations, 20 seeds by 4 budgets by 3 policies, 96 %.
 """
 
 from __future__ import annotations

@@ -29,17 +29,22 @@ from rhfedmtl.maths.rounds import (
     add_blocks,
     add_row,
     cuts,
+    draw,
     in_threads,
     pick_row,
     score,
     stream,
 )
 
+# Places of a curve that hold estimates, each times n_t; see `_estimate`.
+RHO, BETA, SQUARE, MEAN_SQUARE, SAMPLES = range(5)
+
 
 class Slots(NamedTuple):
     """What the slots of the matrix minimise; see the top of this file.
 
-    ``probes`` rows of each round are used, before and after the steps, to estimate how the gradient changes (0: none).
+    ``probes`` rows are drawn in each round and visited before and after the steps, to estimate how the loss and its
+    gradient change (0: none). These visits are part of H; an H that leaves no step beside them is all steps.
     """
 
     lam: float
@@ -88,17 +93,17 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
 
 
 @register_jitable
-def _gradient(loss: Any, rows: Any, first: Any, count: Any, w: Any, lam: Any, g: Any) -> Any:
-    """Mean loss and, into g, its gradient over ``count`` rows from ``first``, of the first slot."""
+def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, g: Any) -> Any:
+    """Mean loss and, into g, its gradient over the ``chosen`` rows, of the first slot."""
     total = 0.0
     for c in range(rows.y.shape[1]):
         for j in range(w.shape[1]):
             g[c, j] = lam * w[c, j]
             total += lam * w[c, j] * w[c, j] / 2.0
-        for i in range(first, first + count):
+        for i in chosen:
             z = score(rows.X, i, w[c])
-            total += rows.weight[i] * value(loss, z, rows.y[i, c]) / count
-            add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / count, rows.X, i, g[c])
+            total += rows.weight[i] * value(loss, z, rows.y[i, c]) / len(chosen)
+            add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / len(chosen), rows.X, i, g[c])
     return total
 
 
@@ -112,45 +117,48 @@ def _distance(a: Any, b: Any, n: Any) -> Any:
 
 
 @register_jitable
-def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, work: Any, curve: Any) -> None:
-    """ρ, β and δ of Wang et al. from a few rows, and the mean gradient into the rows below the model.
+def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, chosen: Any, work: Any, curve: Any) -> None:
+    """What the control of Wang et al. needs, times n_t, into ``curve``; the gradient goes below the model.
 
-    ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, and δ = ‖∇F_t(w₀) − ∇F(w₀)‖ with the mean gradient
-    that the last order brought.
+    ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the same of the mean gradient that the
+    order brought (of the round before), and 1. F is the mean over the probes.
     """
     columns = rows.y.shape[1]
     n = rows.ends[t] - rows.starts[t]
-    before = _gradient(loss, rows, rows.starts[t], min(slots.probes, n), start, slots.lam, work[0])
-    after = _gradient(loss, rows, rows.starts[t], min(slots.probes, n), w, slots.lam, work[1])
+    before = _gradient(loss, rows, chosen, start, slots.lam, work[0])
+    after = _gradient(loss, rows, chosen, w, slots.lam, work[1])
     moved = _distance(w, start, columns)
-    curve[0] = n * abs(after - before) / moved if moved > 0.0 else 0.0
-    curve[1] = n * _distance(work[0], work[1], columns) / moved if moved > 0.0 else 0.0
-    curve[2] = n * _distance(work[0], start[columns:], columns)
+    curve[RHO] = n * abs(after - before) / moved if moved > 0.0 else 0.0
+    curve[BETA] = n * _distance(work[0], work[1], columns) / moved if moved > 0.0 else 0.0
+    curve[SQUARE] = n * np.sum(work[0] * work[0])
+    curve[MEAN_SQUARE] = n * np.sum(start[columns:] * start[columns:])
+    curve[SAMPLES] = n
     for c in range(columns):
         w[columns + c] = work[0, c]
 
 
 @register_jitable
 def _descend(
-    loss: Any, rows: Any, orders: Any, t: Any, eta: Any, w: Any, start: Any, slots: Any, deck: Any, q: Any
+    loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, w: Any, start: Any, slots: Any, deck: Any, q: Any
 ) -> None:
-    """H gradient steps of one terminal, from ``start`` into ``w``; rows used for probes are visits too."""
+    """Gradient steps of one terminal, from ``start`` into ``w``."""
     first = rows.starts[t]
     n = rows.ends[t] - first
     for j in range(n):
         deck[j] = j
     key = stream(orders.seed, orders.round, rows.ids[t])
-    steps = max(1, orders.steps[t] - 2 * min(slots.probes, n))
     last = len(slots.mu) * rows.y.shape[1]
     share = np.zeros(len(slots.mu))
+    total = 0.0
     for h in range(steps):
         i = first + pick_row(key, h, n, orders.uniform, deck)
         _responsibilities(loss, rows, i, w, slots, q)
-        share += q
+        share += rows.weight[i] * q
+        total += rows.weight[i]
         _step(loss, rows, i, w, start, slots, q, eta)
-    if slots.mixture:
+    if slots.mixture and total > 0.0:
         for p in range(len(slots.mu)):
-            w[last, p] = share[p] / steps
+            w[last, p] = share[p] / total
 
 
 @compiled
@@ -162,6 +170,7 @@ def _descend_blocks(
     start = np.empty(orders.models.shape[1:], np.float64)
     work = np.zeros((2, rows.y.shape[1], orders.models.shape[2]))
     deck = np.empty(largest, np.int64)
+    chosen = np.empty(slots.probes, np.int64)
     q = np.ones(len(slots.mu))
     curve = np.zeros(CURVE)
     for block in range(first, last):
@@ -173,11 +182,17 @@ def _descend_blocks(
             if orders.steps[t] > 0:
                 start[:] = orders.models[b]
                 w[:] = start
-                _descend(loss, rows, orders, t, orders.scale[b], w, start, slots, deck, q)
-                if slots.probes:
-                    _estimate(loss, rows, t, w, start, slots, work, curve)
-                    answers.gains[block] += curve
                 n = rows.ends[t] - rows.starts[t]
+                steps = orders.steps[t] - 2 * slots.probes
+                probed = slots.probes > 0 and steps > 0
+                steps = steps if probed else orders.steps[t]
+                _descend(loss, rows, orders, t, steps, orders.scale[b], w, start, slots, deck, q)
+                if probed:
+                    key = stream(orders.seed, orders.round, rows.ids[t])
+                    for j in range(slots.probes):
+                        chosen[j] = rows.starts[t] + draw(key, steps + j, n)
+                    _estimate(loss, rows, t, w, start, slots, chosen, work, curve)
+                    answers.gains[block] += curve
                 for r in range(w.shape[0]):
                     for j in range(w.shape[1]):
                         start[r, j] = n * (w[r, j] - start[r, j])

@@ -17,7 +17,10 @@ from rhfedmtl.resources.planning import Situation
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+# One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
+PASS_RATE = 1.15
 _RUNGS = 33
+_BINS = 64
 
 
 class Ladder(Protocol):
@@ -29,24 +32,40 @@ class Ladder(Protocol):
     def affordable(self, limits: dict[str, FloatArray], most: int) -> FloatArray:
         """Highest rung within each set of limits; below 1 where there is none."""
 
-    def progress(self, rungs: FloatArray) -> FloatArray:
-        """φ on each rung."""
+    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
+        """φ on each rung, c = rate."""
 
     def steps(self, rung: float) -> IntArray:
         """H of every terminal."""
 
 
+class Pace:
+    """How far H steps bring terminals of S rows: the mean over rows of 1 − e^{−c H/S}, for many c and H at once.
+
+    ``ratios`` H/S with their weights are gathered into at most ``_BINS``: a million terminals cost no more than these.
+    """
+
+    def __init__(self, ratios: FloatArray, weights: FloatArray) -> None:
+        if len(ratios) > _BINS:
+            order = np.argsort(ratios)
+            starts = np.unique(np.linspace(0, len(ratios) - 1, _BINS).astype(np.int64))
+            mass = np.add.reduceat(weights[order], starts)
+            ratios, weights = np.add.reduceat((weights * ratios)[order], starts) / mass, mass
+        self.ratios, self.weights = ratios, weights / weights.sum()
+
+    def progress(self, rate: float, steps: FloatArray) -> FloatArray:
+        """Mean for each number of steps (times the ratios)."""
+        return np.asarray(-np.expm1(-rate * np.outer(steps, self.ratios)) @ self.weights)
+
+
 class Alike:
     """The same H for all: cost is the largest of a few straight lines in H."""
 
-    def __init__(self, s: Situation, rate: float) -> None:
+    def __init__(self, s: Situation) -> None:
         self._n = len(s.sizes)
         self._lines: dict[str, Lines] = lines(s.prices, s.round_event(1))
-        here = s.layout.terminal_task >= 0
-        sizes = s.sizes[here].astype(np.float64)
-        # Terminals of one size solve their problems at one rate; rows count, not terminals.
-        rows, counts = np.unique(sizes, return_counts=True)
-        self._rates, self._weights = rate / rows, rows * counts / max(float(np.sum(rows * counts)), 1.0)
+        sizes = s.sizes[s.layout.terminal_task >= 0].astype(np.float64)
+        self._pace = Pace(1.0 / sizes, sizes)
 
     def cost(self, rung: float) -> dict[str, float]:
         """Cost at H = rung."""
@@ -63,9 +82,9 @@ class Alike:
                 H = np.minimum(H, spare / slope if slope > 0.0 else np.where(spare >= 0.0, H, 0.0))
         return np.asarray(np.floor(H))
 
-    def progress(self, rungs: FloatArray) -> FloatArray:
-        """Mean over rows of 1 − e^{−cH/S}."""
-        return np.asarray(-np.expm1(-np.outer(rungs, self._rates)) @ self._weights)
+    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
+        """φ of H = rung."""
+        return self._pace.progress(rate, rungs)
 
     def steps(self, rung: float) -> IntArray:
         """H for all."""
@@ -75,12 +94,11 @@ class Alike:
 class Shaped:
     """H by a given shape: rungs are tried out once, and those between are not used."""
 
-    def __init__(self, s: Situation, rate: float, rungs: FloatArray, shape: list[IntArray]) -> None:
+    def __init__(self, s: Situation, rungs: FloatArray, shape: list[IntArray]) -> None:
         here = s.layout.terminal_task >= 0
         sizes = np.maximum(s.sizes[here].astype(np.float64), 1.0)
-        weights = sizes / sizes.sum()
         self._rungs, self._shape = rungs, shape
-        self._progress = np.array([-np.expm1(-rate * H[here] / sizes) @ weights for H in shape])
+        self._paces = [Pace(H[here] / sizes, sizes) for H in shape]
         costs = [event_totals(s.prices, s.round_event(H)) for H in shape]
         self._cost = {name: np.array([cost[name] for cost in costs]) for name in s.prices}
 
@@ -96,10 +114,12 @@ class Shaped:
             index = np.minimum(index, np.searchsorted(np.maximum.accumulate(self._cost[name]), limit, side="right"))
         return np.where(index > 0, self._rungs[np.maximum(index - 1, 0)], 0.0)
 
-    def progress(self, rungs: FloatArray) -> FloatArray:
+    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
         """φ of the highest rung up to each."""
+        once = np.ones(1)
+        done = np.array([pace.progress(rate, once)[0] for pace in self._paces])
         index = np.searchsorted(self._rungs, rungs * (1.0 + 1e-12), side="right") - 1
-        return np.asarray(self._progress[np.maximum(index, 0)])
+        return np.asarray(done[np.maximum(index, 0)])
 
     def steps(self, rung: float) -> IntArray:
         """H of the highest rung up to this one."""
@@ -109,17 +129,23 @@ class Shaped:
         return max(0, int(np.searchsorted(self._rungs, rung * (1.0 + 1e-12), side="right")) - 1)
 
 
-def ladders(s: Situation, rate: float) -> list[Ladder]:
-    """All ways to share out work that can differ in this situation."""
-    found: list[Ladder] = [Alike(s, rate)]
-    station_rates = rate / np.maximum(s.largest, 1.0)
+def ladders(s: Situation) -> list[Ladder]:
+    """All ways to share out work that can differ in this situation; worked out once for it."""
+    found: list[Ladder] | None = s.memo.get("ladders")
+    if found is None:
+        found = s.memo["ladders"] = _ladders(s)
+    return found
+
+
+def _ladders(s: Situation) -> list[Ladder]:
+    found: list[Ladder] = [Alike(s)]
     value = _value_of_step(s)
     top = 8.0 * float(s.largest.max())
     rungs = np.unique(np.round(np.geomspace(1.0, max(top, 2.0), _RUNGS)))
     if np.ptp(value) > 1e-9 * value.max() or np.ptp(s.largest) > 0.0:
-        found.append(Shaped(s, rate, rungs, [_by_value(s, station_rates, value, h) for h in rungs.tolist()]))
+        found.append(Shaped(s, rungs, [_by_value(s, value, h) for h in rungs.tolist()]))
     if _speeds_differ(s):
-        found.append(Shaped(s, rate, rungs, [_by_deadline(s, h) for h in rungs.tolist()]))
+        found.append(Shaped(s, rungs, [_by_deadline(s, h) for h in rungs.tolist()]))
     return found
 
 
@@ -139,8 +165,9 @@ def _value_of_step(s: Situation) -> FloatArray:
     return np.where(spent > 0.0, members / np.where(spent > 0.0, spent, 1.0), 1.0)
 
 
-def _by_value(s: Situation, rates: FloatArray, value: FloatArray, h: float) -> IntArray:
+def _by_value(s: Situation, value: FloatArray, h: float) -> IntArray:
     """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = h on average."""
+    rates = PASS_RATE / np.maximum(s.largest, 1.0)
     price = np.log(rates * value)
     level = float(np.mean((rates * h - price) / rates) / np.mean(1.0 / rates))
     H = np.maximum(1, np.round((price + level) / rates)).astype(np.int64)

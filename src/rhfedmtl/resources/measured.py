@@ -29,14 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.resources.billing import event_totals, steps_affordable
-from rhfedmtl.resources.ladders import Ladder, ladders
+from rhfedmtl.resources.ladders import PASS_RATE, Ladder, ladders
 from rhfedmtl.resources.planning import Observation, Plan, Situation
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
-PASS_RATE = 1.15
 # Server iterations that coupled tasks should get, and the share of progress that may be given up for them.
 COUPLED_ROUNDS = 3
 WORTH = 0.75
@@ -83,29 +81,50 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        best = self.schedule(situation)
+        best = self._held(situation) or self.schedule(situation)
         if best is None:
             return None
         return Plan.uniform(situation, best.local_steps, best.station_rounds, cloud_rounds=best.cloud_rounds)
 
+    def _held(self, s: Situation) -> Schedule | None:
+        """The schedule of an earlier round, while there is little new to learn: plans get rarer as a run goes on."""
+        held: Schedule | None = s.memo.get("schedule")
+        until: int = s.memo.get("schedule until", 0)
+        if held is None or s.rounds >= until or held.cloud_rounds <= 2 or not self._payable(s, held):
+            return None
+        s.memo["schedule"] = held = held._replace(cloud_rounds=held.cloud_rounds - 1)
+        return held
+
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left, as the model sees it."""
         outlook = self.outlook(s)
-        room = s.ledger.room
-        if not room:
+        if not s.ledger.budget:
             steps = np.maximum(self.least_steps, s.sizes)
             return Schedule(1, 1, steps, float(outlook.log_left(-math.expm1(-outlook.rate))))
-        cloud = event_totals(s.prices, s.cloud_event())
-        for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
-        most = steps_affordable(s.prices, s.round_event(1), for_rounds, _MOST_STEPS)
-        if most < self.least_steps:
-            return None
+        room, cloud = s.ledger.room, self._cloud(s)
         wanted = COUPLED_ROUNDS - s.cloud_rounds if s.coupling >= 0.5 else 1
-        found = [self._search(outlook, ladder, room, cloud, wanted) for ladder in ladders(s, outlook.rate)]
+        found = [self._search(outlook, ladder, room, cloud, wanted) for ladder in ladders(s)]
         best = min(found, key=lambda schedule: schedule.log_left)
-        if not s.ledger.can_afford(event_totals(s.prices, s.cloud_event(), s.round_event(best.local_steps))):
-            best = best._replace(local_steps=np.minimum(best.local_steps, most))
-        return best._replace(local_steps=np.maximum(best.local_steps, self.least_steps))
+        if not self._payable(s, best):
+            for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
+            most = steps_affordable(s.prices, s.round_event(1), for_rounds, _MOST_STEPS)
+            if most < self.least_steps:
+                return None
+            best = best._replace(local_steps=np.clip(best.local_steps, self.least_steps, most))
+        s.memo["schedule"], s.memo["schedule until"] = best, s.rounds + 1 + s.rounds // 2
+        return best
+
+    @staticmethod
+    def _cloud(s: Situation) -> dict[str, float]:
+        """What a server iteration costs by itself."""
+        if "cloud" not in s.memo:
+            s.memo["cloud"] = event_totals(s.prices, s.cloud_event())
+        cost: dict[str, float] = s.memo["cloud"]
+        return cost
+
+    def _payable(self, s: Situation, schedule: Schedule) -> bool:
+        round_ = event_totals(s.prices, s.round_event(schedule.local_steps))
+        return s.ledger.can_afford({name: cost + round_[name] for name, cost in self._cloud(s).items()})
 
     def _search(
         self, outlook: Outlook, ladder: Ladder, room: dict[str, float], cloud: dict[str, float], wanted: int
@@ -123,15 +142,18 @@ class Measured:
         per_round = {name: (limit / M - cloud.get(name, 0.0)) / K * (1.0 + 1e-12) for name, limit in room.items()}
         h = ladder.affordable(per_round, _MOST_STEPS)
         possible = h >= self.least_steps
-        left = np.where(possible, M * outlook.log_left(ladder.progress(np.maximum(h, 1.0)), K), 0.0)
+        left = np.where(possible, M * outlook.log_left(ladder.progress(outlook.rate, np.maximum(h, 1.0)), K), 0.0)
         left = np.where(wanted <= M, left, WORTH * left)
         i = int(np.argmin(left))
-        steps = ladder.steps(max(float(h[i]), float(self.least_steps)))
+        steps = np.maximum(ladder.steps(max(float(h[i]), float(self.least_steps))), self.least_steps)
         return Schedule(int(M[i]), int(K[i]), steps, float(left[i]))
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
-        rate, rows = PASS_RATE, mean_rows(s)
+        rate = PASS_RATE
+        if "rows" not in s.memo:
+            s.memo["rows"] = mean_rows(s)
+        rows: float = s.memo["rows"]
         members = float(np.mean(s.members[s.members > 0])) if np.any(s.members) else 1.0
         keep = 1.0 - (1.0 - 1.0 / members) ** 2
         recent = [seen for seen in s.observed[-self.memory :] if seen.answers.any() and seen.gains[:, -1].sum() > 0.0]

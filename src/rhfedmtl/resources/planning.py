@@ -43,7 +43,8 @@ class Situation:
     ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
     ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
     holds what the rounds so far showed, the latest last. ``planning_prices`` may be higher than those of the
-    ledger, where a round may take longer than it should.
+    ledger, where a round may take longer than it should. ``memo`` is kept from one plan to the next while members,
+    sizes and prices stay as they are: for what a policy need not work out again.
     """
 
     sizes: IntArray
@@ -58,6 +59,7 @@ class Situation:
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
     planning_prices: Cost | None = None
+    memo: dict[str, Any] = field(default_factory=dict)
 
     @property
     def prices(self) -> Cost:

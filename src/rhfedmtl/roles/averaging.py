@@ -24,10 +24,17 @@ class AveragingCloud:
     @property
     def mean(self) -> Vector:
         """Σ_b n_b w_b/Σ_b n_b, in the order of stations."""
+        weights = self._n if self._n.any() else np.ones(self.n_tasks)
         total = np.zeros(self._models.shape[1:])
-        for model, n in zip(self._models, self._n.tolist(), strict=True):
+        for model, n in zip(self._models, weights.tolist(), strict=True):
             total += n * model
-        return np.asarray(total / self._n.sum())
+        return np.asarray(total / weights.sum())
+
+    def merged(self, matrices: Models) -> Models:
+        """The stations' matrices with the mean in their shared rows: what a station would go on from."""
+        matrices = matrices.copy()
+        matrices[:, : self._models.shape[1]] = self.mean
+        return matrices
 
     def assign(self) -> list[Anchor]:
         """Start a server iteration: the same models for all stations."""
@@ -42,7 +49,7 @@ class AveragingCloud:
         b = report.task
         if not 0 <= b < self.n_tasks or report.v.shape != self._models[0].shape or not np.isfinite(report.v).all():
             raise PeerError(f"report for task {b} with shape {report.v.shape} does not fit, or is not finite")
-        self._models[b], self._n[b] = report.v, max(report.n_samples, 1)
+        self._models[b], self._n[b] = report.v, report.n_samples
         return True
 
     def learn(self) -> None:

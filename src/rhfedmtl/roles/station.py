@@ -9,7 +9,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.rounds import CURVE, add_in_blocks
 from rhfedmtl.roles.messages import (
     Anchor,
@@ -26,6 +26,8 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+
+LARGEST = 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,12 +283,10 @@ class BaseStation:
         needed = (self.shape, (CURVE,), (self.method.course_length,))
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
-        finite = np.isfinite(update.delta).all() and np.isfinite(update.gains).all()
+        refuse_divergence(update.delta, update.round)
         # A course may hold infinities: no end of the box, or factors beyond it.
-        if not finite or np.isnan(update.course).any():
-            raise PeerError(
-                f"update of terminal {update.terminal} in round {update.round} is not finite: the method diverged"
-            )
+        if not np.isfinite(update.gains).all() or np.isnan(update.course).any():
+            raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
 
     def _anchored(self) -> Anchor:
         if self.anchor is None:
@@ -296,6 +296,12 @@ class BaseStation:
     def _need_idle(self, what: str) -> None:
         if self._orders is not None:
             raise ProtocolError(f"station {self.task} cannot {what} while round {self.round} is open: close it first")
+
+
+def refuse_divergence(delta: Vector, number: int) -> None:
+    """Refuse updates that are not finite, or so large that their squares soon will not be."""
+    if not np.abs(delta).max(initial=0.0) < LARGEST:
+        raise DivergenceError(f"updates of round {number} are not finite: the method diverged, take a smaller step")
 
 
 def _same_share(told: Vector, stored: Vector) -> bool:

@@ -247,8 +247,10 @@ class Terminal:
             self._update = None
 
     def _ascend(self, order: WorkOrder) -> Update:
+        with np.errstate(over="ignore"):  # the station refuses what comes of a model too large for single precision
+            model = order.model[None].astype(self._X.dtype)
         orders = rounds.Orders(
-            order.model[None].astype(self._X.dtype),
+            model,
             np.array([order.scale]),
             np.array([order.local_steps]),
             np.uint64(self.seed),

@@ -1,0 +1,134 @@
+"""What README and docs show is true: their Python blocks and commands run, and print what stands beneath them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _load(path: Path) -> ModuleType:
+    """A module from a file outside of the package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+refresh = _load(ROOT / "docs" / "refresh.py")
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in refresh.pages()}
+WITH_PYTHON = [name for name, text in PAGES.items() if any(block.kind == "python" for block in refresh.blocks(text))]
+
+
+def _commands(page: str) -> list[tuple[str, str]]:
+    found = [refresh.commands(block.text) for block in refresh.blocks(PAGES[page]) if block.kind == "console"]
+    return [pair for block in found for pair in block if pair[0].startswith("rhfedmtl")]
+
+
+def _need_data(text: str) -> None:
+    """Skip where the data of a block is not to be had on this machine."""
+    if "har.npz" in text and not Path("har.npz").exists():
+        pytest.skip("har.npz is not in the folder RHFEDMTL_DATA")
+    if "watch" in text:
+        from rhfedmtl.data import watch
+        from rhfedmtl.errors import DataError
+
+        try:
+            watch.fetch()
+        except DataError as error:
+            pytest.skip(f"the watch data is not to be had: {error}")
+
+
+def _labels(output: str) -> set[str]:
+    """First words of the lines: what a table or a summary speaks of, without its numbers."""
+    words = [line.strip("│┃ ").split(" ")[0] for line in output.splitlines()]
+    return {word for word in words if re.fullmatch(r"[A-Za-z][\w-]+", word)}
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_blocks_print_what_the_page_shows(page: str) -> None:
+    """Every Python block of a page runs after those before it, and prints the text block beneath it."""
+    text = PAGES[page]
+    found, namespace = refresh.blocks(text), refresh.namespace_of(page)
+    with refresh.workplace():
+        for i, block in enumerate(found):
+            if block.kind == "python":
+                _need_data(block.text)
+                printed, shown = refresh.run_python(block.text, page, namespace), refresh.expected(text, found, i)
+                assert shown is None or printed == shown.text
+
+
+@pytest.mark.parametrize(("command", "shown"), _commands("README.md"), ids=[c[:45] for c, _ in _commands("README.md")])
+def test_commands_of_the_readme_run(command: str, shown: str) -> None:
+    """Each command of the README ends well, and its output speaks of what the README shows."""
+    with refresh.workplace():
+        _need_data(command)
+        status, printed = refresh.run_command(command)
+    assert status == 0, printed
+    assert _labels(shown) <= _labels(printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["docs/get_started.md", "docs/data.md", "docs/command_line.md", "docs/resources.md"])
+def test_commands_of_the_docs_run(page: str) -> None:
+    """Each command of a page ends as the page shows: well, or with a plain error where one is shown."""
+    text = PAGES[page]
+    with refresh.workplace():
+        _need_data(text)
+        for block in refresh.blocks(text):
+            if block.kind == "python":
+                refresh.run_python(block.text, page, refresh.namespace_of(page)) if "open(" in block.text else None
+            for command, shown in refresh.commands(block.text) if block.kind == "console" else ():
+                if command.startswith("rhfedmtl"):
+                    status, printed = refresh.run_command(command)
+                    assert status == (2 if shown.startswith("error:") else 0), printed
+                    assert _labels(shown) <= _labels(printed)
+
+
+def test_pages_show_no_traceback_and_no_machine_path() -> None:
+    """No page shows a crash, a folder of somebody's machine, or a block that was never filled."""
+    for name, text in PAGES.items():
+        assert "Traceback (most" not in text, name
+        assert not re.search(r"(?<![\w~.])/(home|root|Users|work|tmp)/", text), name
+        assert "```text\n```" not in text, name
+        assert "@@" not in text, name
+
+
+def test_pages_are_linked_and_pictures_are_small() -> None:
+    """Every relative link of README and docs leads to a file, and no picture is larger than 200 kB."""
+    for name, text in PAGES.items():
+        outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s#]+)", outside):
+            if "://" not in target:
+                assert (ROOT / name).parent.joinpath(target).exists(), f"{name}: {target}"
+    for picture in (ROOT / "docs" / "figures").iterdir():
+        assert picture.stat().st_size < 200_000, picture.name
+
+
+def test_citation_names_this_version_and_the_papers() -> None:
+    """CITATION.cff is valid YAML, names the version of the package, and both papers with all their authors."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    import rhfedmtl
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == rhfedmtl.__version__
+    assert [len(paper["authors"]) for paper in citation["references"]] == [6, 4]
+
+
+def test_examples_say_how_to_run_them() -> None:
+    """Examples have 30 to 70 lines, and their first lines say how to call them."""
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    assert len(examples) >= 2
+    for path in examples:
+        text = path.read_text(encoding="utf-8")
+        assert 30 <= text.count("\n") <= 70, path.name
+        assert f"python examples/{path.name}" in text.split('"""')[1], path.name
