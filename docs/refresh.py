@@ -91,7 +91,9 @@ def run_command(command: str) -> tuple[int, str]:
     if "Traceback" in done.stderr:
         raise RuntimeError(f"{command}\n{done.stderr}")
     text = "\n".join(line.rstrip() for line in (done.stdout + done.stderr).splitlines())
-    return done.returncode, re.sub(r"/\S*/(\.cache/rhfedmtl)", r"~/\1", text).strip("\n") + "\n"
+    for place, short in ((r"\.cache/rhfedmtl", "~/.cache/rhfedmtl"), (r"\.venv", ".venv")):
+        text = re.sub(rf"/[\w./-]*/{place}(?=/)", short, text)
+    return done.returncode, text.strip("\n") + "\n"
 
 
 @contextlib.contextmanager

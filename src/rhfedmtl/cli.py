@@ -145,9 +145,10 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     from rhfedmtl.engines import training
     from rhfedmtl.engines.faults import Faults
     from rhfedmtl.experiments import records
+    from rhfedmtl.resources.costs import read_resources
     from rhfedmtl.resources.ledger import Ledger
 
-    ledger = Ledger(_prices(given["cost"], given["budget"]), given["budget"])
+    ledger = Ledger(*read_resources(given["cost"], given["budget"]))
     federation = request.federation(given["seed"])
     built = build(algorithm, options, federation.kind)
     if built.yardstick:
@@ -203,15 +204,6 @@ MAX_ROUNDS = 1_000_000
 """Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
 GOOD_ENOUGH = 1e-3
 """Relative gap at which a run ends that was given no end."""
-
-
-def _prices(cost: list[str] | None, budget: list[str] | None) -> Any:
-    """Prices as given; a budget without prices gets those of the paper (0.1 a step, 10 a round)."""
-    if cost and len(cost) == 1 and "=" not in cost[0]:
-        return Path(cost[0])
-    if cost:
-        return cost
-    return [f"{part.partition('=')[0]}=0.1,10" for text in budget or () for part in text.split(",")]
 
 
 @contextmanager

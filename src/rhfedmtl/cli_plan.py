@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.engines.training import Settings
     from rhfedmtl.experiments.shapes import Shape
-    from rhfedmtl.resources.costs import Budget, Cost
+    from rhfedmtl.resources.costs import Cost
     from rhfedmtl.resources.links import Link
     from rhfedmtl.resources.planning import Policy
 
@@ -171,9 +171,10 @@ def plan(
 
 def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
     from rhfedmtl.experiments import planner
+    from rhfedmtl.resources.costs import read_resources
     from rhfedmtl.resources.ledger import Ledger
 
-    cost, budget = _prices(given)
+    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
     ledger = Ledger(cost, budget)
     method, policy, settings, subject = _build(request, options, given)
     report = planner.plan(subject, method, policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"])
@@ -185,9 +186,10 @@ def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any
 
 def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
     from rhfedmtl.experiments import targets
+    from rhfedmtl.resources.costs import read_resources
 
     target = targets.Target.of(given["target"])
-    cost, budget = _prices(given)
+    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
     budget.check(cost)
     method, policy, settings, subject = _build(request, options, given)
     found: dict[str, Any] = {"cost": cost, "budget": budget, "resource": given["resource"]}
@@ -276,20 +278,6 @@ def _more_federations(request: Request, given: dict[str, Any]) -> list[Federatio
         return [request.federation(seed) for seed in seeds]
     source, split = request.source(), request.split()
     return [federate(source, split, seed) for seed in seeds]
-
-
-def _prices(given: dict[str, Any]) -> tuple[Cost, Budget]:
-    """Prices and limits as given; without prices those of the paper (0.1 a step, 10 a round)."""
-    from rhfedmtl.resources.costs import Budget, Cost
-
-    budget = Budget.of(given["budget"])
-    texts: list[str] = given["cost"] or []
-    files = [text for text in texts if "=" not in text]
-    if len(files) > 1 or (files and len(texts) > 1):
-        raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
-    if files:
-        return Cost.of(Path(files[0])), budget
-    return Cost.of(texts or [f"{name}=0.1,10" for name in budget or ("energy",)]), budget
 
 
 @contextmanager

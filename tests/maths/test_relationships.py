@@ -14,7 +14,7 @@ from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised, Relationship, Unrelated
+from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised, Relationship, Safe, Unrelated
 
 WEIGHTS = [(1e-2, 1e-3), (1e-3, 1.0), (0.5, 0.0), (1e-4, 1e-6)]
 
@@ -93,7 +93,7 @@ def test_the_safe_form_stands_at_the_joint_models(weights: tuple[float, float]) 
 @pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-2, 1.0), (1e-3, 10.0)])
 def test_the_safe_form_never_lowers_the_joint_dual(weights: tuple[float, float], merge: str) -> None:
     """With a graph between tasks, all stations work at once and the joint dual climbs to the primal."""
-    method = DualMethod(relationship=Chain(*weights), merge=MERGES[merge])
+    method = DualMethod(relationship=Safe(Chain(*weights)), merge=MERGES[merge])
     network = InProcess(federation(sizes=((6, 5), (7,), (4, 3, 5), (8,))), method)
     cloud = cloud_of(network, method.relationship)
     duals, rng = [], np.random.default_rng(0)

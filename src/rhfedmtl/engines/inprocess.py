@@ -89,6 +89,16 @@ class InProcess:
         sdca.settle(self._rows, self._layout, self._duals)
         return self._duals.alpha
 
+    def restore(self, alpha: Float64Array) -> None:
+        """Start from these dual variables, as `alpha` gave them for the same rows: U_b = Σ_t X_tᵀα_t is made anew."""
+        self._need_start("restore duals")
+        if alpha.shape != self._duals.alpha.shape:
+            raise ProtocolError(f"duals of shape {alpha.shape} for rows with {self._duals.alpha.shape}")
+        self._duals.alpha[:] = alpha
+        shares = sdca.run_shares(self._rows, self._layout, self._duals, self.shape[1])
+        self._U[:] = 0.0
+        np.add.at(self._U, self._station[self._layout.order], shares)
+
     def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of the stations named."""
         for anchor in anchors:

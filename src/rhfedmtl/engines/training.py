@@ -213,7 +213,8 @@ class Run:
         if self.certificate is None or self.certificate.round != self.round:
             return False
         settings, certificate = self.settings, self.certificate
-        return certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
+        solved = certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
+        return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""

@@ -1,72 +1,32 @@
 """How tasks are coupled. Every coupling reaches the base stations as an anchor: a centre c_b and a weight λ_b.
 
-The problem is (1/N) [Σ_b loss_b + ½ tr(W Q Wᵀ)] with Q positive definite and G = Q⁻¹. Models and dual vectors
-of all tasks are arrays (task, column, feature); "W G" means that G mixes the task axis.
-
-Add a relationship: write a frozen dataclass with ``precision`` (and, where it is learned, ``learn``), add it to
-``RELATIONSHIPS``. The safe joint form of the anchors comes with the base class.
+Add a relationship: write a frozen dataclass with ``precision`` (and, where it is learned, ``learn`` and
+``learns``), add it to ``RELATIONSHIPS``. Anchors come with the base class (`coupling.py`).
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.coupling import ENOUGH, Anchors, Matrix, Models, Relationship, Safe, Schedule, Vector, check_weight
+from rhfedmtl.maths.learned import Clusters, Graph, Learned
 
-Models = npt.NDArray[np.float64]
-
-
-class Anchors(NamedTuple):
-    """What base station b needs of the coupling: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b."""
-
-    center: Models
-    lam: npt.NDArray[np.float64]
-    constant: npt.NDArray[np.float64]
-
-
-class Relationship(ABC):
-    """A coupling of tasks."""
-
-    @abstractmethod
-    def precision(self, n_tasks: int) -> npt.NDArray[np.float64]:
-        """Q, tasks × tasks."""
-
-    def couple(self, W: Models) -> Models:
-        """W Q."""
-        return _mix(self.precision(len(W)), W)
-
-    def solve(self, V: Models) -> Models:
-        """W = V G, the models that belong to the dual vectors V under the whole coupling."""
-        return _mix(_inverse(self.precision(len(V))), V)
-
-    def anchors(self, W: Models, V: Models) -> Anchors:
-        """Safe joint form: λ_b = 1/(s G_bb), c_b = w_b − v_b/λ_b at W = V G, with s = max_b Σ_b′|G_bb′|/G_bb.
-
-        All stations may then work at once and their updates be added: the joint dual never falls. ``W``, what
-        the stations hold, is not needed here; alternating forms use it.
-        """
-        G = _inverse(self.precision(len(V)))
-        diagonal = np.diag(G)
-        spread = np.max(np.abs(G).sum(axis=1) / diagonal)
-        lam = 1.0 / (spread * diagonal)
-        center = _mix(G, V) - V / lam[:, None, None]
-        return Anchors(center, lam, np.zeros(len(V)))
-
-    def coupling(self, n_tasks: int) -> float:
-        """Share of a station's weight that ties it to other tasks: 1 − (smallest eigenvalue of Q)/(its diagonal)."""
-        Q = self.precision(n_tasks)
-        return float(1.0 - np.linalg.eigvalsh(Q)[0] / np.max(np.diag(Q)))
-
-    def learn(self, W: Models) -> Self:
-        """Return the relationship as these models suggest it; a given one stays as it is."""
-        return self
+__all__ = [
+    "RELATIONSHIPS",
+    "Anchors",
+    "Clusters",
+    "Graph",
+    "Learned",
+    "MeanRegularised",
+    "Models",
+    "Relationship",
+    "Safe",
+    "Schedule",
+    "Unrelated",
+]
 
 
 @dataclass(frozen=True)
@@ -78,10 +38,10 @@ class MeanRegularised(Relationship):
 
     def __post_init__(self) -> None:
         """Refuse weights for which the problem has no unique solution."""
-        _check("lambda1", self.lambda1, positive=True)
-        _check("lambda2", self.lambda2, positive=False)
+        check_weight("lambda1", self.lambda1, positive=True)
+        check_weight("lambda2", self.lambda2, positive=False)
 
-    def precision(self, n_tasks: int) -> npt.NDArray[np.float64]:
+    def precision(self, n_tasks: int) -> Matrix:
         """λ1 I + λ2 (I − 11ᵀ/N)."""
         return (self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 / n_tasks
 
@@ -99,16 +59,21 @@ class MeanRegularised(Relationship):
         mean: Models = V.mean(axis=0)
         return (V + (self.lambda2 / self.lambda1) * mean) / (self.lambda1 + self.lambda2)
 
-    def anchors(self, W: Models, V: Models) -> Anchors:
+    def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """r = mean_b w_b, c_b = λ2 r/λ, λ_b = λ = λ1+λ2; the constant is λ1 λ2 ‖r‖²/(2λ).
 
-        Setting r to its fixed point V̄/λ1 at once would look faster, and diverges for λ2 ≫ λ1.
+        Setting r to its fixed point V̄/λ1 at once would look faster, and diverges for λ2 ≫ λ1. Where λ is more than
+        the stations' ``n`` samples need (2/n̄), the alternation would crawl: λ_b = max(λ1, 2/n̄), and what sets the
+        tasks apart follows at once, c_b = (1 − λ1/λ_b) r + (1/λ − 1/λ_b)(v_b − v̄).
         """
         lam = self.lambda1 + self.lambda2
         r = W.mean(axis=0)
-        constant = self.lambda1 * self.lambda2 / (2.0 * lam) * np.sum(r * r)
-        center = np.broadcast_to(self.lambda2 / lam * r, W.shape)
-        return Anchors(center.copy(), np.full(len(W), lam), np.full(len(W), constant))
+        weight = lam if n is None else min(lam, max(self.lambda1, ENOUGH / float(np.mean(n))))
+        center = np.broadcast_to((1.0 - self.lambda1 / weight) * r, W.shape)
+        if weight < lam:
+            center = center + (1.0 / lam - 1.0 / weight) * (V - V.mean(axis=0))
+        constant = self.lambda1 * (1.0 - self.lambda1 / weight) / 2.0 * np.sum(r * r)
+        return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
 
 
 @dataclass(frozen=True)
@@ -119,9 +84,9 @@ class Unrelated(Relationship):
 
     def __post_init__(self) -> None:
         """Refuse weights for which the problem has no unique solution."""
-        _check("lambda1", self.lambda1, positive=True)
+        check_weight("lambda1", self.lambda1, positive=True)
 
-    def precision(self, n_tasks: int) -> npt.NDArray[np.float64]:
+    def precision(self, n_tasks: int) -> Matrix:
         """λ1 I."""
         return self.lambda1 * np.eye(n_tasks)
 
@@ -137,28 +102,15 @@ class Unrelated(Relationship):
         """V/λ1."""
         return V / self.lambda1
 
-    def anchors(self, W: Models, V: Models) -> Anchors:
+    def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """Centre 0, weight λ1."""
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
 
 
-def _mix(matrix: npt.NDArray[np.float64], W: Models) -> Models:
-    """Mix the task axis: symmetric matrix times W, in the order of tasks whatever the number of threads."""
-    mixed: Models = np.einsum("ab,bcd->acd", matrix, W)
-    return mixed
-
-
-def _inverse(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
-
-
-def _check(name: str, weight: float, *, positive: bool) -> None:
-    if not math.isfinite(weight) or weight < 0.0 or (positive and weight == 0.0):
-        bound = "> 0" if positive else ">= 0"
-        raise ConfigError(f"{name} must be a finite number {bound}, got {weight}")
-
-
 RELATIONSHIPS: dict[str, Callable[[float, float], Relationship]] = {
     "mean": MeanRegularised,
+    "learned": Learned,
+    "graph": Graph,
+    "clusters": Clusters,
     "none": lambda lambda1, _lambda2: Unrelated(lambda1),
 }

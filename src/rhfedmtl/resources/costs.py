@@ -244,6 +244,24 @@ class Budget(Mapping[str, float]):
 BudgetLike = Budget | str | Sequence[str] | Mapping[str, float] | Path | None
 
 
+def read_resources(
+    cost: Sequence[str] | None, budget: Sequence[str] | None, *, default: Sequence[str] = ()
+) -> tuple[Cost, Budget]:
+    """Prices and limits as on a command line: texts, or one file of prices.
+
+    Types of a budget (or, without one, those of ``default``) that come without prices get those of the paper, 0.1 a
+    step and 10 a round.
+    """
+    limits = Budget.of(budget)
+    texts = list(cost or ())
+    files = [text for text in texts if "=" not in text]
+    if len(files) > 1 or (files and len(texts) > 1):
+        raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
+    if files:
+        return Cost.of(Path(files[0])), limits
+    return Cost.of(texts or [f"{name}=0.1,10" for name in limits or default]), limits
+
+
 def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:
     """Whether every type stays within its room; a type without room is unlimited."""
     return all(not amount or amount <= room.get(name, math.inf) for name, amount in totals.items())

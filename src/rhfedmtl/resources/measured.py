@@ -38,7 +38,8 @@ IntArray = npt.NDArray[np.int64]
 # Server iterations that coupled tasks should get, and the share of progress that may be given up for them.
 COUPLED_ROUNDS = 3
 WORTH = 0.75
-_MOST_STEPS = 1_000_000
+# More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
+MOST_PASSES = 20
 
 
 class Outlook(NamedTuple):
@@ -103,15 +104,16 @@ class Measured:
             return Schedule(1, 1, steps, float(outlook.log_left(-math.expm1(-outlook.rate))))
         room, cloud = s.ledger.room, self._cloud(s)
         wanted = COUPLED_ROUNDS - s.cloud_rounds if s.coupling >= 0.5 else 1
-        found = [self._search(outlook, ladder, room, cloud, wanted) for ladder in ladders(s)]
+        cap = max(self.least_steps, MOST_PASSES * int(s.largest.max()))
+        found = [self._search(outlook, ladder, room, cloud, wanted, cap) for ladder in ladders(s)]
         best = min(found, key=lambda schedule: schedule.log_left)
         if not self._payable(s, best):
             for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
-            most = steps_affordable(s.prices, s.round_event(1), for_rounds, _MOST_STEPS)
+            most = steps_affordable(s.prices, s.round_event(1), for_rounds, cap)
             if most < self.least_steps:
                 return None
             best = best._replace(local_steps=np.clip(best.local_steps, self.least_steps, most))
-        s.memo["schedule"], s.memo["schedule until"] = best, s.rounds + 1 + s.rounds // 2
+        s.memo["schedule"], s.memo["schedule until"] = best, 2 * s.rounds + 1
         return best
 
     @staticmethod
@@ -127,7 +129,7 @@ class Measured:
         return s.ledger.can_afford({name: cost + round_[name] for name, cost in self._cloud(s).items()})
 
     def _search(
-        self, outlook: Outlook, ladder: Ladder, room: dict[str, float], cloud: dict[str, float], wanted: int
+        self, outlook: Outlook, ladder: Ladder, room: dict[str, float], cloud: dict[str, float], wanted: int, most: int
     ) -> Schedule:
         """Try every number of server iterations, and of rounds in each; H follows from what they leave to pay.
 
@@ -140,7 +142,7 @@ class Measured:
         longest = min((room[name] / price for name, price in prices.items() if price > 0.0), default=1.0)
         M, K = (part.ravel() for part in np.meshgrid(_counts(longest), K, indexing="ij"))
         per_round = {name: (limit / M - cloud.get(name, 0.0)) / K * (1.0 + 1e-12) for name, limit in room.items()}
-        h = ladder.affordable(per_round, _MOST_STEPS)
+        h = ladder.affordable(per_round, most)
         possible = h >= self.least_steps
         left = np.where(possible, M * outlook.log_left(ladder.progress(outlook.rate, np.maximum(h, 1.0)), K), 0.0)
         left = np.where(wanted <= M, left, WORTH * left)

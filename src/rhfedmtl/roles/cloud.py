@@ -9,11 +9,14 @@ import numpy as np
 
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.relationships import Anchors, Models, Relationship
+from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
+
+ASTRAY = 1e3
+"""How many times the first gap of a run makes the cloud give up alternating for the safe joint form."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +65,19 @@ class Cloud:
         self.V: Models = np.zeros((n_tasks, *shape))
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
+        self.changes = 0
         self._n = np.ones(n_tasks)
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = -np.inf
+        self._first_gap: float | None = None
 
     def assign(self) -> list[Anchor]:
-        """Start a server iteration: new anchors for all stations."""
+        """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
+        schedule = self.relationship.learns()
+        if schedule is not None and schedule.due(self.cloud_round):
+            self.learn()
         self.cloud_round += 1
-        self.anchors = self.relationship.anchors(self.W, self.V)
+        self.anchors = self.relationship.anchors(self.W, self.V, self._n)
         return [
             Anchor(self.cloud_round, b, self.anchors.center[b], float(self.anchors.lam[b])) for b in range(self.n_tasks)
         ]
@@ -113,6 +121,7 @@ class Cloud:
         ]
         self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
         best = int(np.argmin(primals))
+        self._keep_course(primals[best] - self._best_dual)
         return Certificate(
             max(number for number, _ in self._as_of),
             primals[best],
@@ -123,13 +132,37 @@ class Cloud:
             objective.station_dual(duals, self._n, self.V, self.anchors),
         )
 
+    def _keep_course(self, gap: float) -> None:
+        """Take the safe joint form from now on if the gap has left all bounds: alternation is fast, not guaranteed."""
+        if self._first_gap is None:
+            self._first_gap = gap
+        if gap > ASTRAY * self._first_gap and not isinstance(self.relationship, Safe):
+            self.relationship = Safe(self.relationship)
+
+    def resume(self, reports: Sequence[Report]) -> None:
+        """Start from what the stations know already: V as reported, and the models W = V G that belong to it."""
+        if self.cloud_round:
+            raise ProtocolError(f"server iteration {self.cloud_round} is done: it is too late to start from reports")
+        for report in reports:
+            self.V[report.task], self._n[report.task] = report.v, max(report.n_samples, 1)
+        self.W = self.relationship.solve(self.V)
+
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
         self._best_dual = -np.inf
 
-    def learn(self) -> None:
-        """Let the relationship learn from the models as they stand."""
+    def learn(self) -> bool:
+        """Let the relationship learn from the models as they stand; True if that made it another one.
+
+        Called by `assign` when the relationship's schedule says so, and by a run whose W-step is solved.
+        """
+        schedule = self.relationship.learns()
+        if schedule is None or self.changes >= schedule.most:
+            return False
         learned = self.relationship.learn(self.W)
-        if learned is not self.relationship:
-            self.relationship = learned
-            self.forget_bound()
+        if learned is self.relationship:
+            return False
+        self.relationship = learned
+        self.changes += 1
+        self.forget_bound()
+        return True

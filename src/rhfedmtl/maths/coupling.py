@@ -1,0 +1,225 @@
+"""What every coupling of tasks offers: Q, its inverse, and anchors for the base stations.
+
+The problem is (1/N) [Σ_b loss_b + ½ tr(W Q Wᵀ)] with Q positive definite and G = Q⁻¹. Models and dual vectors
+of all tasks are arrays (task, column, feature); "W G" means that G mixes the task axis.
+
+**Anchors by splitting.** A station can only have a weight of its own, λ_b, so the coupling is split: with
+D = diag(λ_b) and the eigenmodes of D^-½ Q D^-½, a mode of eigenvalue κ
+
+* above 1 is tighter than its stations are told: they may follow it at once, and stand at W = V G in this mode;
+* below 1 is looser: the stations are held back by an anchor at what they held last, as in the paper's alternation.
+
+At fixed anchors the dual never falls for any D. With D ≤ Q all modes are of the first kind: this is the safe joint
+form, in which the joint dual never falls. With D ≥ Q all are of the second: for `mean` the paper's alternation.
+Between the two lies the D that is fastest: a station's own problem gets no easier beyond λ_b ≈ 2/n_b, and every
+further increase slows down the loose modes, which are what the tasks have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError
+
+Models = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# λ_b n_b beyond which coordinate steps of a station get no better (rows of unit norm, losses with γ near 1).
+ENOUGH = 2.0
+
+
+class Anchors(NamedTuple):
+    """What base station b needs of the coupling: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b."""
+
+    center: Models
+    lam: Vector
+    constant: Vector
+
+
+class Dense(NamedTuple):
+    """Q with its inverse, and the diagonals next below and above it: diag(least) ≤ Q ≤ diag(most)."""
+
+    Q: Matrix
+    G: Matrix
+    least: Vector
+    most: Vector
+
+
+class Splitting(NamedTuple):
+    """λ_b, and the matrices that make c = A W + B V: A for the modes that alternate, B for those that follow."""
+
+    lam: Vector
+    A: Matrix
+    B: Matrix
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a relationship learns: after ``first`` server iterations, then each time there are ``growth`` as many.
+
+    W-steps get longer as models settle, and few changes are made late. ``most`` changes are made in all.
+    """
+
+    first: int = 2
+    growth: float = 1.5
+    most: int = 40
+
+    def __post_init__(self) -> None:
+        """Refuse a schedule that stands still."""
+        if self.first < 1 or not self.growth >= 1.0 or self.most < 0:
+            raise ConfigError(f"{self} cannot work: first >= 1, growth >= 1 and most >= 0 needed")
+
+    def due(self, cloud_rounds: int) -> bool:
+        """Whether to learn after so many server iterations."""
+        at = self.first
+        while at < cloud_rounds:
+            at = max(at + 1, math.ceil(at * self.growth))
+        return at == cloud_rounds
+
+
+class Relationship(ABC):
+    """A coupling of tasks."""
+
+    @abstractmethod
+    def precision(self, n_tasks: int) -> Matrix:
+        """Q, tasks × tasks."""
+
+    def learns(self) -> Schedule | None:
+        """When it learns; None for a relationship that is given."""
+        return None
+
+    def couple(self, W: Models) -> Models:
+        """W Q."""
+        return mix(self.dense(len(W)).Q, W)
+
+    def solve(self, V: Models) -> Models:
+        """W = V G, the models that belong to the dual vectors V under the whole coupling."""
+        return mix(self.dense(len(V)).G, V)
+
+    def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
+        """λ_b = 2/n_b, but within diag(least) ≤ D ≤ diag(most), and c = A W + B V; see the top of this file.
+
+        ``W`` is what the stations hold, ``n`` their samples; without it, the safe joint form.
+        """
+        lam, A, B = self._split(len(V), None if n is None else tuple(float(x) for x in n))
+        return Anchors(mix(A, W) + mix(B, V), lam, np.zeros(len(V)))
+
+    def coupling(self, n_tasks: int) -> float:
+        """Share of a station's weight that ties it to other tasks: 1 − (smallest eigenvalue of Q)/(its diagonal)."""
+        Q = self.dense(n_tasks).Q
+        return float(1.0 - np.linalg.eigvalsh(Q)[0] / np.max(np.diag(Q)))
+
+    def affinity(self, n_tasks: int) -> Matrix:
+        """Who helps whom: G_bb′/√(G_bb G_b′b′), in [−1, 1].
+
+        It is the correlation of two models before any data is seen: 1 for tasks that are one, 0 for strangers,
+        below 0 for opposites.
+        """
+        G = self.dense(n_tasks).G
+        root = np.sqrt(np.diag(G))
+        return np.asarray(np.clip(G / np.outer(root, root), -1.0, 1.0))
+
+    def strength(self, n_tasks: int) -> float:
+        """How many times stronger λ2 acts here than in `mean`."""
+        return 1.0
+
+    def learn(self, W: Models) -> Self:
+        """Return the relationship as these models suggest it; a given one stays as it is."""
+        return self
+
+    def dense(self, n_tasks: int) -> Dense:
+        """Q and what follows from it, computed once."""
+        if n_tasks not in self._dense:
+            Q = self.precision(n_tasks)
+            G = np.asarray(np.linalg.inv(Q), dtype=np.float64)
+            G = (G + G.T) / 2.0
+            root = np.sqrt(np.diag(Q))
+            top = float(np.linalg.eigvalsh(Q / np.outer(root, root))[-1])
+            self._dense[n_tasks] = Dense(Q, G, 1.0 / np.abs(G).sum(axis=1), np.diag(Q) * top)
+        return self._dense[n_tasks]
+
+    @cached_property
+    def _dense(self) -> dict[int, Dense]:
+        return {}
+
+    @cached_property
+    def _splittings(self) -> dict[tuple[float, ...] | int, Splitting]:
+        return {}
+
+    def _split(self, n_tasks: int, n: tuple[float, ...] | None) -> Splitting:
+        key = n_tasks if n is None else n
+        if key not in self._splittings:
+            dense = self.dense(n_tasks)
+            lam = dense.least if n is None else np.clip(ENOUGH / np.array(n), dense.least, dense.most)
+            self._splittings.clear()  # membership changes seldom, and old ones do not come back
+            self._splittings[key] = split(dense.Q, lam)
+        return self._splittings[key]
+
+
+@dataclass(frozen=True)
+class Safe(Relationship):
+    """The same coupling in the safe joint form: slower, and the joint dual never falls whatever the work.
+
+    λ_b = 1/Σ_b′|G_bb′|, c_b = w_b − v_b/λ_b at W = V G; updates of all stations are added.
+    """
+
+    inner: Relationship
+
+    def precision(self, n_tasks: int) -> Matrix:
+        """Q of the inner one."""
+        return self.inner.precision(n_tasks)
+
+    def learns(self) -> Schedule | None:
+        """When the inner one learns."""
+        return self.inner.learns()
+
+    def affinity(self, n_tasks: int) -> Matrix:
+        """As the inner one says."""
+        return self.inner.affinity(n_tasks)
+
+    def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
+        """Safe joint form, whatever is known of the stations."""
+        return super().anchors(W, V)
+
+    def coupling(self, n_tasks: int) -> float:
+        """As the inner one says."""
+        return self.inner.coupling(n_tasks)
+
+    def strength(self, n_tasks: int) -> float:
+        """As the inner one says."""
+        return self.inner.strength(n_tasks)
+
+    def learn(self, W: Models) -> Self:
+        """Let the inner one learn."""
+        learned = self.inner.learn(W)
+        return self if learned is self.inner else type(self)(learned)
+
+
+def split(Q: Matrix, lam: Vector) -> Splitting:
+    """Split Q at D = diag(λ_b): c = A W + B V with A = D^-½ (1 − κ)₊ D^½ and B = D^-½ (1/κ − 1)₋ D^-½ by modes."""
+    root = np.sqrt(lam)
+    kappa, U = np.linalg.eigh(Q / np.outer(root, root))
+    A = (U * np.maximum(1.0 - kappa, 0.0)) @ U.T
+    B = (U * np.minimum(1.0 / kappa - 1.0, 0.0)) @ U.T
+    return Splitting(lam, A / root[:, None] * root[None, :], B / np.outer(root, root))
+
+
+def mix(matrix: Matrix, W: Models) -> Models:
+    """Mix the task axis: matrix times W, in the order of tasks whatever the number of threads."""
+    mixed: Models = np.einsum("ab,bcd->acd", matrix, W)
+    return mixed
+
+
+def check_weight(name: str, weight: float, *, positive: bool) -> None:
+    """Refuse weights for which the problem has no unique solution."""
+    if not math.isfinite(weight) or weight < 0.0 or (positive and weight == 0.0):
+        bound = "> 0" if positive else ">= 0"
+        raise ConfigError(f"{name} must be a finite number {bound}, got {weight}")

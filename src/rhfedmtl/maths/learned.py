@@ -1,0 +1,295 @@
+"""Couplings that are learned while training, or given task by task: a covariance Ω, a graph, clusters of tasks.
+
+Each is a frozen value: ``learn`` returns a new one, or the same object if these models change nothing worth a new
+certificate. Until the first models are there, all tasks are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.coupling import Matrix, Models, Relationship, Schedule, check_weight
+
+Groups = tuple[int, ...]
+
+# Mean silhouette below which tasks are not worth cutting into clusters, and the most clusters looked at.
+CLEAR = 0.1
+MOST_CLUSTERS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Relationship):
+    """Q = λ1 I + 2 λ2 Ω⁻¹ with Ω ← (WᵀW + εI)^½ / tr(·), which starts at I/N.
+
+    Tasks are columns of W; several classes are one long column. The outer objective, which no exact step raises, is
+    (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2 tr(W Ω⁻¹ Wᵀ) + λ2 ε tr(Ω⁻¹)]. As tr Ω = 1, λ2 acts about 2N times stronger
+    than in `mean` (`strength`): tune it apart. ``tolerance`` is the relative change of Ω below which it stays.
+    """
+
+    lambda1: float = 1e-4
+    lambda2: float = 1e-6
+    omega: Matrix | None = None
+    epsilon: float = 1e-2
+    tolerance: float = 1e-3
+    schedule: Schedule | None = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        """Refuse weights and matrices for which the problem has no unique solution."""
+        check_weight("lambda1", self.lambda1, positive=True)
+        check_weight("lambda2", self.lambda2, positive=False)
+        check_weight("epsilon", self.epsilon, positive=True)
+        if self.omega is not None:
+            omega = _square("omega", self.omega)
+            if np.linalg.eigvalsh(omega)[0] <= 0.0:
+                raise ConfigError("omega must be positive definite: add a little to its diagonal")
+            object.__setattr__(self, "omega", omega)
+
+    def learns(self) -> Schedule | None:
+        """As scheduled."""
+        return self.schedule
+
+    def covariance(self, n_tasks: int) -> Matrix:
+        """Ω, tasks × tasks, of trace 1 if it was learned."""
+        return np.eye(n_tasks) / n_tasks if self.omega is None else self.omega
+
+    def precision(self, n_tasks: int) -> Matrix:
+        """λ1 I + 2 λ2 Ω⁻¹."""
+        omega = self.covariance(n_tasks)
+        _check_size("omega", len(omega), n_tasks)
+        inverse = np.linalg.inv(omega)
+        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 * (inverse + inverse.T))
+
+    def coupling(self, n_tasks: int) -> float:
+        """As Q says, or, before Ω is learned, the share 2 λ2 N/(λ1 + 2 λ2 N) that it is going to tie."""
+        if self.omega is not None:
+            return super().coupling(n_tasks)
+        tied = self.strength(n_tasks) * self.lambda2
+        return tied / (self.lambda1 + tied)
+
+    def affinity(self, n_tasks: int) -> Matrix:
+        """Ω_bb′/√(Ω_bb Ω_b′b′)."""
+        omega = self.covariance(n_tasks)
+        root = np.sqrt(np.diag(omega))
+        return np.asarray(np.clip(omega / np.outer(root, root), -1.0, 1.0))
+
+    def strength(self, n_tasks: int) -> float:
+        """2N: Ω⁻¹ is N I where all tasks are alike, and the penalty has no ½."""
+        return 2.0 * n_tasks
+
+    def penalty(self, W: Models) -> float:
+        """(1/N) [λ1/2 ‖W‖² + λ2 tr(W Ω⁻¹ Wᵀ) + λ2 ε tr(Ω⁻¹)]: the outer objective without its losses."""
+        inverse = np.linalg.inv(self.covariance(len(W)))
+        coupled = np.sum(W * self.couple(W)) / 2.0
+        return float((coupled + self.lambda2 * self.epsilon * np.trace(inverse)) / len(W))
+
+    def learn(self, W: Models) -> Self:
+        """Ω-step: the Ω of trace 1 that is best for these models."""
+        flat = W.reshape(len(W), -1)
+        eigenvalues, U = np.linalg.eigh(flat @ flat.T + self.epsilon * np.eye(len(W)))
+        root = (U * np.sqrt(np.maximum(eigenvalues, self.epsilon))) @ U.T
+        omega = (root + root.T) / (2.0 * np.trace(root))
+        before = self.covariance(len(W))
+        if np.linalg.norm(omega - before) <= self.tolerance * np.linalg.norm(before):
+            return self
+        return replace(self, omega=omega)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Relationship):
+    """Q = λ1 I + λ2 L, L the Laplacian of a graph of tasks: tied tasks are drawn to each other.
+
+    A given ``adjacency`` (or `from_laplacian`) stays. Without one, each task is tied to the ``neighbours`` tasks
+    with the most similar models (cosine), by ties that add up to about 1 as in `mean`, where the graph starts;
+    ``found`` are the ties learned so far.
+    """
+
+    lambda1: float = 1e-4
+    lambda2: float = 1e-6
+    adjacency: Matrix | None = None
+    neighbours: int = 3
+    found: Matrix | None = None
+    schedule: Schedule | None = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no graph."""
+        check_weight("lambda1", self.lambda1, positive=True)
+        check_weight("lambda2", self.lambda2, positive=False)
+        if self.neighbours < 1:
+            raise ConfigError(f"neighbours must be at least 1, got {self.neighbours}")
+        if self.adjacency is not None:
+            adjacency = _square("adjacency", self.adjacency)
+            if np.any(adjacency < 0.0) or np.any(np.diag(adjacency) != 0.0):
+                raise ConfigError("adjacency must have no negative ties, and none of a task to itself")
+            object.__setattr__(self, "adjacency", adjacency)
+
+    @classmethod
+    def from_laplacian(cls, lambda1: float, lambda2: float, laplacian: npt.ArrayLike) -> Self:
+        """Graph given by its Laplacian, degrees − ties."""
+        L = _square("laplacian", laplacian)
+        if np.any(np.abs(L.sum(axis=0)) > 1e-9 * np.abs(L).max(initial=1.0)):
+            raise ConfigError("the rows of a Laplacian add up to 0: its diagonal holds the sums of the ties")
+        return cls(lambda1, lambda2, np.diag(np.diag(L)) - L)
+
+    def learns(self) -> Schedule | None:
+        """As scheduled, unless the graph is given."""
+        return self.schedule if self.adjacency is None else None
+
+    def ties(self, n_tasks: int) -> Matrix:
+        """Weights of the ties, tasks × tasks."""
+        known = self.found if self.adjacency is None else self.adjacency
+        if known is None:
+            return (np.ones((n_tasks, n_tasks)) - np.eye(n_tasks)) / n_tasks
+        _check_size("the graph", len(known), n_tasks)
+        return known
+
+    def precision(self, n_tasks: int) -> Matrix:
+        """λ1 I + λ2 (degrees − ties)."""
+        ties = self.ties(n_tasks)
+        return self.lambda1 * np.eye(n_tasks) + self.lambda2 * (np.diag(ties.sum(axis=0)) - ties)
+
+    def learn(self, W: Models) -> Self:
+        """Tie each task to its nearest ones, and they to it."""
+        if self.adjacency is not None or len(W) < 2:
+            return self
+        flat = W.reshape(len(W), -1)
+        norm = np.linalg.norm(flat, axis=1)
+        similarity = flat @ flat.T / np.maximum(np.outer(norm, norm), np.finfo(float).tiny)
+        np.fill_diagonal(similarity, -np.inf)
+        k = min(self.neighbours, len(W) - 1)
+        nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        chosen = np.zeros_like(similarity)
+        np.put_along_axis(chosen, nearest, 1.0 / k, axis=1)
+        ties = (chosen + chosen.T) / 2.0
+        if np.array_equal(ties, self.ties(len(W))):
+            return self
+        return replace(self, found=ties)
+
+
+@dataclass(frozen=True)
+class Clusters(Relationship):
+    """Q = λ1 I + λ2 (I − M), M the averaging within clusters: models are drawn to the mean of their cluster.
+
+    ``count`` clusters, or as many as stand out (largest mean silhouette, one if none does). Grouping (k-means on the
+    models) and W-step lower the same penalty. All tasks start in one cluster, which is `mean`.
+    """
+
+    lambda1: float = 1e-4
+    lambda2: float = 1e-6
+    count: int | None = None
+    groups: Groups | None = None
+    schedule: Schedule | None = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of clusters that make no sense."""
+        check_weight("lambda1", self.lambda1, positive=True)
+        check_weight("lambda2", self.lambda2, positive=False)
+        if self.count is not None and self.count < 1:
+            raise ConfigError(f"count of clusters must be at least 1, got {self.count}")
+
+    def learns(self) -> Schedule | None:
+        """As scheduled."""
+        return self.schedule
+
+    def members(self, n_tasks: int) -> npt.NDArray[np.int64]:
+        """Cluster of every task, numbered from 0 in the order of tasks."""
+        if self.groups is None:
+            return np.zeros(n_tasks, dtype=np.int64)
+        _check_size("groups", len(self.groups), n_tasks)
+        return np.array(self.groups, dtype=np.int64)
+
+    def precision(self, n_tasks: int) -> Matrix:
+        """λ1 I + λ2 (I − M) with M_bb′ = 1/(size of the cluster) for tasks of one cluster."""
+        member = self.members(n_tasks)
+        same = member[:, None] == member[None, :]
+        return (self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 * same / same.sum(axis=1)
+
+    def learn(self, W: Models) -> Self:
+        """Group the models anew."""
+        flat = W.reshape(len(W), -1)
+        groups = _ordered(self._group(flat))
+        return self if groups == _ordered(self.members(len(W))) else replace(self, groups=groups)
+
+    def _group(self, points: Matrix) -> npt.NDArray[np.int64]:
+        """Groups of the points: as many as asked for, or those with the clearest borders."""
+        if self.count is not None:
+            return k_means(points, min(self.count, len(points)))
+        found = [k_means(points, k) for k in range(2, min(MOST_CLUSTERS, len(points) - 1) + 1)]
+        clarity = [silhouette(points, groups) for groups in found]
+        best = int(np.argmax(clarity)) if clarity else -1
+        return found[best] if best >= 0 and clarity[best] > CLEAR else np.zeros(len(points), dtype=np.int64)
+
+
+def k_means(points: Matrix, k: int, rounds: int = 100) -> npt.NDArray[np.int64]:
+    """argmin Σ_b ‖p_b − mean of its group‖²: Lloyd's alternation, from starts that lie far apart; nothing is drawn.
+
+    Every point is once the first start, the next ones are those farthest from all starts so far.
+    """
+    best, least = np.zeros(len(points), dtype=np.int64), np.inf
+    distance = _squared_distances(points, points)
+    for first in range(min(len(points), 10)):
+        starts = [first]
+        while len(starts) < k:
+            starts.append(int(np.argmax(distance[:, starts].min(axis=1))))
+        centers = points[starts]
+        for _ in range(rounds):
+            groups = np.argmin(_squared_distances(points, centers), axis=1)
+            moved = np.stack(
+                [points[groups == g].mean(axis=0) if np.any(groups == g) else centers[g] for g in range(k)]
+            )
+            if np.array_equal(moved, centers):
+                break
+            centers = moved
+        spread = float(np.sum((points - centers[groups]) ** 2))
+        if spread < least * (1.0 - 1e-12):
+            best, least = groups, spread
+    return best
+
+
+def silhouette(points: Matrix, groups: npt.NDArray[np.int64]) -> float:
+    """Mean of (b − a)/max(a, b): a is the mean distance within the group, b that to the nearest other group."""
+    distance = np.sqrt(_squared_distances(points, points))
+    names = np.unique(groups)
+    if len(names) < 2:
+        return 0.0
+    to = np.stack([distance[:, groups == g].sum(axis=1) for g in names], axis=1)
+    sizes = np.array([np.sum(groups == g) for g in names])
+    own = np.searchsorted(names, groups)
+    rows = np.arange(len(points))
+    a = to[rows, own] / np.maximum(sizes[own] - 1, 1)
+    others = to / sizes
+    others[rows, own] = np.inf
+    b = others.min(axis=1)
+    score = np.where(sizes[own] > 1, (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny), 0.0)
+    return float(score.mean())
+
+
+def _squared_distances(A: Matrix, B: Matrix) -> Matrix:
+    squares = np.sum(A * A, axis=1)[:, None] + np.sum(B * B, axis=1)[None, :] - 2.0 * A @ B.T
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _ordered(groups: npt.NDArray[np.int64]) -> Groups:
+    """The same groups, numbered in the order in which they first occur."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    return tuple(int(g) for g in rank[inverse])
+
+
+def _square(name: str, matrix: npt.ArrayLike) -> Matrix:
+    array = np.array(matrix, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or not np.isfinite(array).all():
+        raise ConfigError(f"{name} must be a square table of finite numbers, got shape {array.shape}")
+    if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
+        raise ConfigError(f"{name} must be symmetric: what a task is to another, the other is to it")
+    array.flags.writeable = False
+    return array
+
+
+def _check_size(name: str, size: int, n_tasks: int) -> None:
+    if size != n_tasks:
+        raise ConfigError(f"{name} is about {size} tasks, but there are {n_tasks}")
