@@ -75,8 +75,9 @@ def train(
     ] = True,
     uniform: Annotated[bool, _option(LEARNING, "--uniform", "Draw rows with replacement, as in the paper.")] = False,
     scale: Annotated[
-        str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
-    ] = "",
+        str | None,
+        _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard-unit; standard for regression]"),
+    ] = None,
     step: Annotated[float, _option(LEARNING, "--step", "Step size of methods by gradient steps.")] = 0.5,
     decay: Annotated[float, _option(LEARNING, "--decay", "Their step size falls by 1/(1 + decay · rounds).")] = 0.0,
     mu: Annotated[float | None, _option(LEARNING, "--mu", "Pull to the common model: fedprox, ditto. [0.1]")] = None,
@@ -139,71 +140,40 @@ def train(
 
 
 def _train(request: Request, algorithm: str, options: Options, given: dict[str, Any]) -> None:
-    from dataclasses import asdict
-
-    from rhfedmtl.algorithms.registry import build
-    from rhfedmtl.engines import training
-    from rhfedmtl.engines.faults import Faults
     from rhfedmtl.experiments import records
-    from rhfedmtl.resources.costs import read_resources
+    from rhfedmtl.experiments.configs import RunConfig
     from rhfedmtl.resources.ledger import Ledger
 
-    ledger = Ledger(*read_resources(given["cost"], given["budget"]))
-    federation = request.federation(given["seed"])
-    built = build(algorithm, options, federation.kind)
-    if built.yardstick:
-        ledger = Ledger({})
-    scale = given["scale"] or ("standard" if federation.kind == "regression" else "standard-unit")
-    faults = Faults.parse(given["faults"], given["seed"])
-    ended = not built.yardstick and bool(ledger.budget or given["target_gap"] or options.cloud_rounds)
-    settings = training.Settings(
-        scale=scale,
+    config = RunConfig(
+        algorithm,
+        request,
+        options,
+        cost=tuple(given["cost"] or ()),
+        budget=tuple(given["budget"] or ()),
+        faults=given["faults"],
+        scale=given["scale"],
+        target_gap=given["target_gap"],
         certify_every=given["certify_every"],
         seed=given["seed"],
-        threads=given["threads"],
-        engine=given["engine"],
-        target_gap=given["target_gap"],
-        target_relative_gap=0.0 if ended else GOOD_ENOUGH,
-        max_rounds=MAX_ROUNDS if ended else 2000,
     )
-    configuration = {
-        "command": "train",
-        "algorithm": algorithm,
-        "data": request.to_dict(),
-        "options": asdict(options),
-        "settings": asdict(settings),
-        "faults": asdict(faults),
-        "cost": ledger.cost.to_dict(),
-        "budget": dict(ledger.budget),
-    }
+    config.check()
+    ledger = Ledger(*config.resources())
+    federation = config.federation()
     folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
     try:
         with _watcher(live=not given["as_json"] and sys.stderr.isatty(), ledger=ledger, options=options) as watch:
-            result = training.train(
-                built.regroup(federation),
-                built.method,
-                built.policy,
-                settings,
-                ledger=ledger,
-                faults=faults,
-                judged=federation,
-                watch=watch,
+            result = config.run(
+                federation, ledger=ledger, watch=watch, engine=given["engine"], threads=given["threads"]
             )
     except RHFedMTLError:
         folder.rmdir()
         raise
-    records.save(folder, configuration, federation, result)
+    records.save(folder, config.to_dict(), federation, result)
     facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
     if given["as_json"]:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
         _print_result(facts, federation.task_names, result)
-
-
-MAX_ROUNDS = 1_000_000
-"""Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
-GOOD_ENOUGH = 1e-3
-"""Relative gap at which a run ends that was given no end."""
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.algorithms.runs import run_built
 from tests.reference.problems import federation
 
+from rhfedmtl.algorithms.adaptive import AdaptiveFL
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
@@ -18,7 +17,7 @@ from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.resources.adaptive import AdaptiveControl, Estimates, estimates
 from rhfedmtl.resources.billing import Layout
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.planning import Observation, Situation
+from rhfedmtl.resources.planning import Observation, Plan, Situation
 
 SIZES = np.array([4, 6, 5, 5])
 TASK = np.array([0, 0, 1, 1])
@@ -26,7 +25,7 @@ CONTROL = AdaptiveControl(step=0.1, probes=2)
 
 
 def situation(
-    cost: str = "energy=0.1,10", budget: str = "energy=400", observed: list[Observation] | None = None
+    cost: str = "energy=0.1,10", budget: str | None = "energy=400", observed: list[Observation] | None = None
 ) -> Situation:
     """Two stations with two terminals each, in the middle of a run."""
     observed = observed or []
@@ -88,11 +87,18 @@ def test_a_dearer_aggregation_calls_for_more_steps() -> None:
     assert taus[0] < taus[-1]
 
 
-def test_dearer_steps_call_for_fewer_of_them() -> None:
-    """τ never rises with the price of a step, and falls in the end."""
-    taus = [best(f"energy={price},10", "energy=4000") for price in (0.01, 1, 10, 50)]
+def test_steps_that_are_dearer_than_aggregations_call_for_fewer_of_them() -> None:
+    """With a budget that pays as many steps, τ never rises with the price of a step, and falls in the end."""
+    taus = [best(f"energy={price},10", f"energy={4000 * price}") for price in (0.1, 0.5, 2.0, 50.0)]
     assert taus == sorted(taus, reverse=True)
     assert taus[0] > taus[-1]
+
+
+def test_a_larger_budget_calls_for_fewer_steps() -> None:
+    """Who can pay for many aggregations aggregates often: τ falls to 1, the paper's first proposition."""
+    taus = [best(budget=f"energy={budget}") for budget in (200, 2000, 2e4, 2e7)]
+    assert taus == sorted(taus, reverse=True)
+    assert taus[-1] == 1
 
 
 def test_terminals_that_differ_more_call_for_fewer_steps() -> None:
@@ -104,8 +110,6 @@ def test_terminals_that_differ_more_call_for_fewer_steps() -> None:
 
 def test_the_scarcest_type_decides() -> None:
     """Of two types, that with the larger share of its budget per step rules τ."""
-    both = best("energy=0.1,10;time=1,0.01".replace(";", ","), "energy=400") if False else None
-    assert both is None
     ledger = Ledger(["energy=0.1,10", "money=1,0.1"], "energy=1e9,money=400")
     two = Situation(SIZES, Layout(TASK, 2), ledger, lam=1e-3, gamma=1.0, rounds=2, observed=rounds(50), cloud_rounds=2)
     found, taus = Estimates(1.0, 1.0, 0.3), np.arange(1, 20)
@@ -155,9 +159,8 @@ class _Rounds:
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def plan(self, situation: Situation) -> Any:
-        from rhfedmtl.resources.planning import Plan
-
+    def plan(self, situation: Situation) -> Plan | None:
+        """One step and two probes, seen twice."""
         return None if situation.rounds >= self.most else Plan.uniform(situation, 5, 1)
 
 
@@ -182,8 +185,6 @@ def test_a_run_never_exceeds_its_budget_and_leaves_no_step_unbought(budget: floa
 def test_it_needs_a_budget_and_probes() -> None:
     """Both errors say what to do."""
     with pytest.raises(BudgetError, match="energy=1400"):
-        CONTROL.plan(situation(budget=""))
+        CONTROL.plan(situation(budget=None))
     with pytest.raises(ConfigError, match="probes"):
-        from rhfedmtl.algorithms.adaptive import AdaptiveFL
-
         AdaptiveFL(probes=0)

@@ -38,7 +38,7 @@ def solve(data: Any, method: DualMethod, *, gap: float = 3e-8, limit: int = 40_0
     raise AssertionError(f"no convergence: relative gap {certificate.relative_gap}")
 
 
-@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+@pytest.mark.parametrize("relationship", ["mean", "none"])
 @pytest.mark.parametrize("kind", ["plain", "weights and intercept"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_objective_is_cvxpys(name: str, kind: str, relationship: str) -> None:

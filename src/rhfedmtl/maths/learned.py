@@ -237,7 +237,7 @@ def k_means(points: Matrix, k: int, rounds: int = 100) -> npt.NDArray[np.int64]:
             starts.append(int(np.argmax(distance[:, starts].min(axis=1))))
         centers = points[starts]
         for _ in range(rounds):
-            groups = np.argmin(_squared_distances(points, centers), axis=1)
+            groups = np.asarray(np.argmin(_squared_distances(points, centers), axis=1), dtype=np.int64)
             moved = np.stack(
                 [points[groups == g].mean(axis=0) if np.any(groups == g) else centers[g] for g in range(k)]
             )

@@ -1,0 +1,109 @@
+"""One run in plain values: all that decides its numbers, and how to carry it out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import build
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines.faults import Faults
+from rhfedmtl.engines.training import Result, Settings, Watcher, train
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+
+MAX_ROUNDS = 1_000_000
+"""Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
+GOOD_ENOUGH = 1e-3
+"""Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
+OPEN_ROUNDS = 2000
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Data, algorithm, prices, budget, faults and seed of one run.
+
+    ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none.
+    """
+
+    algorithm: str = "rhfedmtl"
+    request: Request = field(default_factory=Request)
+    options: Options = field(default_factory=Options)
+    cost: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    faults: str = ""
+    scale: str | None = None
+    target_gap: float = 0.0
+    certify_every: int = 1
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain values; prices and budgets as they are understood."""
+        cost, budget = self.resources()
+        return {
+            **asdict(self),
+            "request": self.request.to_dict(),
+            "cost": cost.to_dict(),
+            "budget": dict(budget),
+        }
+
+    @property
+    def key(self) -> str:
+        """A name that two runs share only if they are the same run."""
+        text = json.dumps(self.to_dict(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def resources(self) -> tuple[Cost, Budget]:
+        """Prices and limits."""
+        return read_resources(self.cost, self.budget)
+
+    def federation(self) -> Federation:
+        """The data, split with the seed."""
+        return self.request.federation(self.seed)
+
+    def check(self) -> None:
+        """Refuse, before any data is read, what cannot be run: names, prices, budgets, faults."""
+        build(self.algorithm, self.options, "binary")
+        cost, budget = self.resources()
+        budget.check(cost)
+        Faults.parse(self.faults, self.seed)
+        self._settings("binary", ended=True)
+
+    def run(
+        self,
+        federation: Federation,
+        *,
+        ledger: Ledger | None = None,
+        watch: Watcher | None = None,
+        engine: str = "inprocess",
+        threads: int | None = None,
+    ) -> Result:
+        """Carry it out; engine and threads do not change a number. A ``ledger`` is one that the caller wants to see."""
+        built = build(self.algorithm, self.options, federation.kind)
+        ledger = ledger if ledger is not None else Ledger(*self.resources())
+        ended = not built.yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
+        settings = replace(self._settings(federation.kind, ended=ended), engine=engine, threads=threads)
+        return train(
+            built.regroup(federation),
+            built.method,
+            built.policy,
+            settings,
+            ledger=Ledger({}) if built.yardstick else ledger,
+            faults=Faults.parse(self.faults, self.seed),
+            judged=federation,
+            watch=watch,
+        )
+
+    def _settings(self, kind: str, *, ended: bool) -> Settings:
+        return Settings(
+            scale=self.scale or ("standard" if kind == "regression" else "standard-unit"),
+            certify_every=self.certify_every,
+            seed=self.seed,
+            target_gap=self.target_gap,
+            target_relative_gap=0.0 if ended else GOOD_ENOUGH,
+            max_rounds=MAX_ROUNDS if ended else OPEN_ROUNDS,
+        )
