@@ -23,17 +23,13 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 
-_LITERAL = re.compile(r"(``.*?``|`.*?`)")
+_MARKUP = re.compile(r"(``.*?``|`.*?`|\*\*[^*]+\*\*|^ *\* )")
 
 
 def _plain(text: str) -> str:
     """Formulas in docstrings hold L*, |G| and w_: plain signs there, not the markup that they are in reST."""
-    parts = _LITERAL.split(text)
-    for i in range(0, len(parts), 2):
-        parts[i] = (
-            re.sub(r"(?<!^)(?<!^ {4})([*|])", r"\\\1", parts[i]) if i == 0 else re.sub(r"([*|])", r"\\\1", parts[i])
-        )
-        parts[i] = re.sub(r"(\w)_(?=\W|$)", r"\1\\_", parts[i])
+    parts = _MARKUP.split(text)
+    parts[::2] = [re.sub(r"([*|]|(?<=\w)_(?=\W|$))", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
 
 

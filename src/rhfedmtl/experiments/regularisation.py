@@ -30,9 +30,9 @@ from rhfedmtl.experiments.folds import (
 )
 from rhfedmtl.maths.relationships import Relationship
 
-LAMBDA1 = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+LAMBDA1 = (1e-1, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
 RATIOS = (100.0, 30.0, 10.0, 3.0, 0.3, 0.0)
-NEAR = (3.0, 0.3, 0.1)
+NEAR = (3.0, 0.3)
 
 
 class Trial(NamedTuple):

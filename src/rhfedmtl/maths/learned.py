@@ -35,7 +35,7 @@ class Learned(Relationship):
     lambda2: float = 1e-6
     omega: Matrix | None = None
     epsilon: float = 1e-2
-    tolerance: float = 1e-3
+    tolerance: float = 1e-2
     schedule: Schedule | None = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:

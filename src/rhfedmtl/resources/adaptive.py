@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError
+from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
 from rhfedmtl.resources.planning import Observation, Plan, Situation
@@ -48,6 +48,11 @@ class AdaptiveControl:
     phi: float = 0.025
     growth: int = 10
     most: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse a control parameter that makes no bound."""
+        if not (np.isfinite(self.phi) and self.phi > 0.0):
+            raise ConfigError(f"phi must be a finite number > 0, got {self.phi}")
 
     def plan(self, situation: Situation) -> Plan | None:
         """τ of the next round and the visits for its estimates; None once not even one step can be paid."""

@@ -1,0 +1,203 @@
+"""Fair tuning: the same number of trials for every method, on a validation part of the training rows alone.
+
+Every candidate of a method's grid is run with the same prices, budget and faults as the run it is tuned for. The one
+with the best metric on the validation rows wins, and is then trained anew on all training rows. What was tried is on
+record; it is not charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.training import mean
+from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
+from rhfedmtl.experiments.configs import RunConfig
+
+Grid = Mapping[str, Sequence[Any]]
+
+TRIALS = 24
+"""Candidates of every method that has anything to tune."""
+NEVER = 10**9
+DRAW, CUT = range(2)  # streams of random numbers
+
+_STEPS = (0.1, 0.3, 1.0, 3.0)
+_VISITS = (2, 10, 40)
+
+
+def _powers(low: float, high: float, count: int) -> tuple[float, ...]:
+    """``count`` numbers from low to high by equal factors, rounded to two digits."""
+    return tuple(float(f"{x:.1e}") for x in np.geomspace(low, high, count))
+
+
+GRIDS: dict[str, Grid] = {
+    "rhfedmtl": {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": _powers(1e-4, 1e-1, 4), "merge": ("average", "add")},
+    "hfedmtl": {"local_steps": _VISITS, "lambda1": (1e-4, 1e-2), "lambda2": _powers(1e-4, 1e-1, 4)},
+    "local": {"lambda1": _powers(1e-5, 1.0, 12), "merge": ("average", "add")},
+    "cocoa": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
+    "cocoa+": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
+    "mocha": {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": _powers(1e-6, 1e-1, 8)},
+    "fedavg": {"step": (0.03, *_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+    "fedprox": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.1)},
+    "hierfavg": {"step": _STEPS, "local_steps": _VISITS, "station_rounds": (2, 4)},
+    "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (0.0025, 0.025, 0.25, 2.5)},
+    "ditto": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.3)},
+    "fedem": {"step": (0.3, 1.0, 3.0, 10.0), "local_steps": _VISITS, "components": (2, 3)},
+    "pooled": {"lambda1": _powers(1e-5, 1.0, 24)},
+    "constant": {},
+}
+"""What is tried of each algorithm; step sizes are those for rows of norm 1."""
+
+
+class Tuned(NamedTuple):
+    """The run to make with what was chosen, and the record of how it was chosen."""
+
+    config: RunConfig
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How candidates are judged: ``parts`` of ``folds`` parts of the training rows are held out, one after the other.
+
+    ``metric`` is the balanced accuracy, or for a regression the error, unless another is named. Ties go to the larger
+    AUC where there is one, then to the candidate that comes first.
+    """
+
+    folds: int = 4
+    parts: int = 1
+    metric: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse parts that are not there."""
+        if self.folds < 2 or not 1 <= self.parts <= self.folds:
+            raise ConfigError(f"of {self.folds} parts (2 or more) {self.parts} cannot be held out in turn")
+
+
+def tune(
+    config: RunConfig,
+    federation: Federation,
+    *,
+    grid: Grid | None = None,
+    trials: int = TRIALS,
+    validation: Validation | None = None,
+    threads: int | None = None,
+) -> Tuned:
+    """Choose the settings of ``config`` from the grid of its algorithm; candidates that diverge or cost too much lose.
+
+    A grid with more candidates than ``trials`` is drawn from with the seed. Test rows play no part.
+    """
+    validation = validation or Validation(seed=config.seed)
+    tried = [{"settings": settings} for settings in candidates(config, federation, grid, trials, validation.seed)]
+    held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
+    metric = validation.metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
+    for trial in tried:
+        trial |= _judge(replace(config, options=replace(config.options, **trial["settings"])), held, metric, threads)
+    best = max(tried, key=lambda trial: _rank(trial, metric))
+    if "failed" in best:
+        raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best['failed']}")
+    record = {
+        "chosen": best["settings"],
+        "metric": metric,
+        "value": best[metric],
+        "trials": len(tried),
+        "tried": tried,
+        "folds": validation.folds,
+        "parts": validation.parts,
+        "seed": validation.seed,
+        "charged": False,
+    }
+    return Tuned(replace(config, options=replace(config.options, **best["settings"])), record)
+
+
+def candidates(
+    config: RunConfig, federation: Federation, grid: Grid | None, trials: int, seed: int
+) -> list[dict[str, Any]]:
+    """Settings to try, in the order of the grid."""
+    if grid is None:
+        if config.algorithm not in GRIDS:
+            raise ConfigError(f"no grid for {config.algorithm!r}: add one to GRIDS, or give one")
+        grid = GRIDS[config.algorithm]
+    if trials < 1:
+        raise ConfigError(f"tuning needs at least 1 trial, got {trials}")
+    unit = _step_unit(config, federation)
+    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    if len(every) > trials:
+        drawn = np.random.default_rng([seed, DRAW]).choice(len(every), trials, replace=False)
+        every = [every[i] for i in sorted(drawn)]
+    return [{name: value * unit if name == "step" else value for name, value in each.items()} for each in every]
+
+
+def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
+    """Cut a validation part from the training rows of every task; it takes the place of the test rows.
+
+    The rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed.
+    A terminal that would be left without rows keeps them.
+    """
+    terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
+    label = federation.y if federation.class_names else np.zeros(len(federation.y))
+    drawn = np.random.default_rng([seed, CUT]).random(len(terminal))
+    order = np.lexsort((drawn, label, terminal))
+    held = np.empty(len(terminal), dtype=bool)
+    held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
+    left = np.bincount(terminal[~held], minlength=federation.n_terminals)
+    held &= left[terminal] > 0
+    return _with_parts(federation, held, terminal)
+
+
+def _with_parts(federation: Federation, held: npt.NDArray[np.bool_], terminal: npt.NDArray[Any]) -> Federation:
+    """The rows that are held take the place of the test rows."""
+    sizes = np.bincount(terminal[~held], minlength=federation.n_terminals)
+    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
+    weight = federation.sample_weight
+    return replace(
+        federation,
+        X=federation.X[~held],
+        y=federation.y[~held],
+        terminal_offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        test_X=federation.X[held],
+        test_y=federation.y[held],
+        test_offsets=np.concatenate([[0], np.cumsum(tests)]),
+        sample_weight=None if weight is None else weight[~held],
+    )
+
+
+def _starts(row_task: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """For every row the first row of its task; rows of a task lie together."""
+    counts = np.bincount(row_task)
+    return np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _judge(config: RunConfig, held: list[Federation], metric: str, threads: int | None) -> dict[str, Any]:
+    """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
+    ends = bool(config.budget or config.options.cloud_rounds)
+    config = replace(config, certify_every=NEVER if ends else 10)
+    try:
+        results = [config.run(part, threads=threads) for part in held]
+    except (DivergenceError, BudgetError) as error:
+        return {"failed": str(error)}
+    means = {name: float(np.mean([mean(result.metrics[name]) for result in results])) for name in results[0].metrics}
+    if metric not in means:
+        raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
+    if not np.isfinite(means[metric]):
+        return {"failed": f"{metric} is not a number"}
+    return means
+
+
+def _rank(trial: dict[str, Any], metric: str) -> tuple[float, float]:
+    if "failed" in trial:
+        return -np.inf, -np.inf
+    return -trial[metric] if metric == "rmse" else trial[metric], trial.get("auc", 0.0)
+
+
+def _step_unit(config: RunConfig, federation: Federation) -> float:
+    """Steps shrink as ‖x‖² grows: it is 1 for unit rows, and about the number of features for standardised ones."""
+    scale = config.scale or ("standard" if federation.kind == "regression" else "standard-unit")
+    return 1.0 / federation.n_features if scale == "standard" else 1.0

@@ -1,0 +1,121 @@
+"""Sweeps and comparisons: recorded once, continued where they stopped, the same whatever the workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rhfedmtl.cli import app
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.experiments import sweep as sweeps
+from rhfedmtl.experiments.comparison import compare
+from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.sweep import Store, execute, interval, sweep
+
+SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
+BASE = RunConfig(request=SMALL, cost=("energy=0.1,10",), budget=("energy=100",))
+
+
+def configs(n: int = 3) -> list[RunConfig]:
+    """A few runs that differ by their seed."""
+    return [RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, seed=seed) for seed in range(n)]
+
+
+def without_seconds(records: list[sweeps.Record]) -> list[sweeps.Record]:
+    """Records without what a clock says."""
+    return [{**r, "result": {**r["result"], "seconds": 0.0}} for r in records]
+
+
+def test_workers_do_not_change_a_number(tmp_path: Path) -> None:
+    """One process or two give the same records."""
+    one = sweep(configs(), Store(tmp_path / "one"), workers=1)
+    two = sweep(configs(), Store(tmp_path / "two"), workers=2)
+    assert without_seconds(one) == without_seconds(two)
+
+
+def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that goes on makes only the runs that are missing, and returns all of them in their order."""
+    store = Store(tmp_path)
+    first = sweep(configs(2), store, workers=1)
+    made = []
+    monkeypatch.setattr(sweeps, "execute", lambda config: (made.append(config.seed), execute(config))[1])
+    again = sweep(configs(4), store, workers=1)
+    assert made == [2, 3]
+    assert again[:2] == first
+    assert [record["config"]["seed"] for record in again] == [0, 1, 2, 3]
+
+
+def test_a_torn_record_is_made_again(tmp_path: Path) -> None:
+    """What a killed process left behind in a record's place is no record."""
+    store = Store(tmp_path)
+    whole = sweep(configs(1), store, workers=1)
+    key = configs(1)[0].key
+    (tmp_path / f"{key}.json").write_text(json.dumps(whole[0])[:100])
+    assert without_seconds(sweep(configs(1), store, workers=1)) == without_seconds(whole)
+
+
+def test_runs_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
+    """A record that another version wrote is made anew."""
+    store = Store(tmp_path)
+    (record,) = sweep(configs(1), store, workers=1)
+    key = configs(1)[0].key
+    store.write(key, {**record, "versions": {**record["versions"], "numpy": "0.1"}})
+    assert store.read(key) is None
+
+
+def test_every_setting_is_in_the_key() -> None:
+    """Two runs that differ in anything have different keys; the same run has the same."""
+    others = [
+        RunConfig(request=SMALL, cost=BASE.cost, budget=("energy=101",)),
+        RunConfig(request=SMALL, cost=("energy=0.2,10",), budget=BASE.budget),
+        RunConfig("hfedmtl", SMALL, cost=BASE.cost, budget=BASE.budget),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, faults="dropout=0.1"),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, seed=1),
+    ]
+    assert len({config.key for config in (BASE, *others)}) == 6
+    assert BASE.key == RunConfig(request=SMALL, cost=("energy=step:0.1,station:10",), budget=("energy=100.0",)).key
+
+
+def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
+    """An unknown algorithm among many runs is refused before the first of them."""
+    bad = RunConfig("nothing", SMALL, cost=BASE.cost, budget=BASE.budget)
+    with pytest.raises(ConfigError, match="unknown algorithm 'nothing'"):
+        sweep([*configs(1), bad], Store(tmp_path), workers=1)
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_budget_that_pays_nothing_is_a_result(tmp_path: Path) -> None:
+    """A cell that cannot be paid stays empty; the others are filled."""
+    found = compare(BASE, ["rhfedmtl", "hfedmtl"], ["energy=15", "energy=100"], [0], Store(tmp_path), workers=1)
+    assert found.cell("rhfedmtl", "energy=15").mean is None
+    assert found.cell("rhfedmtl", "energy=100").mean is not None
+    assert found.best("energy=15") is None
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    """The difference to the first method is that of each seed, with its own interval."""
+    store = Store(tmp_path)
+    found = compare(BASE, ["hfedmtl", "local"], ["energy=100"], [0, 1, 2], store, metric="accuracy", workers=1)
+    values = {
+        name: [
+            execute(RunConfig(name, SMALL, cost=BASE.cost, budget=BASE.budget, seed=s))["result"]["accuracy"]
+            for s in range(3)
+        ]
+        for name in ("hfedmtl", "local")
+    }
+    assert found.cell("local", "energy=100").minus_first == interval(np.array(values["local"]) - values["hfedmtl"])
+
+
+def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
+    """`compare` shows every method, marks the best, and leaves a file for other programs."""
+    words = ["compare", "--tasks", "2", "--terminals", "2", "--seeds", "2", "--algorithms", "rhfedmtl,local"]
+    result = CliRunner().invoke(app, [*words, "--budgets", "60,100", "--workers", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "rhfedmtl" in result.output
+    assert "*" in result.output
+    assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
