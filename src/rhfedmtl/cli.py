@@ -14,6 +14,16 @@ import typer
 
 from rhfedmtl import __version__, cli_compare, cli_data, cli_plan
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
+from rhfedmtl.cli_options import (
+    METHOD_PANEL,
+    WORK_PANEL,
+    Budgets,
+    FaultText,
+    Prices,
+    Scale,
+    option,
+    with_learning_options,
+)
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import RHFedMTLError
 
@@ -30,13 +40,24 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 
-LEARNING = "Learning"
-WORK = "Work and budget"
 RUNNING = "Running"
-
-
-def _option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
-    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+NAMES = (
+    "rhfedmtl",
+    "hfedmtl",
+    "local",
+    "cocoa",
+    "cocoa+",
+    "mocha",
+    "fedavg",
+    "fedprox",
+    "hierfavg",
+    "adaptive-fl",
+    "ditto",
+    "fedem",
+    "pooled",
+    "constant",
+)
+"""The algorithms, for the help alone: their registry would import the numerical libraries."""
 
 
 @app.callback(invoke_without_command=True)
@@ -50,73 +71,23 @@ def _root(
 
 @app.command()
 @with_data_options
+@with_learning_options
 def train(
     request: Request,
-    algorithm: Annotated[
-        str,
-        _option(
-            LEARNING,
-            "--algorithm",
-            "rhfedmtl (decides H and K), hfedmtl, local, cocoa, cocoa+, mocha, fedavg, "
-            "fedprox, hierfavg, adaptive-fl, ditto, fedem, pooled, constant.",
-        ),
-    ] = "rhfedmtl",
-    loss: Annotated[
-        str | None,
-        _option(LEARNING, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
-    ] = None,
-    gamma: Annotated[float, _option(LEARNING, "--gamma", "Width of the smoothed hinge's corner.")] = 1.0,
-    relationship: Annotated[str, _option(LEARNING, "--relationship", "How tasks are coupled: mean or none.")] = "mean",
-    lambda1: Annotated[float, _option(LEARNING, "--lambda1", "Weight of each model's own norm.")] = 1e-4,
-    lambda2: Annotated[float, _option(LEARNING, "--lambda2", "Weight of the distance to the mean model.")] = 1e-3,
-    merge: Annotated[str, _option(LEARNING, "--merge", "average, add or line-search.")] = "average",
-    intercept: Annotated[
-        bool, _option(LEARNING, "--intercept/--no-intercept", "Add a constant feature. The paper has none.")
-    ] = True,
-    uniform: Annotated[bool, _option(LEARNING, "--uniform", "Draw rows with replacement, as in the paper.")] = False,
-    scale: Annotated[
-        str | None,
-        _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard-unit; standard for regression]"),
-    ] = None,
-    step: Annotated[float, _option(LEARNING, "--step", "Step size of methods by gradient steps.")] = 0.5,
-    decay: Annotated[float, _option(LEARNING, "--decay", "Their step size falls by 1/(1 + decay · rounds).")] = 0.0,
-    mu: Annotated[float | None, _option(LEARNING, "--mu", "Pull to the common model: fedprox, ditto. [0.1]")] = None,
-    components: Annotated[int | None, _option(LEARNING, "--components", "Components of fedem. [3]")] = None,
-    budget: Annotated[
-        list[str] | None, _option(WORK, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
-    ] = None,
-    cost: Annotated[
-        list[str] | None,
-        _option(WORK, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
-    ] = None,
-    policy: Annotated[
-        str | None, _option(WORK, "--policy", "measured, paper, authors, sound or fixed. [measured]")
-    ] = None,
-    local_steps: Annotated[
-        int | None, _option(WORK, "--local-steps", "H: rows a terminal visits in a round. [2]")
-    ] = None,
-    station_rounds: Annotated[
-        int | None, _option(WORK, "--station-rounds", "K: rounds of a base station in a server iteration. [1]")
-    ] = None,
-    cloud_rounds: Annotated[
-        int | None,
-        _option(WORK, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
-    ] = None,
-    epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
-    target_gap: Annotated[float, _option(WORK, "--target-gap", "Stop once the gap is this small.")] = 0.0,
-    faults: Annotated[
-        str,
-        _option(
-            WORK, "--faults", "What goes wrong: dropout=0.3,moves=0.1,… (`rhfedmtl train --faults help` lists all)."
-        ),
-    ] = "",
+    options: Options,
+    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(NAMES)}.")] = "rhfedmtl",
+    scale: Scale = None,
+    budget: Budgets = None,
+    cost: Prices = None,
+    target_gap: Annotated[float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.")] = 0.0,
+    faults: FaultText = "",
     seed: Seed = 0,
-    threads: Annotated[int | None, _option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
-    engine: Annotated[str, _option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
+    threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
+    engine: Annotated[str, option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
     certify_every: Annotated[
-        int, _option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
+        int, option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
     ] = 1,
-    out: Annotated[Path, _option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
+    out: Annotated[Path, option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Learn one model per task, under a budget, and certify it.
@@ -130,12 +101,6 @@ def train(
 
     rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
     """
-    from rhfedmtl.algorithms.options import Options
-
-    options = Options(
-        loss, gamma, relationship, lambda1, lambda2, merge, intercept, uniform,
-        policy, local_steps, station_rounds, cloud_rounds, epsilon, step, decay, mu, components,
-    )  # fmt: skip
     _train(request, algorithm, options, locals())
 
 

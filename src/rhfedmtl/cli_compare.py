@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rhfedmtl.cli_data import AsJson, with_data_options
+from rhfedmtl.cli_options import METHOD_PANEL, WORK_PANEL, FaultText, Scale, option, with_learning_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
     from rhfedmtl.experiments.comparison import Comparison
 
 
@@ -26,42 +28,40 @@ def register(app: typer.Typer) -> None:
 
 
 @with_data_options
+@with_learning_options
 def compare(
     request: Request,
-    algorithms: Annotated[str, typer.Option(help="Methods, the first is compared with: a,b,c.")] = (
-        "rhfedmtl,hfedmtl,fedavg,local"
-    ),
-    budgets: Annotated[str, typer.Option(help="Amounts of the resource: 200,1400.")] = "400,1400",
-    cost: Annotated[str, typer.Option(help="Prices of the one resource: TYPE=STEP,STATION[,CLOUD].")] = "energy=0.1,10",
+    options: Options,
+    algorithms: Annotated[
+        str, option(METHOD_PANEL, "--algorithms", "Methods; the others are compared with the first: a,b,c.")
+    ] = "rhfedmtl,hfedmtl,fedavg,local",
+    budgets: Annotated[str, option(WORK_PANEL, "--budgets", "Amounts of the resource: 200,1400.")] = "400,1400",
+    cost: Annotated[
+        str, option(WORK_PANEL, "--cost", "Prices of the one resource: TYPE=STEP,STATION[,CLOUD].")
+    ] = "energy=0.1,10",
+    faults: FaultText = "",
+    scale: Scale = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, ….")] = 10,
-    lambda1: Annotated[float, typer.Option(help="Weight of each model's own norm.")] = 1e-4,
-    lambda2: Annotated[float, typer.Option(help="Weight of the distance to the mean model.")] = 1e-3,
-    step: Annotated[float, typer.Option(help="Step size of methods by gradient steps.")] = 0.5,
-    faults: Annotated[str, typer.Option(help="What goes wrong: dropout=0.3,….")] = "",
-    metric: Annotated[
-        str | None, typer.Option(help="accuracy, balanced_accuracy, auc or rmse. [by the labels]")
-    ] = None,
+    metric: Annotated[str | None, typer.Option(help="accuracy, balanced_accuracy, auc, rmse. [by the labels]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the records and compare.csv.")] = Path("out"),
     as_json: AsJson = False,
 ) -> None:
     """Put methods side by side at equal cost: the same splits, prices and budgets for all, seed by seed.
 
-    Methods that do not decide H themselves take 2 steps a round, as in the paper.
+    Methods that decide H themselves pay no heed to --local-steps; the others take 2 steps a round unless told.
     Runs that the folder already has are not made again, so a comparison that was stopped goes on. For example:
 
     rhfedmtl compare --data watch --grouped --algorithms rhfedmtl,hfedmtl,fedavg,local --budgets 800,3200 --seeds 5
     """
-    from rhfedmtl.algorithms.options import Options
     from rhfedmtl.experiments.comparison import compare as run_comparison
     from rhfedmtl.experiments.configs import RunConfig
     from rhfedmtl.experiments.sweep import Store
 
     resource = cost.partition("=")[0]
     limits = [f"{resource}={_amount(text):g}" for text in budgets.split(",")]
-    options = Options(lambda1=lambda1, lambda2=lambda2, step=step)
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    base = RunConfig(request=request, options=options, cost=(cost,), faults=faults)
+    base = RunConfig(request=request, options=options, cost=(cost,), faults=faults, scale=scale)
     with _bar(live=not as_json and sys.stderr.isatty()) as watch:
         found = run_comparison(
             base, names, limits, range(seeds), Store(out / "runs"), metric=metric, workers=workers, watch=watch

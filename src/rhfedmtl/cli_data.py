@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from rhfedmtl.cli_options import expand
 from rhfedmtl.data.registry import DATASETS, Dataset, dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
@@ -124,28 +125,9 @@ def federation_from_options(seed: int = 0, **options: Any) -> Federation:
 
 def with_data_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace the parameter ``request`` of a command by the shared data options."""
-
-    @functools.wraps(command)
-    def expanded(**values: Any) -> R:
-        options = {name: values.pop(name) for name in OPTIONS}
-        return command(request=request_from_options(**options), **values)
-
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "request"]
-    shared = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=Request.data if name == "data" else None,
-            annotation=annotation,
-        )
-        for name, annotation in OPTIONS.items()
-    ]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    # Arguments (without a default) stand first, as in a hand-written signature.
-    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
-    expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
-    expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
-    return expanded
+    defaults = {name: Request.data if name == "data" else None for name in OPTIONS}
+    shared = {name: (annotation, defaults[name]) for name, annotation in OPTIONS.items()}
+    return expand(command, "request", shared, request_from_options)
 
 
 def _setting(entry: Dataset, text: str) -> tuple[str, Any]:

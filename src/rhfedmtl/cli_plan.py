@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,11 +16,13 @@ import typer
 
 from rhfedmtl import cli_plan_text as text_of
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
+from rhfedmtl.cli_options import WORK_PANEL, Budgets, Prices, Scale, option, with_learning_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.engines.training import Settings
     from rhfedmtl.experiments.shapes import Shape
@@ -27,34 +30,11 @@ if TYPE_CHECKING:
     from rhfedmtl.resources.links import Link
     from rhfedmtl.resources.planning import Policy
 
-LEARNING = "Learning"
-WORK = "Work and budget"
 TARGET = "The other way round: from a target to a budget"
 WITHOUT = "Without data"
 BENCH = "What is timed"
 POWER = "Power"
 LINKS = "Links (Shannon rate)"
-
-
-OPTION_NAMES = (
-    "loss",
-    "gamma",
-    "relationship",
-    "lambda1",
-    "lambda2",
-    "merge",
-    "intercept",
-    "uniform",
-    "policy",
-    "local_steps",
-    "station_rounds",
-    "cloud_rounds",
-    "epsilon",
-)
-
-
-def _option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
-    return typer.Option(name, help=help, rich_help_panel=panel, **more)
 
 
 def register(app: typer.Typer) -> None:
@@ -85,66 +65,33 @@ def _data_annotation(annotation: Any) -> Any:
     return Annotated[str | None, *annotation.__metadata__]
 
 
+@with_learning_options
 def plan(
     request: Request,
+    options: Options,
     with_data: bool = False,
-    budget: Annotated[
-        list[str] | None, _option(WORK, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
-    ] = None,
-    cost: Annotated[
-        list[str] | None,
-        _option(WORK, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
-    ] = None,
-    policy: Annotated[
-        str | None, _option(WORK, "--policy", "measured, paper, authors, sound or fixed. [measured]")
-    ] = None,
-    local_steps: Annotated[int | None, _option(WORK, "--local-steps", "H of policy fixed. [2]")] = None,
-    station_rounds: Annotated[int | None, _option(WORK, "--station-rounds", "K of policy fixed. [1]")] = None,
-    cloud_rounds: Annotated[
-        int | None, _option(WORK, "--cloud-rounds", "M of policy fixed. [until the budget is spent]")
-    ] = None,
-    epsilon: Annotated[float | None, _option(WORK, "--epsilon", "Target of the policies from theory.")] = None,
+    budget: Budgets = None,
+    cost: Prices = None,
     pilot_rounds: Annotated[
         int | None,
-        _option(WORK, "--pilot-rounds", "Rounds simulated, with data, to predict the gap; 0: none. [a quarter]", min=0),
+        option(
+            WORK_PANEL, "--pilot-rounds", "Rounds simulated, with data, to predict the gap; 0: none. [a quarter]", min=0
+        ),
     ] = None,
     target: Annotated[
         str | None,
-        _option(TARGET, "--target", "gap=1e-3, accuracy=0.9, balanced_accuracy=…, auc=… or rmse=….", metavar="NAME=X"),
+        option(TARGET, "--target", "gap=1e-3, accuracy=0.9, balanced_accuracy=…, auc=… or rmse=….", metavar="NAME=X"),
     ] = None,
     resource: Annotated[
-        str | None, _option(TARGET, "--resource", "Type whose budget is sought. [the first without a budget]")
+        str | None, option(TARGET, "--resource", "Type whose budget is sought. [the first without a budget]")
     ] = None,
-    seeds: Annotated[int, _option(TARGET, "--seeds", "Runs at each budget, each with a seed of its own.", min=1)] = 3,
-    points: Annotated[int, _option(TARGET, "--points", "Budgets on the grid, before it is refined.", min=2)] = 11,
+    seeds: Annotated[int, option(TARGET, "--seeds", "Runs at each budget, each with a seed of its own.", min=1)] = 3,
+    points: Annotated[int, option(TARGET, "--points", "Budgets on the grid, before it is refined.", min=2)] = 11,
     features: Annotated[
-        int | None, _option(WITHOUT, "--features", "Features of a row: needed where bytes have a price.")
+        int | None, option(WITHOUT, "--features", "Features of a row: needed where bytes have a price.")
     ] = None,
-    columns: Annotated[int, _option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
-    loss: Annotated[
-        str | None,
-        _option(LEARNING, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
-    ] = None,
-    gamma: Annotated[float | None, _option(LEARNING, "--gamma", "Width of the smoothed hinge's corner. [1]")] = None,
-    relationship: Annotated[
-        str | None, _option(LEARNING, "--relationship", "How tasks are coupled: mean or none. [mean]")
-    ] = None,
-    lambda1: Annotated[
-        float | None, _option(LEARNING, "--lambda1", "Weight of each model's own norm. [as train]")
-    ] = None,
-    lambda2: Annotated[
-        float | None, _option(LEARNING, "--lambda2", "Weight of the distance to the mean model. [as train]")
-    ] = None,
-    merge: Annotated[str | None, _option(LEARNING, "--merge", "average, add or line-search. [average]")] = None,
-    intercept: Annotated[
-        bool | None, _option(LEARNING, "--intercept/--no-intercept", "Add a constant feature. [as train]")
-    ] = None,
-    uniform: Annotated[
-        bool | None, _option(LEARNING, "--uniform", "Draw rows with replacement.", show_default=False)
-    ] = None,
-    scale: Annotated[
-        str, _option(LEARNING, "--scale", "standard-unit, standard, unit or none. [standard for regression]")
-    ] = "",
+    columns: Annotated[int, option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    scale: Scale = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -162,14 +109,13 @@ def plan(
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
     """
     given = dict(locals())
-    options = {name: given[name] for name in OPTION_NAMES if given[name] is not None}
     if target is not None:
         _plan_target(request, options, given)
     else:
         _plan_budget(request, options, given)
 
 
-def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
+def _plan_budget(request: Request, options: Options, given: dict[str, Any]) -> None:
     from rhfedmtl.experiments import planner
     from rhfedmtl.resources.costs import read_resources
     from rhfedmtl.resources.ledger import Ledger
@@ -184,7 +130,7 @@ def _plan_budget(request: Request, options: dict[str, Any], given: dict[str, Any
         text_of.show_plan(report)
 
 
-def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any]) -> None:
+def _plan_target(request: Request, options: Options, given: dict[str, Any]) -> None:
     from rhfedmtl.experiments import targets
     from rhfedmtl.resources.costs import read_resources
 
@@ -210,13 +156,13 @@ def _plan_target(request: Request, options: dict[str, Any], given: dict[str, Any
 
 
 def _facts(
-    report: dict[str, Any], request: Request, options: dict[str, Any], given: dict[str, Any], cost: Cost
+    report: dict[str, Any], request: Request, options: Options, given: dict[str, Any], cost: Cost
 ) -> dict[str, Any]:
     """The report, and all that it was made from."""
     configuration = {
         "command": "plan",
         "data": request.to_dict() if given["with_data"] else None,
-        "options": options,
+        "options": asdict(options),
         "cost": cost.to_dict(),
         "seed": given["seed"],
     }
@@ -224,10 +170,9 @@ def _facts(
 
 
 def _build(
-    request: Request, options: dict[str, Any], given: dict[str, Any]
+    request: Request, options: Options, given: dict[str, Any]
 ) -> tuple[DualMethod, Policy, Settings, Federation | Shape]:
     """Method and policy, how to run, and the data or its shape."""
-    from rhfedmtl.algorithms.options import Options
     from rhfedmtl.engines.training import Settings
 
     subject: Any
@@ -238,11 +183,10 @@ def _build(
         kind = subject.kind
     else:
         subject = _shape(request, given)
-        kind = "classes" if given["columns"] > 1 else "regression" if given["loss"] == "squared" else "binary"
-    chosen = Options(**options)
+        kind = "classes" if given["columns"] > 1 else "regression" if options.loss == "squared" else "binary"
     scale = given["scale"] or ("standard" if kind == "regression" else "standard-unit")
     settings = Settings(scale=scale, seed=given["seed"], max_rounds=1_000_000)
-    return chosen.method(kind), chosen.chosen_policy("measured"), settings, subject
+    return options.method(kind), options.chosen_policy("measured"), settings, subject
 
 
 def _shape(request: Request, given: dict[str, Any]) -> Shape:
@@ -300,27 +244,27 @@ def _bar(*, live: bool) -> Iterator[Any]:
 
 
 def calibrate(
-    features: Annotated[int, _option(BENCH, "--features", "Features of a row.")] = 100,
-    rows: Annotated[int, _option(BENCH, "--rows", "Rows on a terminal.")] = 50,
-    columns: Annotated[int, _option(BENCH, "--columns", "Models per task: 1, or the number of classes.")] = 1,
-    terminals: Annotated[int, _option(BENCH, "--terminals", "Terminals of a station.")] = 5,
-    tasks: Annotated[int, _option(BENCH, "--tasks", "Tasks that the cloud couples.")] = 5,
-    dtype: Annotated[str, _option(BENCH, "--dtype", "float64 or float32.")] = "float64",
-    repeats: Annotated[int, _option(BENCH, "--repeats", "Measurements behind each median.")] = 15,
-    terminal_watts: Annotated[float, _option(POWER, "--terminal-watts", "A terminal at work.")] = 2.0,
-    station_watts: Annotated[float, _option(POWER, "--station-watts", "A station at work.")] = 50.0,
-    cloud_watts: Annotated[float, _option(POWER, "--cloud-watts", "The cloud at work.")] = 100.0,
+    features: Annotated[int, option(BENCH, "--features", "Features of a row.")] = 100,
+    rows: Annotated[int, option(BENCH, "--rows", "Rows on a terminal.")] = 50,
+    columns: Annotated[int, option(BENCH, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    terminals: Annotated[int, option(BENCH, "--terminals", "Terminals of a station.")] = 5,
+    tasks: Annotated[int, option(BENCH, "--tasks", "Tasks that the cloud couples.")] = 5,
+    dtype: Annotated[str, option(BENCH, "--dtype", "float64 or float32.")] = "float64",
+    repeats: Annotated[int, option(BENCH, "--repeats", "Measurements behind each median.")] = 15,
+    terminal_watts: Annotated[float, option(POWER, "--terminal-watts", "A terminal at work.")] = 2.0,
+    station_watts: Annotated[float, option(POWER, "--station-watts", "A station at work.")] = 50.0,
+    cloud_watts: Annotated[float, option(POWER, "--cloud-watts", "The cloud at work.")] = 100.0,
     slowdown: Annotated[
-        float, _option(POWER, "--terminal-slowdown", "How many times slower a terminal is than this machine.")
+        float, option(POWER, "--terminal-slowdown", "How many times slower a terminal is than this machine.")
     ] = 1.0,
-    terminal_up: Annotated[str | None, _option(LINKS, "--terminal-up", "Terminal to station.", metavar="LINK")] = None,
+    terminal_up: Annotated[str | None, option(LINKS, "--terminal-up", "Terminal to station.", metavar="LINK")] = None,
     terminal_down: Annotated[
-        str | None, _option(LINKS, "--terminal-down", "Station to terminal.", metavar="LINK")
+        str | None, option(LINKS, "--terminal-down", "Station to terminal.", metavar="LINK")
     ] = None,
-    station_up: Annotated[str | None, _option(LINKS, "--station-up", "Station to cloud.", metavar="LINK")] = None,
-    station_down: Annotated[str | None, _option(LINKS, "--station-down", "Cloud to station.", metavar="LINK")] = None,
+    station_up: Annotated[str | None, option(LINKS, "--station-up", "Station to cloud.", metavar="LINK")] = None,
+    station_down: Annotated[str | None, option(LINKS, "--station-down", "Cloud to station.", metavar="LINK")] = None,
     links: Annotated[
-        Path | None, _option(LINKS, "--links", "CSV with the uplink of every terminal, one row each.", metavar="FILE")
+        Path | None, option(LINKS, "--links", "CSV with the uplink of every terminal, one row each.", metavar="FILE")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Price file to write, for --cost of train and plan.")] = Path(
         "prices.toml"

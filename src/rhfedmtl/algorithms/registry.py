@@ -33,6 +33,10 @@ ALGORITHMS: dict[str, Callable[[Options, str], Algorithm]] = {
 }
 
 
+DECIDES = frozenset({"rhfedmtl", "local", "mocha", "adaptive-fl", "pooled", "constant"})
+"""Those that decide H and K themselves."""
+
+
 def build(name: str, options: Options, kind: str) -> Algorithm:
     """Algorithm called ``name`` for labels of this kind."""
     return pick("algorithm", name, ALGORITHMS)(options, kind)

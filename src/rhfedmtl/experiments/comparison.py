@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.algorithms.registry import DECIDES
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.sweep import Record, Store, Watch, interval, sweep
@@ -80,11 +81,19 @@ def compare(
         raise ConfigError("a comparison needs at least one algorithm, one budget and one seed")
     # Runs on the same split stand together: a process then reads and splits its data once.
     grid = [(a, b, s) for s in seeds for a in algorithms for b in budgets]
-    configs = [replace(base, algorithm=a, budget=(b,), seed=s, certify_every=10**9) for a, b, s in grid]
+    configs = [_config(base, a, b, s) for a, b, s in grid]
     found = dict(zip(grid, sweep(configs, store, workers=workers, watch=watch), strict=True))
     metric = metric or _metric(list(found.values()))
     cells = [_cell(a, b, seeds, algorithms[0], metric, found) for a in algorithms for b in budgets]
     return Comparison(metric, tuple(algorithms), tuple(budgets), tuple(cells))
+
+
+def _config(base: RunConfig, algorithm: str, budget: str, seed: int) -> RunConfig:
+    """One run; a method that decides its work is not told how much to do."""
+    options = base.options
+    if algorithm in DECIDES:
+        options = replace(options, local_steps=None, station_rounds=None, cloud_rounds=None)
+    return replace(base, algorithm=algorithm, options=options, budget=(budget,), seed=seed, certify_every=10**9)
 
 
 def _metric(found: list[Record]) -> str:

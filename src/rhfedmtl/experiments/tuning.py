@@ -19,6 +19,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import mean
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.folds import default_metric
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -49,7 +50,7 @@ GRIDS: dict[str, Grid] = {
     "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (0.0025, 0.025, 0.25, 2.5)},
     "ditto": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.3)},
     "fedem": {"step": (0.3, 1.0, 3.0, 10.0), "local_steps": _VISITS, "components": (2, 3)},
-    "pooled": {"lambda1": _powers(1e-5, 1.0, 24)},
+    "pooled": {"lambda1": _powers(1e-4, 1.0, 24)},
     "constant": {},
 }
 """What is tried of each algorithm; step sizes are those for rows of norm 1."""
@@ -95,11 +96,12 @@ def tune(
     A grid with more candidates than ``trials`` is drawn from with the seed. Test rows play no part.
     """
     validation = validation or Validation(seed=config.seed)
-    tried = [{"settings": settings} for settings in candidates(config, federation, grid, trials, validation.seed)]
     held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
-    metric = validation.metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
-    for trial in tried:
-        trial |= _judge(replace(config, options=replace(config.options, **trial["settings"])), held, metric, threads)
+    metric = validation.metric or default_metric(federation)
+    tried = [
+        {"settings": settings, **_judge(_with(config, settings), held, metric, threads)}
+        for settings in candidates(config, federation, grid, trials, validation.seed)
+    ]
     best = max(tried, key=lambda trial: _rank(trial, metric))
     if "failed" in best:
         raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best['failed']}")
@@ -114,7 +116,11 @@ def tune(
         "seed": validation.seed,
         "charged": False,
     }
-    return Tuned(replace(config, options=replace(config.options, **best["settings"])), record)
+    return Tuned(_with(config, best["settings"]), record)
+
+
+def _with(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
+    return replace(config, options=replace(config.options, **settings))
 
 
 def candidates(
@@ -139,7 +145,7 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
     """Cut a validation part from the training rows of every task; it takes the place of the test rows.
 
     The rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed.
-    A terminal that would be left without rows keeps them.
+    A terminal that would be left without rows keeps them, so that the bill is the same as with all rows.
     """
     terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
     label = federation.y if federation.class_names else np.zeros(len(federation.y))

@@ -1,0 +1,120 @@
+"""Options that several commands share: one parameter of a command stands for many options.
+
+A command is written for an object and decorated::
+
+    @app.command()
+    @with_learning_options
+    def train(options: Options, seed: int = 0) -> None: ...
+
+The decorator replaces ``options`` by one option per line of ``LEARNING``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+
+R = TypeVar("R")
+METHOD_PANEL = "Learning"
+WORK_PANEL = "Work and budget"
+
+
+def option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
+    """An option in a panel of the help."""
+    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+
+
+def expand(
+    command: Callable[..., R], parameter: str, options: Mapping[str, tuple[Any, Any]], build: Callable[..., Any]
+) -> Callable[..., R]:
+    """Replace ``parameter`` of a command by ``options`` (name: annotation, default); ``build`` makes it from them."""
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> R:
+        given = {name: values.pop(name) for name in options}
+        return command(**{parameter: build(**given)}, **values)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shared = [inspect.Parameter(n, kind, default=default, annotation=a) for n, (a, default) in options.items()]
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != parameter]
+    parameters = [p.replace(kind=kind, annotation=_resolved(p.annotation, command)) for p in own]
+    # Arguments (without a default) stand first, as in a hand-written signature.
+    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
+    expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
+    return expanded
+
+
+def _resolved(annotation: Any, command: Callable[..., Any]) -> Any:
+    """An annotation that stands as text; that of the replaced parameter is never asked for, and may stay unknown."""
+    if not isinstance(annotation, str):
+        return annotation
+    scope = inspect.unwrap(command).__globals__
+    return eval(annotation, scope) if annotation in scope or not annotation.isidentifier() else annotation
+
+
+def _learn(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # noqa: A002
+    return Annotated[kind | None, option(METHOD_PANEL, name, help, **more)], None
+
+
+def _work(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # noqa: A002
+    return Annotated[kind | None, option(WORK_PANEL, name, help, **more)], None
+
+
+LEARNING: dict[str, tuple[Any, Any]] = {
+    "loss": _learn(str, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
+    "gamma": _learn(float, "--gamma", "Width of the smoothed hinge's corner. [1]"),
+    "relationship": _learn(
+        str, "--relationship", "How tasks are coupled: mean, none, learned, graph, clusters. [mean]"
+    ),
+    "lambda1": _learn(float, "--lambda1", "Weight of each model's own norm. [1e-4]"),
+    "lambda2": _learn(float, "--lambda2", "Weight of the coupling. [1e-3]"),
+    "merge": _learn(str, "--merge", "average, add or line-search. [average]"),
+    "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
+    "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
+    "step": _learn(float, "--step", "Step size of methods by gradient steps. [0.5]"),
+    "decay": _learn(float, "--decay", "Their step size falls by 1/(1 + decay · rounds). [0]"),
+    "mu": _learn(float, "--mu", "Pull to the common model: fedprox, ditto. [0.1]"),
+    "components": _learn(int, "--components", "Components of fedem. [3]"),
+    "policy": _work(str, "--policy", "measured, paper, authors, sound or fixed. [measured]"),
+    "local_steps": _work(int, "--local-steps", "H: rows a terminal visits in a round. [2, where it is fixed]"),
+    "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
+    "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
+    "epsilon": _work(float, "--epsilon", "Target of the policies from theory. [0.01]"),
+}
+
+Budgets = Annotated[
+    list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
+]
+Prices = Annotated[
+    list[str] | None,
+    option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
+]
+FaultText = Annotated[
+    str,
+    option(
+        WORK_PANEL, "--faults", "What goes wrong: dropout=0.3,moves=0.1,… (`rhfedmtl train --faults help` lists all)."
+    ),
+]
+Scale = Annotated[
+    str | None,
+    option(METHOD_PANEL, "--scale", "standard-unit, standard, unit, none. [standard-unit; standard for regression]"),
+]
+
+
+def _options(**given: Any) -> Options:
+    from rhfedmtl.algorithms.options import Options
+
+    return Options(**{name: value for name, value in given.items() if value is not None})
+
+
+def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Replace the parameter ``options`` of a command by the shared options of learning."""
+    return expand(command, "options", LEARNING, _options)
