@@ -83,6 +83,7 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "decay": _learn(float, "--decay", "Their step size falls by 1/(1 + decay · rounds). [0]"),
     "mu": _learn(float, "--mu", "Pull to the common model: fedprox, ditto. [0.1]"),
     "components": _learn(int, "--components", "Components of fedem. [3]"),
+    "phi": _learn(float, "--phi", "Control parameter of adaptive-fl. [0.025]"),
     "policy": _work(str, "--policy", "measured, paper, authors, sound or fixed. [measured]"),
     "local_steps": _work(int, "--local-steps", "H: rows a terminal visits in a round. [2, where it is fixed]"),
     "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
