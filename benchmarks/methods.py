@@ -65,7 +65,7 @@ def one_seed(study: Study, seed: int, parts: int) -> dict[str, dict[str, Any]]:
         yardstick = build(name, Options(), federation.kind).yardstick
         for budget in study.budgets[:1] if yardstick else study.budgets:
             limits = () if yardstick else (f"energy={budget}",)
-            config = RunConfig(name, study.request, cost=PRICES, budget=limits, certify_every=10, seed=seed)
+            config = RunConfig(name, study.request, cost=PRICES, budget=limits, certify_every=5, seed=seed)
             validation = Validation(parts=parts, metric=study.metric, seed=seed)
             tuned = tune(config, federation, validation=validation, threads=1)
             result = tuned.config.run(federation, threads=1)

@@ -81,6 +81,12 @@ def train(
     cost: Prices = None,
     target_gap: Annotated[float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.")] = 0.0,
     faults: FaultText = "",
+    tune: Annotated[
+        bool,
+        option(
+            METHOD_PANEL, "--tune", "Choose the method's settings on a part of the training rows first; not charged."
+        ),
+    ] = False,
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[str, option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
@@ -124,17 +130,24 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     config.check()
     ledger = Ledger(*config.resources())
     federation = config.federation()
+    tuning: dict[str, Any] = {}
+    if given["tune"]:
+        from rhfedmtl.experiments.tuning import tune
+
+        config, record = tune(config, federation, threads=given["threads"])
+        tuning = {"tuning": records.plain(record)}
     folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
     try:
-        with _watcher(live=not given["as_json"] and sys.stderr.isatty(), ledger=ledger, options=options) as watch:
+        live = not given["as_json"] and sys.stderr.isatty()
+        with _watcher(live=live, ledger=ledger, options=config.options) as watch:
             result = config.run(
                 federation, ledger=ledger, watch=watch, engine=given["engine"], threads=given["threads"]
             )
     except RHFedMTLError:
         folder.rmdir()
         raise
-    records.save(folder, config.to_dict(), federation, result)
-    facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
+    records.save(folder, {**config.to_dict(), **tuning}, federation, result)
+    facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder), **tuning}
     if given["as_json"]:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
@@ -238,6 +251,9 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     for name, amount in facts["spent"].items():
         limit = facts["budget"].get(name)
         lines.append(f"spent         {name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
+    if "tuning" in facts:
+        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
+        lines.append(f"tuned         {chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)")
     lines.append(f"stopped       {facts['stopped']}, after {facts['seconds']:.2f} s")
     lines.append(f"saved in      {facts['saved']}")
     return lines

@@ -14,7 +14,18 @@ from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised, Relationship, Safe, Unrelated
+from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.relationships import (
+    RELATIONSHIPS,
+    Clusters,
+    Graph,
+    Learned,
+    MeanRegularised,
+    Relationship,
+    Safe,
+    Schedule,
+    Unrelated,
+)
 
 WEIGHTS = [(1e-2, 1e-3), (1e-3, 1.0), (0.5, 0.0), (1e-4, 1e-6)]
 
@@ -127,3 +138,172 @@ def test_lambda2_must_not_be_negative(lambda2: float) -> None:
         MeanRegularised(0.1, lambda2)
     W = models()
     np.testing.assert_array_equal(MeanRegularised(0.1, 0.0).solve(W), Unrelated(0.1).solve(W))
+
+
+ANY_Q = {
+    "mean": MeanRegularised(1e-3, 1.0),
+    "learned": Learned(1e-3, 1e-2).learn(models(4)),
+    "opposites": Learned(1e-3, 1e-2, omega=np.array([[2, -1, 0, 0], [-1, 2, 0, 0], [0, 0, 2, 1], [0, 0, 1, 2]]) / 8),
+    "graph": Graph(1e-3, 1.0).learn(models(4)),
+    "clusters": Clusters(1e-3, 1.0, groups=(0, 0, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ANY_Q)
+def test_safe_anchors_never_lower_the_joint_dual_of_any_relationship(name: str) -> None:
+    """Whatever the coupling and whoever is missing, the joint dual climbs under the safe form."""
+    method = DualMethod(relationship=Safe(ANY_Q[name]))
+    network = InProcess(federation(sizes=((6, 5), (7,), (4, 3, 5), (8,))), method)
+    cloud = cloud_of(network, method.relationship)
+    cloud.changes = 10**9
+    duals, rng = [], np.random.default_rng(0)
+    for number in range(1, 50):
+        network.assign(cloud.assign())
+        network.round(number, np.full(7, 4), rng.random(7) < 0.7)
+        cloud.forget_bound()
+        duals.append(certify(network, cloud).dual)
+    assert np.all(np.diff(duals) >= -1e-12)
+
+
+@pytest.mark.parametrize("merge", ["average", "add"])
+@pytest.mark.parametrize("name", ANY_Q)
+def test_fast_anchors_reach_a_gap_of_1e_8(name: str, merge: str) -> None:
+    """Split anchors close the joint gap, with stations of unequal size and updates that get lost."""
+    method = DualMethod(relationship=ANY_Q[name], merge=MERGES[merge])
+    network = InProcess(federation(sizes=((6, 5), (7,), (4, 3, 5), (20,))), method)
+    cloud = cloud_of(network, method.relationship)
+    cloud.changes, rng = 10**9, np.random.default_rng(0)
+    for number in range(1, 4000):
+        network.assign(cloud.assign())
+        network.round(number, 2 * network.sizes, rng.random(7) < 0.9)
+        if number % 100 == 0 and certify(network, cloud).gap <= 1e-8:
+            break
+        for report in network.reports(cloud.cloud_round):
+            cloud.receive(report)
+    certificate = certify(network, cloud)
+    assert -1e-12 <= certificate.gap <= 1e-8
+    assert not isinstance(cloud.relationship, Safe)
+
+
+def test_split_anchors_are_the_alternation_for_light_stations_and_safe_for_heavy_ones() -> None:
+    """Few samples give λ_b above Q and the mean form's alternation; very many give the safe joint form."""
+    W, V = models(4), models(4, seed=1)
+    relationship = Graph(0.1, 0.3)
+    few, many = (relationship.anchors(W, V, np.full(4, n)) for n in (1.0, 1e9))
+    alternation, safe = MeanRegularised(0.1, 0.3).anchors(W, V), relationship.anchors(W, V)
+    np.testing.assert_allclose(few.center, alternation.center, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(few.lam, alternation.lam)
+    np.testing.assert_allclose(many.center, safe.center, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(many.lam, 0.1)
+
+
+@pytest.mark.parametrize("n", [1.0, 30.0, 1e4])
+@pytest.mark.parametrize("name", ANY_Q)
+def test_the_optimum_is_a_fixed_point_of_the_anchors(name: str, n: float) -> None:
+    """Stations that hold W = V G go on holding it, whatever λ_b they are given."""
+    V = models(4)
+    W = ANY_Q[name].solve(V)
+    anchors = ANY_Q[name].anchors(W, V, np.full(4, n))
+    np.testing.assert_allclose(objective.held_models(anchors, V), W, rtol=1e-8, atol=1e-8)
+
+
+def test_an_omega_step_has_trace_1_and_is_positive_definite() -> None:
+    """Ω = (WᵀW + εI)^½/tr(·), also for models that are all zero, and its square is WᵀW + εI up to scale."""
+    for W in (models(6), np.zeros((6, 1, 3)), np.ones((6, 2, 2))):
+        omega = Learned(1e-3, 1e-3, tolerance=0.0).learn(W).covariance(6)
+        assert np.trace(omega) == pytest.approx(1.0)
+        assert np.linalg.eigvalsh(omega)[0] > 0.0
+        flat = W.reshape(6, -1)
+        square, expected = omega @ omega, flat @ flat.T + 1e-2 * np.eye(6)
+        np.testing.assert_allclose(square / np.trace(square), expected / np.trace(expected), atol=1e-12)
+
+
+def test_lambda2_of_learned_acts_2n_times_stronger() -> None:
+    """At Ω = I/N the penalty is that of λ1 + 2N λ2."""
+    relationship = Learned(0.1, 0.01)
+    np.testing.assert_allclose(relationship.precision(5), (0.1 + 2 * 5 * 0.01) * np.eye(5))
+    assert relationship.strength(5) == 10.0
+    assert relationship.coupling(5) == pytest.approx(0.5)
+
+
+def test_a_change_that_is_too_small_is_none() -> None:
+    """Ω, graph and clusters stay the same object when learned again from the same models."""
+    W = models(6)
+    for relationship in (Learned(0.1, 0.1), Graph(0.1, 0.1), Clusters(0.1, 0.1)):
+        learned = relationship.learn(W)
+        assert learned.learn(W) is learned
+
+
+def test_affinity_says_who_helps_whom() -> None:
+    """Correlations: 1 on the diagonal, within [−1, 1], 0 for strangers, below 0 for opposites."""
+    for relationship in [*ANY_Q.values(), Unrelated(0.1), Safe(ANY_Q["opposites"])]:
+        affinity = relationship.affinity(4)
+        np.testing.assert_allclose(np.diag(affinity), 1.0)
+        assert np.abs(affinity).max() <= 1.0
+    assert ANY_Q["opposites"].affinity(4)[0, 1] < 0.0
+    np.testing.assert_array_equal(Unrelated(0.1).affinity(4), np.eye(4))
+    assert ANY_Q["clusters"].affinity(4)[0, 1] > 0.9
+    assert ANY_Q["clusters"].affinity(4)[0, 2] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_graph_may_be_given_by_its_laplacian() -> None:
+    """Ties and Laplacian say the same, and a given graph does not learn."""
+    ties = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    laplacian = np.diag(ties.sum(axis=0)) - ties
+    graph = Graph.from_laplacian(0.1, 0.5, laplacian)
+    np.testing.assert_allclose(graph.precision(3), 0.1 * np.eye(3) + 0.5 * laplacian)
+    assert graph.learns() is None
+    assert graph.learn(models(3)) is graph
+
+
+def test_as_many_clusters_as_stand_out_are_found() -> None:
+    """Two groups of opposite models are two clusters; models that are all alike are one."""
+    apart = np.concatenate([np.ones((3, 1, 4)), -np.ones((3, 1, 4))]) + 0.1 * models(6)[:, :1, :1]
+    assert Clusters(0.1, 0.1).learn(apart).groups == (0, 0, 0, 1, 1, 1)
+    assert Clusters(0.1, 0.1).learn(np.ones((6, 1, 4))).groups == (0,) * 6
+    assert Clusters(0.1, 0.1, count=1).learn(apart).groups == (0,) * 6
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Learned(0.1, 0.1, omega=-np.eye(2)), "positive definite"),
+        (lambda: Learned(0.1, 0.1, omega=np.eye(3)).precision(2), "omega is about 3 tasks, but there are 2"),
+        (lambda: Graph(0.1, 0.1, adjacency=np.array([[0.0, 1.0], [0.5, 0.0]])), "symmetric"),
+        (lambda: Graph(0.1, 0.1, adjacency=-np.ones((2, 2))), "no negative ties"),
+        (lambda: Graph.from_laplacian(0.1, 0.1, np.eye(2)), "add up to 0"),
+        (lambda: Graph(0.1, 0.1, neighbours=0), "neighbours"),
+        (lambda: Clusters(0.1, 0.1, count=0), "count of clusters"),
+        (lambda: Schedule(growth=0.5), "cannot work"),
+    ],
+)
+def test_what_cannot_be_a_relationship_is_refused(build: Any, message: str) -> None:
+    """Errors say what is wrong with a matrix or a number."""
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+def test_learning_gets_rarer() -> None:
+    """After 2 server iterations, then at half as many again each time; 1 as growth means every one."""
+    assert [m for m in range(30) if Schedule().due(m)] == [2, 3, 5, 8, 12, 18, 27]
+    assert all(Schedule(first=1, growth=1.0).due(m) for m in range(1, 9))
+
+
+def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:
+    """Alternation that diverges (squared loss, wild Ω, hardly any work) is given up, and the gap falls again."""
+    rng = np.random.default_rng(120)
+    U = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    wild = Learned(1e-4, 0.5, omega=(U * 10.0 ** rng.uniform(-1.5, 4.0, size=6)) @ U.T, schedule=None)
+    method = DualMethod(LOSSES["squared"](), wild, MERGES["add"])
+    sizes = tuple(tuple(int(n) for n in rng.integers(1, 12, size=3)) for _ in range(6))
+    network = InProcess(federation("regression", sizes=sizes), method)
+    cloud = cloud_of(network, wild)
+    gaps = []
+    for number in range(1, 1500):
+        network.assign(cloud.assign())
+        network.round(number, np.ones(18, dtype=np.int64), rng.random(18) < 0.5)
+        cloud.forget_bound()
+        gaps.append(certify(network, cloud).gap)
+    if isinstance(cloud.relationship, Safe):
+        assert gaps[-1] < max(gaps)
+    assert gaps[-1] < 1e3 * gaps[0]

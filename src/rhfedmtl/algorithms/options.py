@@ -45,7 +45,7 @@ class Options:
     gamma: float = 1.0
     relationship: str = "mean"
     lambda1: float = 1e-4
-    lambda2: float = 1e-3
+    lambda2: float = 1e-2
     merge: str = "average"
     intercept: bool = True
     uniform: bool = False

@@ -75,6 +75,9 @@ class Faults:
         """Faults from ``dropout=0.3,moves=0.1``."""
         known = {field.name: field.type for field in fields(cls)}
         given: dict[str, float | int] = {"seed": seed}
+        if text.strip() == "help":
+            defaults = ", ".join(f"{field.name}={field.default}" for field in fields(cls))
+            raise ConfigError(f"faults with their defaults: {defaults}; what they mean: docs, page Resources")
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, value = part.partition("=")
             if name not in known:

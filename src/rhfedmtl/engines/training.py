@@ -24,7 +24,7 @@ from rhfedmtl.engines.linked import Linked
 from rhfedmtl.engines.network import Network
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.relationships import Models
+from rhfedmtl.maths.relationships import MeanRegularised, Models
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
@@ -186,7 +186,8 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[dict[str, Any]] = []
         self.scalers = self._round_zero()
-        self._lam, self._coupling = regularisation(method, federation.n_tasks)
+        samples = np.bincount(federation.row_task, minlength=federation.n_tasks).astype(np.float64)
+        self._lam, self._coupling = regularisation(method, samples)
         self._n_classes = len(federation.class_names)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self._tests = [
@@ -396,13 +397,16 @@ def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | 
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
 
 
-def regularisation(method: Method, n_tasks: int) -> tuple[float, float]:
-    """λ_b and the coupling of tasks, for policies that reckon with them."""
-    if isinstance(method, DualMethod):
-        nothing = np.zeros((n_tasks, 1, 1))
-        lam = float(method.relationship.anchors(nothing, nothing).lam.min())
-        return lam, method.relationship.coupling(n_tasks)
-    return float(getattr(method, "lambda1", 0.0)), 0.0
+def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """λ of theory, and the coupling of tasks as anchors for so many samples have it, for policies."""
+    if not isinstance(method, DualMethod):
+        return float(getattr(method, "lambda1", 0.0)), 0.0
+    relationship, nothing = method.relationship, np.zeros((len(samples), 1, 1))
+    lam = float(relationship.anchors(nothing, nothing).lam.min())
+    if isinstance(relationship, MeanRegularised):
+        anchored = relationship.anchors(nothing, nothing, samples).lam.min()
+        return lam, float(1.0 - relationship.lambda1 / anchored)
+    return lam, relationship.coupling(len(samples))
 
 
 def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:

@@ -23,7 +23,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.policies import Fixed
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.cloud import Certificate, Cloud
 
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -142,15 +142,16 @@ def solve(
         max_rounds=precision.max_rounds,
     )
     run = Run(without_tests(federation), method, settings, Ledger({}))
-    network = run.network
+    network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
+    assert isinstance(cloud, Cloud)
     if start is not None:
         network.restore(start.alpha)
-        run.cloud.resume(network.reports(0))
+        cloud.resume(network.reports(0))
     run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
-    return Solved(certificate.models, run.scalers, run.cloud.relationship, certificate, network.alpha.copy(), effort)
+    return Solved(certificate.models, run.scalers, cloud.relationship, certificate, network.alpha.copy(), effort)
 
 
 def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64Array) -> None:

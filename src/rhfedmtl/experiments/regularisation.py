@@ -102,11 +102,16 @@ def choose(
     near: Sequence[float] = NEAR,
     precision: Precision | None = None,
     settings: Settings | None = None,
+    judged: Federation | None = None,
 ) -> Choice:
-    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1, in the strength of `mean`."""
+    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1, in the strength of `mean`.
+
+    ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
+    """
     settings = settings or Settings()
     metric = metric or default_metric(federation)
-    path = _Path(federation, make_folds(federation, folds, settings.seed), method, metric, precision, settings)
+    parts = make_folds(federation, folds, settings.seed)
+    path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
     strength = method.relationship.strength(federation.n_tasks)
     tied = hasattr(method.relationship, "lambda2")
     path.leg([(value, value / strength if tied else 0.0) for value in lambda1])
@@ -134,6 +139,7 @@ class _Path:
         folds: list[Fold],
         method: DualMethod,
         metric: str,
+        judged: Federation,
         precision: Precision | None,
         settings: Settings,
     ) -> None:
@@ -141,6 +147,7 @@ class _Path:
         self.folds = folds
         self.method = method
         self.metric = metric
+        self.judged = judged
         self.trials: list[Trial] = []
         self._last: list[Solved | None] = [None] * len(folds)
         self._solve: Callable[..., Solved] = lambda rows, method, start: solve(rows, method, precision, start, settings)
@@ -166,4 +173,4 @@ class _Path:
             solved = self._solve(fold.federation, method, last)
             held_scores(self.federation, fold, solved, held)
             self._last[k], effort = solved, effort + solved.effort
-        return Trial(lambda1, lambda2, task_metric(self.federation, held, self.metric), effort)
+        return Trial(lambda1, lambda2, task_metric(self.judged, held, self.metric), effort)

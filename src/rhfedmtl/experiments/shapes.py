@@ -83,9 +83,11 @@ def situation_of(subject: Federation | Shape, method: DualMethod, settings: Sett
     if features and settings.scale.startswith("standard"):
         for event in _round_zero(layout, features):
             ledger.charge(event)
-    lam, coupling = regularisation(method, layout.n_tasks)
+    rows = subject.sizes() if isinstance(subject, Shape) else np.diff(subject.terminal_offsets).astype(np.int64)
+    samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
+    lam, coupling = regularisation(method, samples)
     return Situation(
-        subject.sizes() if isinstance(subject, Shape) else np.diff(subject.terminal_offsets).astype(np.int64),
+        rows,
         layout,
         ledger,
         lam=lam,

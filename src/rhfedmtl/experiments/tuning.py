@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import mean
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
@@ -183,8 +184,9 @@ def _starts(row_task: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def _judge(config: RunConfig, held: list[Federation], metric: str, threads: int | None) -> dict[str, Any]:
     """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
-    ends = bool(config.budget or config.options.cloud_rounds)
-    config = replace(config, certify_every=NEVER if ends else 10)
+    yardstick = build(config.algorithm, config.options, held[0].kind).yardstick
+    ends = not yardstick and bool(config.budget or config.options.cloud_rounds)
+    config = replace(config, certify_every=NEVER if ends else 5)
     try:
         results = [config.run(part, threads=threads) for part in held]
     except (DivergenceError, BudgetError) as error:

@@ -1,7 +1,7 @@
 """Couplings that are learned while training, or given task by task: a covariance Ω, a graph, clusters of tasks.
 
 Each is a frozen value: ``learn`` returns a new one, or the same object if these models change nothing worth a new
-certificate. Until the first models are there, all tasks are alike.
+certificate. Until there are models to learn from, no task is nearer to one task than to another.
 """
 
 from __future__ import annotations
@@ -174,15 +174,16 @@ class Graph(Relationship):
 class Clusters(Relationship):
     """Q = λ1 I + λ2 (I − M), M the averaging within clusters: models are drawn to the mean of their cluster.
 
-    ``count`` clusters, or as many as stand out (largest mean silhouette, one if none does). Grouping (k-means on the
-    models) and W-step lower the same penalty. All tasks start in one cluster, which is `mean`.
+    ``count`` clusters, or as many as stand out (largest mean silhouette, one if none does), by k-means on the
+    directions of the models. Tasks start alone: models drawn to a common mean before the first grouping would hide
+    their clusters, and a wrong grouping confirms itself.
     """
 
     lambda1: float = 1e-4
     lambda2: float = 1e-6
     count: int | None = None
     groups: Groups | None = None
-    schedule: Schedule | None = field(default_factory=Schedule)
+    schedule: Schedule | None = field(default_factory=lambda: Schedule(first=5))
 
     def __post_init__(self) -> None:
         """Refuse numbers of clusters that make no sense."""
@@ -198,7 +199,7 @@ class Clusters(Relationship):
     def members(self, n_tasks: int) -> npt.NDArray[np.int64]:
         """Cluster of every task, numbered from 0 in the order of tasks."""
         if self.groups is None:
-            return np.zeros(n_tasks, dtype=np.int64)
+            return np.arange(n_tasks)
         _check_size("groups", len(self.groups), n_tasks)
         return np.array(self.groups, dtype=np.int64)
 
@@ -206,12 +207,17 @@ class Clusters(Relationship):
         """λ1 I + λ2 (I − M) with M_bb′ = 1/(size of the cluster) for tasks of one cluster."""
         member = self.members(n_tasks)
         same = member[:, None] == member[None, :]
-        return (self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 * same / same.sum(axis=1)
+        return np.asarray((self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 * same / same.sum(axis=1))
+
+    def coupling(self, n_tasks: int) -> float:
+        """λ2/(λ1+λ2), also before the first grouping."""
+        return self.lambda2 / (self.lambda1 + self.lambda2)
 
     def learn(self, W: Models) -> Self:
         """Group the models anew."""
         flat = W.reshape(len(W), -1)
-        groups = _ordered(self._group(flat))
+        norm = np.linalg.norm(flat, axis=1, keepdims=True)
+        groups = _ordered(self._group(flat / np.maximum(norm, np.finfo(float).tiny)))
         return self if groups == _ordered(self.members(len(W))) else replace(self, groups=groups)
 
     def _group(self, points: Matrix) -> npt.NDArray[np.int64]:
@@ -229,7 +235,8 @@ def k_means(points: Matrix, k: int, rounds: int = 100) -> npt.NDArray[np.int64]:
 
     Every point is once the first start, the next ones are those farthest from all starts so far.
     """
-    best, least = np.zeros(len(points), dtype=np.int64), np.inf
+    best: npt.NDArray[np.int64] = np.zeros(len(points), dtype=np.int64)
+    least = np.inf
     distance = _squared_distances(points, points)
     for first in range(min(len(points), 10)):
         starts = [first]

@@ -59,7 +59,8 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
     """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
     n_slots, columns = len(slots.mu), rows.y.shape[1]
     if not slots.mixture:
-        q[:] = 1.0
+        for p in range(n_slots):
+            q[p] = 1.0
         return
     top = -np.inf
     for p in range(n_slots):
@@ -93,6 +94,14 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
 
 
 @register_jitable
+def _choose(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
+    """Rows for the estimates: drawn with replacement, after the draws of the steps."""
+    key = stream(orders.seed, orders.round, rows.ids[t])
+    for j in range(len(chosen)):
+        chosen[j] = rows.starts[t] + draw(key, steps + j, rows.ends[t] - rows.starts[t])
+
+
+@register_jitable
 def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, g: Any) -> Any:
     """Mean loss and, into g, its gradient over the ``chosen`` rows, of the first slot."""
     total = 0.0
@@ -104,6 +113,15 @@ def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, g: Any) -> An
             z = score(rows.X, i, w[c])
             total += rows.weight[i] * value(loss, z, rows.y[i, c]) / len(chosen)
             add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / len(chosen), rows.X, i, g[c])
+    return total
+
+
+@register_jitable
+def _square(a: Any, n: Any) -> Any:
+    total = 0.0
+    for c in range(n):
+        for j in range(a.shape[1]):
+            total += a[c, j] * a[c, j]
     return total
 
 
@@ -130,11 +148,12 @@ def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, chos
     moved = _distance(w, start, columns)
     curve[RHO] = n * abs(after - before) / moved if moved > 0.0 else 0.0
     curve[BETA] = n * _distance(work[0], work[1], columns) / moved if moved > 0.0 else 0.0
-    curve[SQUARE] = n * np.sum(work[0] * work[0])
-    curve[MEAN_SQUARE] = n * np.sum(start[columns:] * start[columns:])
+    curve[SQUARE] = n * _square(work[0], columns)
+    curve[MEAN_SQUARE] = n * _square(start[columns:], columns)
     curve[SAMPLES] = n
     for c in range(columns):
-        w[columns + c] = work[0, c]
+        for j in range(w.shape[1]):
+            w[columns + c, j] = work[0, c, j]
 
 
 @register_jitable
@@ -153,7 +172,8 @@ def _descend(
     for h in range(steps):
         i = first + pick_row(key, h, n, orders.uniform, deck)
         _responsibilities(loss, rows, i, w, slots, q)
-        share += rows.weight[i] * q
+        for p in range(len(slots.mu)):
+            share[p] += rows.weight[i] * q[p]
         total += rows.weight[i]
         _step(loss, rows, i, w, start, slots, q, eta)
     if slots.mixture and total > 0.0:
@@ -175,35 +195,33 @@ def _descend_blocks(
     curve = np.zeros(CURVE)
     for block in range(first, last):
         b = layout.station[block]
-        answers.delta[block] = 0.0
-        answers.gains[block] = 0.0
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             if orders.steps[t] > 0:
-                start[:] = orders.models[b]
-                w[:] = start
+                for r in range(w.shape[0]):
+                    for j in range(w.shape[1]):
+                        start[r, j] = orders.models[b, r, j]
+                        w[r, j] = start[r, j]
                 n = rows.ends[t] - rows.starts[t]
                 steps = orders.steps[t] - 2 * slots.probes
                 probed = slots.probes > 0 and steps > 0
                 steps = steps if probed else orders.steps[t]
                 _descend(loss, rows, orders, t, steps, orders.scale[b], w, start, slots, deck, q)
                 if probed:
-                    key = stream(orders.seed, orders.round, rows.ids[t])
-                    for j in range(slots.probes):
-                        chosen[j] = rows.starts[t] + draw(key, steps + j, n)
+                    _choose(rows, orders, t, steps, chosen)
                     _estimate(loss, rows, t, w, start, slots, chosen, work, curve)
-                    answers.gains[block] += curve
+                    for k in range(CURVE):
+                        answers.gains[block, k] += curve[k]
                 for r in range(w.shape[0]):
                     for j in range(w.shape[1]):
-                        start[r, j] = n * (w[r, j] - start[r, j])
-                answers.delta[block] += start
+                        answers.delta[block, r, j] += n * (w[r, j] - start[r, j])
 
 
 def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
     """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
     n_blocks = len(layout.station)
     answers = Answers(
-        np.empty((n_blocks, *orders.models.shape[1:])), np.empty((n_blocks, CURVE)), np.empty((n_blocks, 0))
+        np.zeros((n_blocks, *orders.models.shape[1:])), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0))
     )
     orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
     largest = int(rows.sizes.max(initial=1))
