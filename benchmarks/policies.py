@@ -94,8 +94,8 @@ def studies() -> list[Study]:
             Request(data="landmine", path=str(DATA / "landmine.npz"), terminals=5),
             "auc",
             (1500.0, 3000.0, 6000.0),
-            lambda1=1e-2,
-            lambda2=1e-1,
+            lambda1=1e-4,
+            lambda2=1e-2,
             intercept=True,
         ),
         Study(
