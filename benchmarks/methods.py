@@ -56,11 +56,11 @@ STUDIES = (
 )
 
 
-def one_seed(study: Study, seed: int, parts: int) -> dict[str, dict[str, Any]]:
+def one_seed(study: Study, seed: int, parts: int, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Metric and chosen settings of every method at every budget."""
     federation = study.request.federation(seed)
     found: dict[str, dict[str, Any]] = {}
-    for name in ALGORITHMS:
+    for name in names:
         found[name] = {}
         yardstick = build(name, Options(), federation.kind).yardstick
         for budget in study.budgets[:1] if yardstick else study.budgets:
@@ -85,7 +85,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 def show(study: Study, seeds: list[dict[str, dict[str, Any]]]) -> None:
     """One table for each budget, best method first, in points."""
     for budget in study.budgets:
-        values = {name: np.array([100 * seed[name][f"{budget:g}"][0] for seed in seeds]) for name in ALGORITHMS}
+        values = {name: np.array([100 * seed[name][f"{budget:g}"][0] for seed in seeds]) for name in seeds[0]}
         print(f"\n{study.name}, budget {budget:g}: {study.metric}, {len(seeds)} seeds")
         print(f"{'method':12} {'mean':>7} {'±':>5}   {'minus ' + OURS:>15} {'±':>5}   chosen most often")
         for name in sorted(values, key=lambda name: -values[name].mean()):
@@ -111,10 +111,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--parts", type=int, default=2, help="how many of four validation parts are held out in turn")
     parser.add_argument("--only", help="only studies whose name begins so")
+    parser.add_argument("--methods", default=",".join(ALGORITHMS), help=f"a,b,c; {OURS} is always among them")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     started, found = time.perf_counter(), {}
+    names = tuple(dict.fromkeys([OURS, *args.methods.split(",")]))
     with ProcessPoolExecutor(args.workers) as pool:
         for study in STUDIES:
             if args.only and not study.name.startswith(args.only):
@@ -122,7 +124,7 @@ def main() -> None:
             if study.request.path and not Path(study.request.path).exists():
                 print(f"\n{study.name}: skipped, {study.request.path} is not there (set RHFEDMTL_DATA)")
                 continue
-            jobs = [pool.submit(one_seed, study, seed, args.parts) for seed in range(args.seeds)]
+            jobs = [pool.submit(one_seed, study, seed, args.parts, names) for seed in range(args.seeds)]
             found[study.name] = [job.result() for job in jobs]
             show(study, found[study.name])
     print(f"\n{time.perf_counter() - started:.0f} s")

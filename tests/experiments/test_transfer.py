@@ -38,10 +38,10 @@ def test_a_task_among_opposites_is_better_alone() -> None:
 
 
 def test_relatives_with_few_rows_are_helped() -> None:
-    """Of tasks that are nearly one, with 24 rows each in 20 dimensions, most gain and the mean gain is certain."""
-    report = transfer(family(), DualMethod(relationship=MeanRegularised(1e-3, 3e-2)), precision=QUICK)
-    assert sum(task.gain > 0.0 for task in report.tasks[:5]) >= 4
-    assert not set(report.better_alone) & {f"task-{b}" for b in range(5)}
+    """Tasks that are nearly one, with 40 rows each in 20 dimensions, all gain from each other."""
+    report = transfer(family(samples=20), DualMethod(relationship=MeanRegularised(1e-3, 3e-2)), precision=QUICK)
+    assert all(task.gain > 0.0 for task in report.tasks[:5])
+    assert "helped" in [task.verdict for task in report.tasks[:5]]
 
 
 def test_the_same_relationship_transfers_nothing() -> None:

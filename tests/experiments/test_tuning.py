@@ -155,6 +155,20 @@ def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:
         tune(config(), data(), grid=SMALL, validation=Validation(metric="rmse"))
 
 
+def test_yardsticks_know_no_budget_and_no_faults() -> None:
+    """They are solved to the optimum, whatever goes wrong for others, and cost nothing."""
+    result = config("pooled", faults="slowdown=0.5,dropout=0.9").run(data())
+    assert result.stopped == "target gap reached"
+    assert 0.0 <= result.certificate.relative_gap <= 1e-6
+    assert result.ledger.spent == {}
+
+
+def test_a_target_gap_is_no_end_for_a_method_without_a_gap() -> None:
+    """Such a run ends after so many rounds as one that was given no end."""
+    result = RunConfig("fedavg", target_gap=1e-3, certify_every=10**9).run(data())
+    assert result.stopped == "limit on rounds reached"
+
+
 @pytest.mark.parametrize(("folds", "parts"), [(1, 1), (3, 0), (3, 4)])
 def test_parts_that_are_not_there_are_refused(folds: int, parts: int) -> None:
     """The error names both numbers."""

@@ -14,7 +14,6 @@ from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import (
     RELATIONSHIPS,
     Clusters,
@@ -26,6 +25,8 @@ from rhfedmtl.maths.relationships import (
     Schedule,
     Unrelated,
 )
+from rhfedmtl.roles.cloud import Cloud
+from rhfedmtl.roles.messages import Report, StationSums
 
 WEIGHTS = [(1e-2, 1e-3), (1e-3, 1.0), (0.5, 0.0), (1e-4, 1e-6)]
 
@@ -241,7 +242,7 @@ def test_affinity_says_who_helps_whom() -> None:
         np.testing.assert_allclose(np.diag(affinity), 1.0)
         assert np.abs(affinity).max() <= 1.0
     assert ANY_Q["opposites"].affinity(4)[0, 1] < 0.0
-    np.testing.assert_array_equal(Unrelated(0.1).affinity(4), np.eye(4))
+    np.testing.assert_allclose(Unrelated(0.1).affinity(4), np.eye(4))
     assert ANY_Q["clusters"].affinity(4)[0, 1] > 0.9
     assert ANY_Q["clusters"].affinity(4)[0, 2] == pytest.approx(0.0, abs=1e-9)
 
@@ -290,20 +291,15 @@ def test_learning_gets_rarer() -> None:
 
 
 def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:
-    """Alternation that diverges (squared loss, wild Ω, hardly any work) is given up, and the gap falls again."""
-    rng = np.random.default_rng(120)
-    U = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    wild = Learned(1e-4, 0.5, omega=(U * 10.0 ** rng.uniform(-1.5, 4.0, size=6)) @ U.T, schedule=None)
-    method = DualMethod(LOSSES["squared"](), wild, MERGES["add"])
-    sizes = tuple(tuple(int(n) for n in rng.integers(1, 12, size=3)) for _ in range(6))
-    network = InProcess(federation("regression", sizes=sizes), method)
-    cloud = cloud_of(network, wild)
-    gaps = []
-    for number in range(1, 1500):
-        network.assign(cloud.assign())
-        network.round(number, np.ones(18, dtype=np.int64), rng.random(18) < 0.5)
-        cloud.forget_bound()
-        gaps.append(certify(network, cloud).gap)
-    if isinstance(cloud.relationship, Safe):
-        assert gaps[-1] < max(gaps)
-    assert gaps[-1] < 1e3 * gaps[0]
+    """Alternation has no guarantee: once the gap is a thousand times its first value, anchors are safe ones."""
+    cloud = Cloud(MeanRegularised(0.1, 10.0), 2, (1, 1))
+    for losses, expected in ((1.0, MeanRegularised), (500.0, MeanRegularised), (5000.0, Safe)):
+        cloud.assign()
+        for task in range(2):
+            cloud.receive(Report(cloud.cloud_round, task, 1, np.ones((1, 1)), 1, 0))
+        cloud.certify([StationSums(task, 1, np.full(5, losses), 0.0, 1, 0) for task in range(2)])
+        assert isinstance(cloud.relationship, expected)
+    safe = Safe(MeanRegularised(0.1, 10.0)).anchors(cloud.W, cloud.V, np.ones(2))
+    cloud.assign()
+    assert cloud.anchors is not None
+    np.testing.assert_array_equal(cloud.anchors.lam, safe.lam)

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
@@ -21,6 +22,8 @@ MAX_ROUNDS = 1_000_000
 GOOD_ENOUGH = 1e-3
 """Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
 OPEN_ROUNDS = 2000
+OPTIMUM = 1e-6
+"""Relative gap at which a yardstick is solved; it knows no budget and no faults."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,18 @@ class RunConfig:
         """Carry it out; engine and threads do not change a number. A ``ledger`` is one that the caller wants to see."""
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
-        ended = not built.yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
+        gap = self.target_gap and isinstance(built.method, DualMethod)
+        ended = not built.yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
         settings = replace(self._settings(federation.kind, ended=ended), engine=engine, threads=threads)
+        if built.yardstick:
+            settings = replace(settings, target_relative_gap=OPTIMUM)
         return train(
             built.regroup(federation),
             built.method,
             built.policy,
             settings,
             ledger=Ledger({}) if built.yardstick else ledger,
-            faults=Faults.parse(self.faults, self.seed),
+            faults=Faults() if built.yardstick else Faults.parse(self.faults, self.seed),
             judged=federation,
             watch=watch,
         )

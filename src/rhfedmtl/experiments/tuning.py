@@ -48,7 +48,7 @@ GRIDS: dict[str, Grid] = {
     "fedavg": {"step": (0.03, *_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
     "fedprox": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.1)},
     "hierfavg": {"step": _STEPS, "local_steps": _VISITS, "station_rounds": (2, 4)},
-    "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (0.0025, 0.025, 0.25, 2.5)},
+    "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
     "ditto": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.3)},
     "fedem": {"step": (0.3, 1.0, 3.0, 10.0), "local_steps": _VISITS, "components": (2, 3)},
     "pooled": {"lambda1": _powers(1e-4, 1.0, 24)},
