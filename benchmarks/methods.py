@@ -4,7 +4,7 @@ For every seed (split and run) and budget, the settings of a method are chosen o
 (`rhfedmtl.experiments.tuning`), at that budget; then it learns from all training rows and is tested. Yardsticks know
 no budget. "minus" is the paired difference to `rhfedmtl`.
 
-    python benchmarks/methods.py --seeds 10 --out results.json          # about 8 minutes on 2 cores
+    python benchmarks/methods.py --seeds 10 --out results.json          # about 10 minutes on 2 cores
     python benchmarks/methods.py --only har --seeds 10
 """
 

@@ -51,7 +51,7 @@ GRIDS: dict[str, Grid] = {
     "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
     "ditto": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.3)},
     "fedem": {"step": (0.3, 1.0, 3.0, 10.0), "local_steps": _VISITS, "components": (2, 3)},
-    "pooled": {"lambda1": _powers(1e-4, 1.0, 24)},
+    "pooled": {"lambda1": _powers(1e-5, 1.0, 24)},
     "constant": {},
 }
 """What is tried of each algorithm; step sizes are those for rows of norm 1."""
