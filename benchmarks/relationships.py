@@ -36,7 +36,7 @@ from rhfedmtl.maths.relationships import RELATIONSHIPS
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 METHODS = ("mean", "learned", "none", "pooled")
-TUNING = Precision(relative_gap=3e-2, passes=3.0, max_rounds=30)
+TUNING = Precision(relative_gap=3e-2, passes=3.0, max_rounds=50)
 FINAL = Precision(relative_gap=1e-3, passes=3.0, max_rounds=1500, certify_every=10)
 ONE_THREAD = Settings(threads=1)
 
@@ -48,6 +48,7 @@ class Study:
     name: str
     request: Request
     metric: str
+    judge: str = "loss"
     intercept: bool = False
 
 
@@ -56,7 +57,7 @@ def studies() -> list[Study]:
     har = Request("har", str(DATA / "har.npz"), samples_per_task=70, positive="SITTING", test_rest=True, terminals=5)
     landmine = Request("landmine", str(DATA / "landmine.npz"), terminals=5)
     people = [Study(f"har, {n} tasks", replace(har, tasks=n), "balanced_accuracy") for n in (5, 10, 30)]
-    return [*people, Study("landmine, 29 tasks", landmine, "auc", intercept=True)]
+    return [*people, Study("landmine, 29 tasks", landmine, "auc", "auc", intercept=True)]
 
 
 def pooled(federation: Federation) -> Federation:
@@ -98,7 +99,7 @@ def one_seed(job: tuple[Study, int]) -> dict[str, Any]:
         relationship = RELATIONSHIPS["none" if name == "pooled" else name](1e-3, 1e-3)
         method = DualMethod(relationship=relationship, merge=MERGES["add"], intercept=study.intercept)
         gathered = one_terminal(rows)
-        choice = choose(gathered, method, metric=study.metric, precision=TUNING, settings=ONE_THREAD, judged=federation)
+        choice = choose(gathered, method, metric=study.judge, precision=TUNING, settings=ONE_THREAD, judged=federation)
         tuned = replace(method, relationship=weighted(relationship, choice.lambda1, choice.lambda2))
         solved = solve(gathered if name == "pooled" else rows, tuned, FINAL, settings=ONE_THREAD)
         results[name] = test_metric(federation, solved, study.metric)

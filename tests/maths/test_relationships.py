@@ -215,7 +215,7 @@ def test_an_omega_step_has_trace_1_and_is_positive_definite() -> None:
         assert np.trace(omega) == pytest.approx(1.0)
         assert np.linalg.eigvalsh(omega)[0] > 0.0
         flat = W.reshape(6, -1)
-        square, expected = omega @ omega, flat @ flat.T + 1e-2 * np.eye(6)
+        square, expected = omega @ omega, flat @ flat.T + 0.1 * np.eye(6)
         np.testing.assert_allclose(square / np.trace(square), expected / np.trace(expected), atol=1e-12)
 
 
@@ -293,7 +293,7 @@ def test_learning_gets_rarer() -> None:
 def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:
     """Alternation has no guarantee: once the gap is a thousand times its first value, anchors are safe ones."""
     cloud = Cloud(MeanRegularised(0.1, 10.0), 2, (1, 1))
-    for losses, expected in ((1.0, MeanRegularised), (500.0, MeanRegularised), (5000.0, Safe)):
+    for losses, expected in ((1.0, MeanRegularised), (500.0, MeanRegularised), (50_000.0, Safe)):
         cloud.assign()
         for task in range(2):
             cloud.receive(Report(cloud.cloud_round, task, 1, np.ones((1, 1)), 1, 0))

@@ -20,6 +20,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.training import Run, Settings, scores
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
+from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.policies import Fixed
@@ -162,14 +163,19 @@ def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64
         out[rows] = scores(solved.scalers[b].transform(federation.X[rows]), solved.models[b])
 
 
-def task_metric(federation: Federation, held: Float64Array, metric: str) -> Float64Array:
-    """Metric of every task over scores that its rows got while held out."""
+def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
+    """Metric of every task over scores that its rows got while held out; ``loss`` is the mean loss of a row."""
     values = np.full(federation.n_tasks, np.nan)
+    value: Any = np.frompyfunc(loss.value, 2, 1)
+    targets = federation.targets()
     for b in range(federation.n_tasks):
         rows = federation.row_task == b
         measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
+        if metric == "loss":
+            measured["loss"] = float(value(held[rows], targets[rows]).sum() / rows.sum())
         if metric not in measured:
-            raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {', '.join(measured)}")
+            known = ", ".join(["loss", *measured])
+            raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {known}")
         values[b] = measured[metric]
     return values
 

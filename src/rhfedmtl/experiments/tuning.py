@@ -20,7 +20,6 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import mean
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.folds import default_metric
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -98,7 +97,7 @@ def tune(
     """
     validation = validation or Validation(seed=config.seed)
     held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
-    metric = validation.metric or default_metric(federation)
+    metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
     tried = [
         {"settings": settings, **_judge(_with(config, settings), held, metric, threads)}
         for settings in candidates(config, federation, grid, trials, validation.seed)

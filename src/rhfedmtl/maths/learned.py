@@ -34,7 +34,7 @@ class Learned(Relationship):
     lambda1: float = 1e-4
     lambda2: float = 1e-6
     omega: Matrix | None = None
-    epsilon: float = 1e-2
+    epsilon: float = 0.1
     tolerance: float = 1e-2
     schedule: Schedule | None = field(default_factory=Schedule)
 
