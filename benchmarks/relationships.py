@@ -7,7 +7,7 @@ people, and Landmine (29 fields, a quarter for test, AUC). The pooled model has 
 convergence the number of terminals changes nothing, so the path, and the pooled model, have one terminal per task;
 the final models of the other methods are learned with five.
 
-    RHFEDMTL_DATA=../shared/data python benchmarks/relationships.py --seeds 20     # about 6 minutes on 2 cores
+    RHFEDMTL_DATA=../shared/data python benchmarks/relationships.py --seeds 20     # about 7 minutes on 2 cores
 """
 
 from __future__ import annotations

@@ -41,6 +41,8 @@ app = typer.Typer(
 app.add_typer(cli_data.app, name="data")
 
 RUNNING = "Running"
+INTERRUPTED = 130
+"""Status of a run that Ctrl-C ended, as shells have it."""
 NAMES = (
     "rhfedmtl",
     "hfedmtl",
@@ -152,6 +154,8 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
         _print_result(facts, federation.task_names, result)
+    if result.stopped == "interrupted":
+        raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager

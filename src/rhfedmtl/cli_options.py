@@ -74,7 +74,7 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "relationship": _learn(
         str, "--relationship", "How tasks are coupled: mean, none, learned, graph, clusters. [mean]"
     ),
-    "lambda1": _learn(float, "--lambda1", "Weight of each model's own norm. [1e-4]"),
+    "lambda1": _learn(float, "--lambda1", "Weight of each model's own norm. [1e-3]"),
     "lambda2": _learn(float, "--lambda2", "Weight of the coupling. [1e-2]"),
     "merge": _learn(str, "--merge", "average, add or line-search. [average]"),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),

@@ -14,7 +14,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, ProtocolError
 from rhfedmtl.experiments.folds import Effort, Precision, make_folds, solve
 from rhfedmtl.experiments.regularisation import choose, weighted
-from rhfedmtl.maths.relationships import RELATIONSHIPS, Learned, MeanRegularised, Unrelated
+from rhfedmtl.maths.relationships import RELATIONSHIPS, Learned, MeanRegularised, Safe, Unrelated
 
 QUICK = Precision(3e-2, 2.0, 40)
 GRID = {"lambda1": (1e-1, 1e-2, 1e-3), "ratios": (10.0, 1.0, 0.0), "near": (0.3,)}
@@ -108,6 +108,26 @@ def test_what_is_learned_stays_when_weights_change() -> None:
     assert (changed.lambda1, changed.lambda2) == (1.0, 2.0)
     np.testing.assert_array_equal(changed.covariance(2), learned.covariance(2))
     assert weighted(Unrelated(1e-3), 1.0, 2.0) == Unrelated(1.0)
+    assert weighted(Safe(MeanRegularised(1e-3, 1e-3)), 1.0, 2.0) == Safe(MeanRegularised(1.0, 2.0))
+
+
+def test_a_start_at_the_optimum_is_not_taken_for_divergence() -> None:
+    """From a gap of rounding error, the gap after a change of λ is no reason to leave the fast anchors."""
+    data, exact = federation(), Precision(1e-12, 3.0, 3000)
+    near = solve(data, DualMethod(relationship=MeanRegularised(1e-1, 1e-2)), exact)
+    for lambda1 in (1e-1, 1e-2, 1e-4):
+        again = solve(data, DualMethod(relationship=MeanRegularised(lambda1, 1e-2)), Precision(1e-9, 3.0), near)
+        assert again.relationship == MeanRegularised(lambda1, 1e-2)
+
+
+def test_warm_trials_show_what_cold_ones_do() -> None:
+    """Every trial of a path has the score that its weights have when solved alone."""
+    data = federation()
+    exact = Precision(1e-8, 3.0, 3000)
+    method = DualMethod(relationship=Unrelated(1e-3))
+    path = choose(data, method, precision=exact, lambda1=(1e-1, 1e-2, 1e-3))
+    alone = [choose(data, method, precision=exact, lambda1=(value,)).trials[0] for value in (1e-1, 1e-2, 1e-3)]
+    np.testing.assert_allclose([t.score for t in path.trials], [t.score for t in alone], rtol=1e-4)
 
 
 def test_efforts_add_up() -> None:

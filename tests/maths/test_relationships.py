@@ -291,7 +291,7 @@ def test_learning_gets_rarer() -> None:
 
 
 def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:
-    """Alternation has no guarantee: once the gap is a thousand times its first value, anchors are safe ones."""
+    """Alternation has no guarantee: once the gap is a thousand times the first objective, anchors are safe ones."""
     cloud = Cloud(MeanRegularised(0.1, 10.0), 2, (1, 1))
     for losses, expected in ((1.0, MeanRegularised), (500.0, MeanRegularised), (50_000.0, Safe)):
         cloud.assign()

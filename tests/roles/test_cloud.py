@@ -86,10 +86,10 @@ def test_the_best_dual_is_kept_for_the_same_problem_only() -> None:
     top = cloud()
     for task in range(2):
         top.receive(report(task))
-    first = top.certify([sums(0, dual=-1.0), sums(1, dual=-1.0)])
-    worse = top.certify([sums(0, dual=-2.0), sums(1, dual=-1.0)])
+    first = top.certify([sums(0, dual=2.0), sums(1, dual=2.0)])
+    worse = top.certify([sums(0, dual=1.0), sums(1, dual=2.0)])
     top.receive(report(0, membership=1))
-    anew = top.certify([sums(0, dual=-2.0, membership=1), sums(1, dual=-1.0)])
+    anew = top.certify([sums(0, dual=1.0, membership=1), sums(1, dual=2.0)])
     assert first is not None
     assert worse is not None
     assert anew is not None

@@ -12,6 +12,7 @@ from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.maths.losses import LOSSES, Loss
 from rhfedmtl.maths.relationships import RELATIONSHIPS
 from rhfedmtl.resources.planning import Policy
@@ -44,8 +45,8 @@ class Options:
     loss: str | None = None
     gamma: float = 1.0
     relationship: str = "mean"
-    lambda1: float = 1e-4
-    lambda2: float = 1e-2
+    lambda1: float = LAMBDA1
+    lambda2: float = LAMBDA2
     merge: str = "average"
     intercept: bool = True
     uniform: bool = False

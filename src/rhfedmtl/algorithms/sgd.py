@@ -15,6 +15,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca, sgd
+from rhfedmtl.maths.coupling import LAMBDA1
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SgdMethod(Method):
     The step size of round k is ``step``/(1 + ``decay`` (k − 1)); ``lambda1`` is the weight of the model's norm.
     """
 
-    lambda1: float = field(default=1e-4, kw_only=True)
+    lambda1: float = field(default=LAMBDA1, kw_only=True)
     step: float = field(default=0.5, kw_only=True)
     decay: float = field(default=0.0, kw_only=True)
 

@@ -15,6 +15,8 @@ from rhfedmtl.errors import DataError
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
+LARGEST = 1e100
+"""Features beyond this are refused: their squares, summed, would overflow."""
 Kind = Literal["binary", "classes", "regression"]
 
 
@@ -278,10 +280,12 @@ def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
 
 
 def check_finite(X: FloatArray, feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:
-    """Refuse NaN and infinity, block by block, so that the check costs no memory; names row and column."""
+    """Refuse NaN, infinity and what overflows when squared, block by block; names row and column."""
     step = max(1, 2**18 // max(1, X.shape[1]))
+    most = min(LARGEST, float(np.finfo(X.dtype).max)) if X.dtype.kind == "f" else LARGEST
     for start in range(0, len(X), step):
-        finite = np.isfinite(X[start : start + step])
+        # NaN compares as false, so it is refused as well.
+        finite = np.abs(X[start : start + step]) <= most
         if not finite.all():
             row, column = (int(i) for i in np.argwhere(~finite)[0])
             name = repr(feature_names[column]) if feature_names else str(column)

@@ -61,6 +61,9 @@ class Settings:
             raise ConfigError(f"unknown engine {self.engine!r}: choose one of {', '.join(ENGINES)}")
         if self.scale not in SCALES:
             raise ConfigError(f"unknown scaling {self.scale!r}: choose one of {', '.join(SCALES)}")
+        for name in ("target_gap", "target_relative_gap"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
+                raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
         if self.certify_every < 1 or self.seed < 0 or (self.threads is not None and self.threads < 1):
             raise ConfigError(
                 f"certify_every={self.certify_every} and threads={self.threads} must be at least 1, "

@@ -180,10 +180,5 @@ def task_metric(federation: Federation, held: Float64Array, metric: str, loss: L
     return values
 
 
-def default_metric(federation: Federation) -> str:
-    """What is compared unless somebody says otherwise."""
-    return "balanced_accuracy" if federation.class_names else "rmse"
-
-
 def _offsets(sizes: npt.NDArray[Any]) -> IntArray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -31,11 +31,11 @@ from rhfedmtl.experiments.folds import (
     solve,
     task_metric,
 )
-from rhfedmtl.maths.relationships import Relationship
+from rhfedmtl.maths.relationships import Relationship, Safe
 
 LAMBDA1 = (1e-1, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
 RATIOS = (100.0, 30.0, 10.0, 3.0, 0.3, 0.0)
-NEAR = (3.0, 0.3, 0.1, 0.03)
+NEAR = (3.0, 0.3, 0.1)
 
 
 class Trial(NamedTuple):
@@ -115,7 +115,7 @@ def choose(
     parts = make_folds(federation, folds, settings.seed)
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
     strength = method.relationship.strength(federation.n_tasks)
-    tied = hasattr(method.relationship, "lambda2")
+    tied = method.relationship.coupling(federation.n_tasks) > 0.0
     path.leg([(value, value / strength if tied else 0.0) for value in lambda1])
     if tied:
         best = path.best()
@@ -128,6 +128,8 @@ def choose(
 
 def weighted(relationship: Relationship, lambda1: float, lambda2: float) -> Relationship:
     """The same relationship with other weights; what it has learned stays."""
+    if isinstance(relationship, Safe):
+        return Safe(weighted(relationship.inner, lambda1, lambda2))
     given = {"lambda1": lambda1, "lambda2": lambda2}
     return replace(relationship, **{name: x for name, x in given.items() if hasattr(relationship, name)})  # type: ignore[type-var]
 

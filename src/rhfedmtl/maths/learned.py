@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.coupling import Matrix, Models, Relationship, Schedule, check_weight
+from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2, Matrix, Models, Relationship, Schedule, check_weight
 
 Groups = tuple[int, ...]
 
@@ -31,8 +31,8 @@ class Learned(Relationship):
     than in `mean` (`strength`): tune it apart. ``tolerance`` is the relative change of Ω below which it stays.
     """
 
-    lambda1: float = 1e-4
-    lambda2: float = 1e-6
+    lambda1: float = LAMBDA1
+    lambda2: float = LAMBDA2
     omega: Matrix | None = None
     epsilon: float = 0.1
     tolerance: float = 1e-2
@@ -108,8 +108,8 @@ class Graph(Relationship):
     ``found`` are the ties learned so far.
     """
 
-    lambda1: float = 1e-4
-    lambda2: float = 1e-6
+    lambda1: float = LAMBDA1
+    lambda2: float = LAMBDA2
     adjacency: Matrix | None = None
     neighbours: int = 3
     found: Matrix | None = None
@@ -179,8 +179,8 @@ class Clusters(Relationship):
     their clusters, and a wrong grouping confirms itself.
     """
 
-    lambda1: float = 1e-4
-    lambda2: float = 1e-6
+    lambda1: float = LAMBDA1
+    lambda2: float = LAMBDA2
     count: int | None = None
     groups: Groups | None = None
     schedule: Schedule | None = field(default_factory=lambda: Schedule(first=5))

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rhfedmtl.maths.coupling import ENOUGH, Anchors, Matrix, Models, Relationship, Safe, Schedule, Vector, check_weight
+from rhfedmtl.maths.coupling import (
+    ENOUGH,
+    LAMBDA1,
+    LAMBDA2,
+    Anchors,
+    Matrix,
+    Models,
+    Relationship,
+    Safe,
+    Schedule,
+    Vector,
+    check_weight,
+)
 from rhfedmtl.maths.learned import Clusters, Graph, Learned
 
 __all__ = [
@@ -33,8 +45,8 @@ __all__ = [
 class MeanRegularised(Relationship):
     """Models are drawn to their mean: Q = λ1 I + λ2 (I − 11ᵀ/N). Anchors follow the paper's alternation."""
 
-    lambda1: float = 1e-4
-    lambda2: float = 1e-6
+    lambda1: float = LAMBDA1
+    lambda2: float = LAMBDA2
 
     def __post_init__(self) -> None:
         """Refuse weights for which the problem has no unique solution."""
@@ -80,7 +92,7 @@ class MeanRegularised(Relationship):
 class Unrelated(Relationship):
     """Every task on its own: Q = λ1 I, anchors at zero. ``lambda2`` has no meaning here."""
 
-    lambda1: float = 1e-4
+    lambda1: float = LAMBDA1
 
     def __post_init__(self) -> None:
         """Refuse weights for which the problem has no unique solution."""

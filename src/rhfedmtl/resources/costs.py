@@ -249,8 +249,8 @@ def read_resources(
 ) -> tuple[Cost, Budget]:
     """Prices and limits as on a command line: texts, or one file of prices.
 
-    Types of a budget (or, without one, those of ``default``) that come without prices get those of the paper, 0.1 a
-    step and 10 a round.
+    Energy that is limited (or, without a budget, named in ``default``) and has no price gets that of the paper, 0.1 a
+    step and 10 a round. Prices of other types are not guessed.
     """
     limits = Budget.of(budget)
     texts = list(cost or ())
@@ -259,7 +259,7 @@ def read_resources(
         raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
     if files:
         return Cost.of(Path(files[0])), limits
-    return Cost.of(texts or [f"{name}=0.1,10" for name in limits or default]), limits
+    return Cost.of(texts or ["energy=0.1,10"] * ("energy" in (limits or default))), limits
 
 
 def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:

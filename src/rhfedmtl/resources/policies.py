@@ -22,6 +22,7 @@ from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Plan, Policy, Situation
 
 FloatArray = npt.NDArray[np.float64]
+MOST_COUNT = 10**9
 Bound = Literal["paper", "authors", "sound"]
 
 
@@ -111,8 +112,8 @@ def check_count(name: str, count: Any, *, optional: bool = False) -> None:
     """Refuse what is not a whole number of at least 1."""
     if optional and count is None:
         return
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"{name} must be a whole number of at least 1, got {count!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_COUNT:
+        raise ConfigError(f"{name} must be a whole number from 1 to {MOST_COUNT}, got {count!r}")
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

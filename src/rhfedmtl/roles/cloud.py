@@ -16,7 +16,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
 
 ASTRAY = 1e3
-"""How many times the first gap of a run makes the cloud give up alternating for the safe joint form."""
+"""A gap so many times the objective of the first certificate makes the cloud turn to the safe joint form."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class Cloud:
         self.changes = 0
         self._n = np.ones(n_tasks)
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
-        self._best_dual = -np.inf
-        self._first_gap: float | None = None
+        self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
+        self._scale: float | None = None
 
     def assign(self) -> list[Anchor]:
         """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
@@ -121,7 +121,7 @@ class Cloud:
         ]
         self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
         best = int(np.argmin(primals))
-        self._keep_course(primals[best] - self._best_dual)
+        self._keep_course(primals[best])
         return Certificate(
             max(number for number, _ in self._as_of),
             primals[best],
@@ -132,11 +132,14 @@ class Cloud:
             objective.station_dual(duals, self._n, self.V, self.anchors),
         )
 
-    def _keep_course(self, gap: float) -> None:
-        """Take the safe joint form from now on if the gap has left all bounds: alternation is fast, not guaranteed."""
-        if self._first_gap is None:
-            self._first_gap = gap
-        if gap > ASTRAY * self._first_gap and not isinstance(self.relationship, Safe):
+    def _keep_course(self, primal: float) -> None:
+        """Take the safe joint form from now on if the gap has left all bounds: alternation is fast, not guaranteed.
+
+        The measure is the objective at the first certificate, not its gap: a warm start may begin with a gap of 0.
+        """
+        if self._scale is None:
+            self._scale = max(abs(primal), abs(self._best_dual))
+        if primal - self._best_dual > ASTRAY * self._scale and not isinstance(self.relationship, Safe):
             self.relationship = Safe(self.relationship)
 
     def resume(self, reports: Sequence[Report]) -> None:
@@ -149,7 +152,7 @@ class Cloud:
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual = -np.inf
+        self._best_dual = 0.0
 
     def learn(self) -> bool:
         """Let the relationship learn from the models as they stand; True if that made it another one.
