@@ -127,17 +127,14 @@ class InProcess:
         )
         answers = self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
         refuse_divergence(answers.delta, number)
-        worked = steps > 0
-        counts = np.bincount(self._station[worked], minlength=self._n_stations)
-        samples = np.bincount(self._station[worked], self.sizes[worked], self._n_stations)
-        factor = np.zeros(self._n_stations)
-        for b in np.flatnonzero(counts):
-            arrived = Arrived(
-                int(counts[b]), answers.delta[b], models[b], float(scale[b]), answers.lines[b], int(samples[b])
-            )
-            factor[b] = self.method.factor(arrived)
+        worked = np.flatnonzero(steps)
+        station = self._station[worked]
+        counts = np.bincount(station, minlength=self._n_stations)
+        samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
+        known = zip(counts.tolist(), answers.delta, models, scale.tolist(), answers.lines, samples, strict=True)
+        factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
         self._U = self._U + factor[:, None, None] * answers.delta
-        self._duals.settle[worked] = factor[self._station[worked]]
+        self._duals.settle[worked] = factor[station]
         self._last_round = number
         return Outcome(counts, factor, answers.gains)
 
