@@ -138,7 +138,7 @@ def _fixed(study: Study, federation: Any, H: int, seed: int) -> list[list[tuple[
     if rounds == 0:
         return [[(np.nan, np.nan)] * len(study.budgets) for _ in study.step_prices]
     history = train(federation, study.method(), Fixed(H, 1, rounds), Settings(seed=seed)).history
-    values = [(row[study.metric], row["gap"]) for row in history]
+    values = [(mean(moment.metrics[study.metric]), moment.gap) for moment in history]
     return [
         [values[k - 1] if (k := int(budget / price * (1 + 1e-12))) else (np.nan, np.nan) for budget in study.budgets]
         for price in per_round

@@ -233,7 +233,7 @@ def alternating_rounds(fed: Federation, setting: Setting, H: int, seed: int) -> 
     learned = method(MeanRegularised(setting.lambda1, setting.lambda2), uniform=False)
     run = Settings(scale="none", seed=seed, threads=1, target_gap=TARGETS[-1], max_rounds=MOST_ROUNDS)
     history = train(fed, learned, Fixed(H, 1, MOST_ROUNDS), run).history
-    return [_first([row["round"] for row in history], np.array([r["gap"] for r in history]), e) for e in TARGETS]
+    return [_first([m.round for m in history], np.array([m.gap for m in history]), e) for e in TARGETS]
 
 
 def _first(numbers: list[int], values: np.ndarray, limit: float) -> float:

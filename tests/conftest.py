@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import hypothesis
+import pytest
 
 # The same examples in every run; a deadline would assert on wall-clock time.
 hypothesis.settings.register_profile("rhfedmtl", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("rhfedmtl")
+
+
+@pytest.fixture
+def real_file() -> Callable[[str], Path]:
+    """Path of a real data file in the folder RHFEDMTL_DATA; the test is skipped where it is not there."""
+
+    def find(name: str) -> Path:
+        folder = os.environ.get("RHFEDMTL_DATA")
+        if not folder:
+            pytest.skip(f"RHFEDMTL_DATA is not set, so there is no {name}")
+        path = Path(folder) / name
+        if not path.exists():
+            pytest.skip(f"{path} is not there")
+        return path
+
+    return find

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from rhfedmtl.data.split import Split, federate
     from rhfedmtl.engines.faults import Faults
     from rhfedmtl.engines.training import Result, Settings, train
+    from rhfedmtl.estimator import RHFedMTLClassifier, RHFedMTLRegressor
     from rhfedmtl.experiments.configs import RunConfig
     from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
+    from rhfedmtl.models import TaskModels
     from rhfedmtl.resources.ledger import Ledger
     from rhfedmtl.resources.measured import Measured
     from rhfedmtl.resources.policies import Fixed
@@ -32,12 +34,15 @@ _HOME = {
     "MeanRegularised": "maths.relationships",
     "Measured": "resources.measured",
     "Options": "algorithms.options",
+    "RHFedMTLClassifier": "estimator",
+    "RHFedMTLRegressor": "estimator",
     "Request": "data.request",
     "Result": "engines.training",
     "RunConfig": "experiments.configs",
     "Settings": "engines.training",
     "Source": "data.federation",
     "Split": "data.split",
+    "TaskModels": "models",
     "Unrelated": "maths.relationships",
     "federate": "data.split",
     "train": "engines.training",
@@ -52,12 +57,15 @@ __all__ = [
     "MeanRegularised",
     "Measured",
     "Options",
+    "RHFedMTLClassifier",
+    "RHFedMTLRegressor",
     "Request",
     "Result",
     "RunConfig",
     "Settings",
     "Source",
     "Split",
+    "TaskModels",
     "Unrelated",
     "federate",
     "train",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl import __version__, cli_compare, cli_data, cli_plan
+from rhfedmtl import __version__, cli_compare, cli_data, cli_plan, cli_reproduce, cli_runs
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
 from rhfedmtl.cli_options import (
     METHOD_PANEL,
@@ -115,6 +115,7 @@ def train(
 def _train(request: Request, algorithm: str, options: Options, given: dict[str, Any]) -> None:
     from rhfedmtl.experiments import records
     from rhfedmtl.experiments.configs import RunConfig
+    from rhfedmtl.experiments.tuning import tuned
     from rhfedmtl.resources.ledger import Ledger
 
     config = RunConfig(
@@ -127,29 +128,27 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         scale=given["scale"],
         target_gap=given["target_gap"],
         certify_every=given["certify_every"],
+        tune="auto" if given["tune"] else "",
         seed=given["seed"],
     )
     config.check()
     ledger = Ledger(*config.resources())
     federation = config.federation()
-    tuning: dict[str, Any] = {}
-    if given["tune"]:
-        from rhfedmtl.experiments.tuning import tune
-
-        config, record = tune(config, federation, threads=given["threads"])
-        tuning = {"tuning": records.plain(record)}
+    chosen, tuning = tuned(config, federation, threads=given["threads"])
     folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
     try:
         live = not given["as_json"] and sys.stderr.isatty()
-        with _watcher(live=live, ledger=ledger, options=config.options) as watch:
-            result = config.run(
+        with _watcher(live=live, ledger=ledger, options=chosen.options) as watch:
+            result = chosen.run(
                 federation, ledger=ledger, watch=watch, engine=given["engine"], threads=given["threads"]
             )
     except RHFedMTLError:
         folder.rmdir()
         raise
-    records.save(folder, {**config.to_dict(), **tuning}, federation, result)
-    facts = {**records.summary(result), "algorithm": algorithm, "seed": given["seed"], "saved": str(folder), **tuning}
+    known = records.record(config, federation, result, tuning=tuning or None)
+    records.save(folder, known, federation, result)
+    facts = {**known["result"], "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
+    facts |= {"tuning": known["tuning"]} if tuning else {}
     if given["as_json"]:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
@@ -263,8 +262,8 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-cli_plan.register(app)
-cli_compare.register(app)
+for _commands in (cli_plan, cli_compare, cli_reproduce, cli_runs):
+    _commands.register(app)
 
 
 def main() -> None:

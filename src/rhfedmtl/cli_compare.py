@@ -1,8 +1,7 @@
-"""Command line: ``compare`` (methods side by side at equal cost)."""
+"""Command line: ``compare`` (methods side by side at equal cost, by options or by a specification)."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rhfedmtl.cli_data import AsJson, with_data_options
-from rhfedmtl.cli_options import METHOD_PANEL, WORK_PANEL, FaultText, Scale, option, with_learning_options
+from rhfedmtl.cli_options import METHOD_PANEL, WORK_PANEL, FaultText, Scale, option, print_json, with_learning_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.experiments.comparison import Comparison
+    from rhfedmtl.experiments.studies import Cell, Study, StudyResult
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +33,9 @@ def register(app: typer.Typer) -> None:
 def compare(
     request: Request,
     options: Options,
+    spec: Annotated[
+        Path | None, typer.Argument(help="A specification (TOML); takes the place of all options but the last panel.")
+    ] = None,
     algorithms: Annotated[
         str, option(METHOD_PANEL, "--algorithms", "Methods; the others are compared with the first: a,b,c.")
     ] = "rhfedmtl,hfedmtl,fedavg,local",
@@ -41,36 +45,52 @@ def compare(
     ] = "energy=0.1,10",
     faults: FaultText = "",
     scale: Scale = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, ….")] = 10,
-    metric: Annotated[str | None, typer.Option(help="accuracy, balanced_accuracy, auc, rmse. [by the labels]")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the records and compare.csv.")] = Path("out"),
+    tune: Annotated[
+        bool, option(METHOD_PANEL, "--tune", "Choose every method's settings on a part of the training rows first.")
+    ] = False,
+    metric: Annotated[
+        str | None, option(METHOD_PANEL, "--metric", "accuracy, balanced_accuracy, auc, rmse. [by the labels]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, …. [10, or as specified]")
+    ] = None,
+    workers: Workers = None,
+    out: Annotated[Path, typer.Option(help="Folder for the records and the table.")] = Path("out"),
     as_json: AsJson = False,
 ) -> None:
     """Put methods side by side at equal cost: the same splits, prices and budgets for all, seed by seed.
 
-    Methods that decide H themselves pay no heed to --local-steps; the others take 2 steps a round unless told.
-    Runs that the folder already has are not made again, so a comparison that was stopped goes on. For example:
+    Methods that decide H themselves pay no heed to --local-steps; the others take 2 steps a round unless told, or
+    tuned. Runs that the folder already has are not made again, so a comparison that was stopped goes on. For example:
 
     rhfedmtl compare --data watch --grouped --algorithms rhfedmtl,hfedmtl,fedavg,local --budgets 800,3200 --seeds 5
-    """
-    from rhfedmtl.experiments.comparison import compare as run_comparison
-    from rhfedmtl.experiments.configs import RunConfig
-    from rhfedmtl.experiments.sweep import Store
 
-    resource = cost.partition("=")[0]
-    limits = [f"{resource}={_amount(text):g}" for text in budgets.split(",")]
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    base = RunConfig(request=request, options=options, cost=(cost,), faults=faults, scale=scale)
-    with _bar(live=not as_json and sys.stderr.isatty()) as watch:
-        found = run_comparison(
-            base, names, limits, range(seeds), Store(out / "runs"), metric=metric, workers=workers, watch=watch
-        )
-    found.to_csv(out / "compare.csv")
-    if as_json:
-        typer.echo(json.dumps({**asdict(found), "saved": str(out)}, allow_nan=False))
+    rhfedmtl compare experiments/beyond/dropouts.toml --seeds 5 --out out/
+    """
+    from rhfedmtl.experiments import specs
+    from rhfedmtl.experiments.configs import RunConfig
+    from rhfedmtl.experiments.studies import side_by_side
+
+    study: Study
+    if spec is not None:
+        study = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
     else:
-        _show(found, out)
+        metric = metric or ("rmse" if request.federation(0).kind == "regression" else "balanced_accuracy")
+        base = RunConfig(
+            request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
+        )
+        names = [name.strip() for name in algorithms.split(",") if name.strip()]
+        study = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
+    with runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
+        found = study.run(out, workers=workers, watch=watch)
+    if as_json:
+        cells = [{**asdict(cell), "verdict": cell.verdict} for cell in found.cells]
+        print_json({"study": study.name, "metric": study.metric, "cells": cells, "saved": str(out)})
+    else:
+        show(found)
+        for line in found.verdicts():
+            typer.echo(line)
+        typer.echo(f"saved in {out}: runs, and {study.name}.csv; next: rhfedmtl report {out}")
 
 
 def _amount(text: str) -> float:
@@ -81,7 +101,7 @@ def _amount(text: str) -> float:
 
 
 @contextmanager
-def _bar(*, live: bool) -> Iterator[Any]:
+def runs_bar(*, live: bool) -> Iterator[Any]:
     """Show how many runs are done, and the time left."""
     if not live:
         yield None
@@ -95,32 +115,33 @@ def _bar(*, live: bool) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _show(found: Comparison, out: Path) -> None:
+def show(found: StudyResult) -> None:
+    """Print a study: one table for each place of the axes but the drawn one, the best marked."""
     from rich.console import Console
     from rich.table import Table
 
+    from rhfedmtl.experiments.studies import short
+
     console = Console(width=min(80, Console().width))
-    title = f"{found.metric.replace('_', ' ')}: mean over {found.cells[0].seeds} seeds, ± half of the 95 % interval"
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for budget in found.budgets:
-        table.add_column(budget, justify="right")
-    for name in found.algorithms:
-        table.add_row(name, *(_text(found, name, budget) for budget in found.budgets))
-    console.print(table)
-    first = found.algorithms[0]
-    for budget in found.budgets:
-        for name in found.algorithms[1:]:
-            difference = found.cell(name, budget).minus_first
-            if difference is not None and difference[0] - difference[1] > 0.0 and found.metric != "rmse":
-                margin = f"{difference[0]:.4f} ± {difference[1]:.4f}"
-                console.print(f"at {budget} {name} is better than {first}, by {margin}")
-    console.print(f"saved in {out}: runs, and compare.csv", highlight=False)
+    x = found.x
+    outer = [at for at in found.places if x is None or at[x] == found.axes[x][0]]
+    for first in outer:
+        row = [at for at in found.places if all(at[a] == v for a, v in first.items() if a != x)]
+        fixed = ", ".join(f"{short(a)} {v}" for a, v in first.items() if a != x)
+        metric = found.metric.replace("_", " ")
+        title = f"{metric}{', ' + fixed if fixed else ''}: mean over {found.seeds} seeds, ± half of the 95 % interval"
+        for part in (row[i : i + 4] for i in range(0, len(row), 4)):
+            table = Table(title=title, title_justify="left")
+            table.add_column("method", no_wrap=True)
+            for at in part:
+                table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
+            for name in found.names:
+                table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
+            console.print(table)
 
 
-def _text(found: Comparison, name: str, budget: str) -> str:
-    cell = found.cell(name, budget)
+def _text(found: StudyResult, cell: Cell) -> str:
     if cell.mean is None:
         return "-"
-    text = f"{cell.mean:.3f} ± {cell.half:.3f}"
-    return f"[bold]{text}[/bold] *" if found.best(budget) == name else text
+    text = f"{cell.mean:.3f}±{cell.half:.3f}"
+    return f"[bold]{text}[/bold]*" if found.best(cell.at) == cell.variant else text

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 METHOD_PANEL = "Learning"
 WORK_PANEL = "Work and budget"
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    """One JSON object on a line."""
+    typer.echo(json.dumps(facts, allow_nan=False))
 
 
 def option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,22 +9,6 @@ import numpy as np
 import pytest
 
 from rhfedmtl.data.federation import Source
-
-
-@pytest.fixture
-def real_file() -> Callable[[str], Path]:
-    """Path of a real data file in the folder RHFEDMTL_DATA; the test is skipped where it is not there."""
-
-    def find(name: str) -> Path:
-        folder = os.environ.get("RHFEDMTL_DATA")
-        if not folder:
-            pytest.skip(f"RHFEDMTL_DATA is not set, so there is no {name}")
-        path = Path(folder) / name
-        if not path.exists():
-            pytest.skip(f"{path} is not there")
-        return path
-
-    return find
 
 
 @pytest.fixture

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rhfedmtl.cli import app
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.experiments import sweep as sweeps
-from rhfedmtl.experiments.comparison import compare
 from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.sweep import Store, execute, interval, sweep
+from rhfedmtl.experiments.sweep import Store, execute, sweep
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
 BASE = RunConfig(request=SMALL, cost=("energy=0.1,10",), budget=("energy=100",))
@@ -47,7 +43,7 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     again = sweep(configs(4), store, workers=1)
     assert made == [2, 3]
     assert again[:2] == first
-    assert [record["config"]["seed"] for record in again] == [0, 1, 2, 3]
+    assert [record["configuration"]["seed"] for record in again] == [0, 1, 2, 3]
 
 
 def test_a_torn_record_is_made_again(tmp_path: Path) -> None:
@@ -63,9 +59,33 @@ def test_runs_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
     """A record that another version wrote is made anew."""
     store = Store(tmp_path)
     (record,) = sweep(configs(1), store, workers=1)
-    key = configs(1)[0].key
-    store.write(key, {**record, "versions": {**record["versions"], "numpy": "0.1"}})
-    assert store.read(key) is None
+    config = configs(1)[0]
+    store.write(config.key, {**record, "versions": {**record["versions"], "numpy": "0.1"}})
+    assert store.read(config) is None
+
+
+def test_runs_on_other_data_are_not_mixed_in(tmp_path: Path) -> None:
+    """A record is made anew where the file of the data has changed since, whatever its name."""
+    path = tmp_path / "rows.csv"
+    rows = ["a,b,y,task", *(f"{i % 7},{i % 3},{i % 2},t{i % 4 // 2}" for i in range(80))]
+    path.write_text("\n".join(rows))
+    config = RunConfig(request=Request("table", str(path), terminals=2), cost=BASE.cost, budget=BASE.budget)
+    store = Store(tmp_path / "runs")
+    sweep([config], store, workers=1)
+    assert store.read(config) is not None
+    path.write_text("\n".join(rows[:-4]))
+    assert store.read(config) is None
+
+
+def test_a_split_that_the_data_does_not_allow_is_refused_before_any_run(tmp_path: Path) -> None:
+    """Too many terminals in one of many runs stop the sweep before the first."""
+    good = configs(1)[0]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["a,y,task", *(f"{i},{i % 2},t{i % 4 // 2}" for i in range(40))]))
+    bad = RunConfig(request=Request("table", str(path), terminals=200), cost=BASE.cost, budget=BASE.budget)
+    with pytest.raises(DataError, match="200"):
+        sweep([good, bad], Store(tmp_path / "runs"), workers=1)
+    assert not list((tmp_path / "runs").glob("*.json"))
 
 
 def test_every_setting_is_in_the_key() -> None:
@@ -76,8 +96,9 @@ def test_every_setting_is_in_the_key() -> None:
         RunConfig("hfedmtl", SMALL, cost=BASE.cost, budget=BASE.budget),
         RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, faults="dropout=0.1"),
         RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, seed=1),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, tune="auc"),
     ]
-    assert len({config.key for config in (BASE, *others)}) == 6
+    assert len({config.key for config in (BASE, *others)}) == 7
     assert BASE.key == RunConfig(request=SMALL, cost=("energy=step:0.1,station:10",), budget=("energy=100.0",)).key
 
 
@@ -87,35 +108,3 @@ def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm 'nothing'"):
         sweep([*configs(1), bad], Store(tmp_path), workers=1)
     assert not list(tmp_path.glob("*.json"))
-
-
-def test_a_budget_that_pays_nothing_is_a_result(tmp_path: Path) -> None:
-    """A cell that cannot be paid stays empty; the others are filled."""
-    found = compare(BASE, ["rhfedmtl", "hfedmtl"], ["energy=15", "energy=100"], [0], Store(tmp_path), workers=1)
-    assert found.cell("rhfedmtl", "energy=15").mean is None
-    assert found.cell("rhfedmtl", "energy=100").mean is not None
-    assert found.best("energy=15") is None
-
-
-def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
-    """The difference to the first method is that of each seed, with its own interval."""
-    store = Store(tmp_path)
-    found = compare(BASE, ["hfedmtl", "local"], ["energy=100"], [0, 1, 2], store, metric="accuracy", workers=1)
-    values = {
-        name: [
-            execute(RunConfig(name, SMALL, cost=BASE.cost, budget=BASE.budget, seed=s))["result"]["accuracy"]
-            for s in range(3)
-        ]
-        for name in ("hfedmtl", "local")
-    }
-    assert found.cell("local", "energy=100").minus_first == interval(np.array(values["local"]) - values["hfedmtl"])
-
-
-def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
-    """`compare` shows every method, marks the best, and leaves a file for other programs."""
-    words = ["compare", "--tasks", "2", "--terminals", "2", "--seeds", "2", "--algorithms", "rhfedmtl,local"]
-    result = CliRunner().invoke(app, [*words, "--budgets", "60,100", "--workers", "1", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "rhfedmtl" in result.output
-    assert "*" in result.output
-    assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5

@@ -35,6 +35,8 @@ ALGORITHMS: dict[str, Callable[[Options, str], Algorithm]] = {
 
 DECIDES = frozenset({"rhfedmtl", "local", "mocha", "adaptive-fl", "pooled", "constant"})
 """Those that decide H and K themselves."""
+YARDSTICKS = frozenset({"pooled", "constant"})
+"""Those that are not charged and know no budget."""
 
 
 def build(name: str, options: Options, kind: str) -> Algorithm:

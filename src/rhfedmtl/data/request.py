@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,20 @@ class Request:
         """All fields as plain values, for records and ``--json``."""
         return dataclasses.asdict(self)
 
+    def words(self) -> Iterator[str]:
+        """The words that ask for the same on a command line."""
+        yield from ("--data", self.data)
+        for name in ("path", *SPLIT_FIELDS):
+            value = getattr(self, name)
+            if value == () or value is None:
+                continue
+            if name == "balanced":
+                yield "--balanced" if value else "--unbalanced"
+            else:
+                yield from flag(name, value)
+        for name, value in self.settings.items():
+            yield from ("--set", f"{name}={value}")
+
     def _path(self) -> Path | None:
         return None if self.path is None else Path(self.path).expanduser()
 
@@ -103,6 +117,16 @@ class Request:
                 asked["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
                 asked["rows"] = total - asked["test"]
         return asked
+
+
+def flag(name: str, value: Any) -> list[str]:
+    """Option of a command line: a switch, or a name and its value; several names are joined, a single one ends so."""
+    option = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return [option if value else "--no-" + option[2:]]
+    if isinstance(value, tuple):
+        return [option, ",".join(value) + ("," if len(value) == 1 else "")]
+    return [option, str(value)]
 
 
 def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:

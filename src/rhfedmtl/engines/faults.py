@@ -146,11 +146,11 @@ class Weather:
         before = self._settled
         self._settled = number
         changes = [self._moves(network, k) + self._churn(network, k) for k in range(before + 1, number + 1)]
-        due = np.flatnonzero([np.any((a > before) & (a <= number)) for a in self._arrivals])
-        for t in due.tolist():
-            arrivals = self._arrivals[t]
-            network.grow(t, int(np.sum((arrivals > before) & (arrivals <= number))))
-        return bool(sum(changes)) or bool(len(due))
+        due = {t: int(np.sum((a > before) & (a <= number))) for t, a in self._arrivals.items()}
+        for t, count in due.items():
+            if count:
+                network.grow(t, count)
+        return any(changes) or any(due.values())
 
     def _moves(self, network: Network, number: int) -> int:
         if not self.faults.moves or self._n_stations < 2:
@@ -201,9 +201,9 @@ def _movable(network: Network, n_stations: int) -> IntArray:
     return np.flatnonzero(here & (members[np.maximum(network.station, 0)] > 1))
 
 
-def _arrivals(late: IntArray, faults: Faults) -> list[IntArray]:
-    """For every terminal, the rounds before which its late rows arrive."""
-    return [
-        np.random.default_rng([faults.seed, _LATE, t]).integers(1, faults.late_until + 1, count)
-        for t, count in enumerate(late.tolist())
-    ]
+def _arrivals(late: IntArray, faults: Faults) -> dict[int, IntArray]:
+    """For every terminal that has late rows, the rounds before which they arrive."""
+    return {
+        t: np.random.default_rng([faults.seed, _LATE, t]).integers(1, faults.late_until + 1, late[t])
+        for t in np.flatnonzero(late).tolist()
+    }

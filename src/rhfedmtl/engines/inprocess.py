@@ -9,7 +9,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.data.threads import cores
-from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
@@ -31,7 +31,9 @@ class InProcess:
         seed: int = 0,
         threads: int | None = None,
         present: IntArray | None = None,
+        ids: IntArray | None = None,
     ) -> None:
+        """``ids`` are those of the terminals where the federation is a part of a larger one: they address its draws."""
         method.check(federation)
         self.method = method
         self.seed = seed
@@ -43,6 +45,7 @@ class InProcess:
             federation.X,
             federation.targets(),
             np.asarray(federation.terminal_offsets, dtype=np.int64),
+            ids=ids,
             weight=None if weight is None else np.asarray(weight, dtype=np.float64),
             intercept=method.intercept,
         )
@@ -98,6 +101,25 @@ class InProcess:
         shares = sdca.run_shares(self._rows, self._layout, self._duals, self.shape[1])
         self._U[:] = 0.0
         np.add.at(self._U, self._station[self._layout.order], shares)
+
+    def state(self) -> State:
+        """All that the rounds so far have changed; copies, that later rounds leave alone."""
+        parts = (self._station, self.sizes, self._membership, self._U, self._center, self._lam, self.alpha)
+        return State(self._last_round, *(part.copy() for part in parts))
+
+    def resume(self, state: State) -> None:
+        """Go on, to the bit, from what `state` gave for the same rows."""
+        if np.shape(state.alpha) != self._duals.alpha.shape or state.U.shape != self._U.shape:
+            raise ProtocolError(
+                f"a state with {np.shape(state.alpha)} duals and matrices {state.U.shape} does not fit rows with "
+                f"{self._duals.alpha.shape} and {self._U.shape}"
+            )
+        sdca.settle(self._rows, self._layout, self._duals)
+        self._duals.alpha[:] = state.alpha
+        self._rows = rounds.with_sizes(self._rows, state.sizes)
+        self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
+        self._membership, self._last_round = state.membership.copy(), state.round
+        self._set_stations(state.station.astype(np.int64))
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of the stations named."""

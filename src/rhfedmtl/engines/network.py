@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,31 @@ class Outcome(NamedTuple):
     answers: IntArray
     factor: Float64Array
     gains: Float64Array
+
+
+@dataclass(frozen=True)
+class Later:
+    """An array that lies elsewhere, in pieces: ``fill`` writes it into whatever has its shape, piece by piece."""
+
+    shape: tuple[int, ...]
+    fill: Callable[[Float64Array], None]
+
+
+class State(NamedTuple):
+    """All that the rounds so far have changed in a network; with the same data and settings it goes on to the bit.
+
+    ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
+    everything settled; the others are by station. ``U`` is what `Method` calls so, ``center`` and ``lam`` the anchor.
+    """
+
+    round: int
+    station: IntArray
+    sizes: IntArray
+    membership: IntArray
+    U: Float64Array
+    center: Float64Array
+    lam: Float64Array
+    alpha: Float64Array | Later
 
 
 class Network(Protocol):
@@ -67,3 +94,14 @@ class Network(Protocol):
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive."""
+
+
+@runtime_checkable
+class Keeping(Network, Protocol):
+    """A network that can be put away and taken up again: what checkpoints need."""
+
+    def state(self) -> State:
+        """All that the rounds so far have changed."""
+
+    def resume(self, state: State) -> None:
+        """Go on from what `state` gave for the same data, after round zero and before anything else."""

@@ -22,24 +22,40 @@ from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
 from rhfedmtl.engines.network import Network
+from rhfedmtl.engines.results import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths import metrics
-from rhfedmtl.maths.relationships import MeanRegularised, Models
+from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait
+from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 
-Metrics = dict[str, npt.NDArray[np.float64]]
+__all__ = [
+    "ENGINES",
+    "Metrics",
+    "Moment",
+    "Progress",
+    "Result",
+    "Run",
+    "Settings",
+    "Watcher",
+    "evaluate",
+    "make_cloud",
+    "mean",
+    "regularisation",
+    "scores",
+    "train",
+]
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to run, as opposed to what to learn.
 
-    ``certify_every`` server iterations the gap and the test metrics are computed, which needs a pass over the
+    Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
     ``max_rounds`` BS iterations.
@@ -71,55 +87,6 @@ class Settings:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """Where a run stands after a round, for whoever watches; metrics and certificate are the latest ones."""
-
-    round: int
-    cloud_round: int
-    plan: Plan
-    terminal_steps: int
-    left: dict[str, float]
-    certificate: Certificate | None
-    metrics: Metrics
-
-
-Watcher = Callable[[Progress], bool | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a run leaves behind: models, the scaling that belongs to them, the certificate, and what was done.
-
-    ``metrics`` has a value for each task; ``history`` a row for each certified server iteration; ``events`` is all
-    that was charged, from which the ledger can be recomputed.
-    """
-
-    models: Models
-    scalers: list[Scaler]
-    certificate: Certificate
-    metrics: Metrics
-    ledger: Ledger
-    events: list[Event]
-    observed: list[Observation]
-    rounds: int
-    cloud_rounds: int
-    terminal_steps: int
-    stopped: str
-    seconds: float
-    history: list[dict[str, Any]]
-
-    @property
-    def reference(self) -> Models:
-        """r, the mean model: for tasks that were not seen."""
-        return np.asarray(self.models.mean(axis=0))
-
-    @property
-    def local_steps(self) -> list[int]:
-        """H of every round: the median over the terminals that worked."""
-        return [int(np.median(seen.local_steps[seen.local_steps > 0])) for seen in self.observed]
-
-
 def train(
     federation: Federation,
     method: Method,
@@ -136,26 +103,8 @@ def train(
     A watcher that returns False ends the run there; what was learned until then is certified and returned. ``judged``
     is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station.
     """
-    settings = settings or Settings()
-    started = time.perf_counter()
-    run = Run(federation, method, settings, ledger or Ledger({}), faults, judged)
-    stopped = run.learn(policy, watch)
-    certificate = run.certify()
-    return Result(
-        certificate.models[run.task_station],
-        [run.scalers[b] for b in run.task_station],
-        certificate,
-        run.metrics,
-        run.ledger,
-        run.events,
-        run.observed,
-        run.round,
-        run.cloud.cloud_round,
-        run.terminal_steps,
-        stopped,
-        time.perf_counter() - started,
-        run.history,
-    )
+    run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged)
+    return run.result(run.learn(policy, watch))
 
 
 class Run:
@@ -171,6 +120,7 @@ class Run:
         judged: Federation | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
+        self._started = time.perf_counter()
         self.settings = settings
         self.method = method
         self.ledger = ledger
@@ -187,7 +137,7 @@ class Run:
         self.metrics: Metrics = {}
         self.events: list[Event] = []
         self.observed: list[Observation] = []
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Moment] = []
         self.scalers = self._round_zero()
         samples = np.bincount(federation.row_task, minlength=federation.n_tasks).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
@@ -212,6 +162,40 @@ class Run:
                 return self._spent(situation, plan)
             if self._interrupted:
                 return "interrupted"
+
+    def result(self, stopped: str) -> Result:
+        """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
+        certificate = self.certify()
+        return Result(
+            certificate.models[self.task_station],
+            [self.scalers[b] for b in self.task_station],
+            certificate,
+            self.metrics,
+            self.ledger,
+            self.events,
+            self.observed,
+            self.round,
+            self.cloud.cloud_round,
+            self.terminal_steps,
+            stopped,
+            time.perf_counter() - self._started,
+            self.history,
+            getattr(self.cloud, "relationship", None),
+        )
+
+    def restore(self, alpha: npt.NDArray[np.float64]) -> None:
+        """Start from these dual variables of the same rows instead of from zero; before the first round."""
+        if not (isinstance(self.network, InProcess) and isinstance(self.cloud, Cloud)):
+            raise ConfigError("only a method with duals, in one process, can start from dual variables")
+        self.network.restore(alpha)
+        self.cloud.resume(self.network.reports(0))
+
+    def go_on(self, budget: BudgetLike, **settings: Any) -> None:
+        """Let `learn` go on from where it ended, under these limits in all and other `Settings`; plans are made anew."""
+        self.ledger = self.ledger.with_budget(budget)
+        self.settings = replace(self.settings, **settings)
+        self._memo, self._interrupted = {}, False
+        self._started = time.perf_counter()
 
     def _good_enough(self) -> bool:
         if self.certificate is None or self.certificate.round != self.round:
@@ -261,7 +245,7 @@ class Run:
                 raise ConfigError("no certificate: a terminal or station did not report its sums")
             self.certificate = certificate
             self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
-            self.history.append(self._record(certificate))
+            self.history[-1:] = [self._moment(certificate)]
         return self.certificate
 
     def _certificate(self) -> Certificate | None:
@@ -312,12 +296,13 @@ class Run:
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
             self._station_iteration(planned, worst)
+            if self.round % self.settings.certify_every == 0:
+                self._collect()
+                self.certify()
             if watch is not None and watch(self._progress(plan)) is False:
                 self._interrupted = True
                 break
         self._collect()
-        if self.cloud.cloud_round % self.settings.certify_every == 0:
-            self.certify()
         return True
 
     def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
@@ -337,6 +322,7 @@ class Run:
         outcome = self.network.round(self.round, steps, arrives)
         self.terminal_steps += int(steps.sum())
         self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+        self.history.append(self._moment())
 
     def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:
         """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
@@ -367,17 +353,18 @@ class Run:
         self.ledger.charge(event)
         self.events.append(event)
 
-    def _record(self, certificate: Certificate) -> dict[str, Any]:
-        return {
-            "round": self.round,
-            "cloud_round": self.cloud.cloud_round,
-            "terminal_steps": self.terminal_steps,
-            "primal": certificate.primal,
-            "dual": certificate.dual,
-            "gap": certificate.gap,
-            **{f"spent_{name}": amount for name, amount in self.ledger.spent.items()},
-            **{name: mean(values) for name, values in self.metrics.items()},
-        }
+    def _moment(self, certificate: Certificate | None = None) -> Moment:
+        if certificate is None:
+            return Moment(self.round, self.cloud.cloud_round, self.ledger.spent)
+        return Moment(
+            self.round,
+            self.cloud.cloud_round,
+            self.ledger.spent,
+            certificate.primal,
+            certificate.dual,
+            certificate.station_gaps,
+            self.metrics,
+        )
 
     def _progress(self, plan: Plan) -> Progress:
         return Progress(
@@ -412,28 +399,8 @@ def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[fl
     return lam, relationship.coupling(len(samples))
 
 
-def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:
-    """Metrics of every task on its (scaled) test rows; NaN where a task has none."""
-    rows = [metrics.measure(y, scores(X, models[b]), n_classes) if len(y) else {} for b, (X, y) in enumerate(tests)]
-    names = next((list(row) for row in rows if row), [])
-    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-
-
-def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Scores of scaled rows, rows × columns; a model one longer than a row ends in its intercept."""
-    d = X.shape[1]
-    result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
-    return result + model[:, d] if model.shape[1] > d else result
-
-
 def _amounts(amounts: dict[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if np.isfinite(amount))
-
-
-def mean(values: npt.NDArray[np.float64]) -> float:
-    """Mean over the tasks that have a value."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.request import Request
+from rhfedmtl.data.request import Request, flag
 from rhfedmtl.engines.faults import Faults
 from rhfedmtl.engines.training import Result, Settings, Watcher, train
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
@@ -30,7 +32,8 @@ OPTIMUM = 1e-6
 class RunConfig:
     """Data, algorithm, prices, budget, faults and seed of one run.
 
-    ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none.
+    ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
+    names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
     """
 
     algorithm: str = "rhfedmtl"
@@ -42,6 +45,7 @@ class RunConfig:
     scale: str | None = None
     target_gap: float = 0.0
     certify_every: int = 1
+    tune: str = ""
     seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +63,29 @@ class RunConfig:
         """A name that two runs share only if they are the same run."""
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def command(self) -> str:
+        """The words that make this run on the command line."""
+        return shlex.join(["rhfedmtl", "train", *self._words()])
+
+    def _words(self) -> Iterator[str]:
+        yield from ("--algorithm", self.algorithm)
+        yield from self.request.words()
+        for each in fields(self.options):
+            value = getattr(self.options, each.name)
+            if value != each.default:
+                yield from flag(each.name, value)
+        for text in self.cost:
+            yield from ("--cost", text)
+        for text in self.budget:
+            yield from ("--budget", text)
+        for name in ("faults", "scale", "target_gap", "seed"):
+            if value := getattr(self, name):
+                yield from flag(name, value)
+        if self.certify_every != 1:
+            yield from flag("certify_every", self.certify_every)
+        if self.tune:
+            yield "--tune"
 
     def resources(self) -> tuple[Cost, Budget]:
         """Prices and limits."""
@@ -92,7 +119,7 @@ class RunConfig:
         ended = not built.yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
         settings = replace(self._settings(federation.kind, ended=ended), engine=engine, threads=threads)
         if built.yardstick:
-            settings = replace(settings, target_relative_gap=OPTIMUM)
+            settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
             built.regroup(federation),
             built.method,

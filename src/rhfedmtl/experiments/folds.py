@@ -147,8 +147,7 @@ def solve(
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)
     if start is not None:
-        network.restore(start.alpha)
-        cloud.resume(network.reports(0))
+        run.restore(start.alpha)
     run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import Result, Settings, train
+from rhfedmtl.engines.training import Moment, Result, Settings, train
 from rhfedmtl.experiments.walks import Walk, effort
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured, Outlook
@@ -131,20 +131,25 @@ class Pilot:
         return float(np.clip(np.mean([self._fall(result) for result in (self.result, *self.others)]), 0.05, 8.0))
 
     def _progress(self, result: Result) -> FloatArray:
-        """x at every certificate."""
-        ends = np.array([row["round"] for row in result.history])
+        """x at the end of every server iteration."""
+        ends = np.array([moment.round for moment in _ends(result)])
         counts = np.diff(np.append(0, ends))
         phi = [effort(self.start, self.outlook, seen.local_steps) for seen in result.observed]
         last = np.maximum(ends - 1, 0)
         return np.cumsum([-float(self.outlook.log_left(phi[i], k)) for i, k in zip(last, counts, strict=True)])
 
     def _fall(self, result: Result) -> float:
-        gaps = np.log(np.maximum([row["gap"] for row in result.history], _SMALLEST))
+        gaps = np.log(np.maximum([moment.gap for moment in _ends(result)], _SMALLEST))
         first = max(0, len(gaps) // 2 - 1)
         x = np.log(self._progress(result)[first:])
         if len(x) < 2 or x[-1] - x[0] < 1e-9:
             return _TYPICAL_FALL
         return -float(np.polyfit(x, gaps[first:], 1)[0])
+
+
+def _ends(result: Result) -> list[Moment]:
+    """The last BS iteration of every server iteration."""
+    return list({moment.cloud_round: moment for moment in result.history}.values())
 
 
 def pilot_length(planned: Walk) -> int:

@@ -6,13 +6,12 @@ none, and the next one makes only what is missing. Neither workers nor their ord
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,9 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.records import Record
+from rhfedmtl.experiments.tuning import tuned
 
-FORMAT = 1
-Record = dict[str, Any]
 Watch = Callable[[int, int], None]
 
 
@@ -42,42 +41,48 @@ class Store:
                 f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
             ) from error
 
-    def read(self, key: str) -> Record | None:
-        """The record of a run; None where it is not there, or was written by another version."""
-        path = self.folder / f"{key}.json"
+    def read(self, config: RunConfig) -> Record | None:
+        """The record of a run; None where it is not there, or came from another version or other data."""
+        path = self.folder / f"{config.key}.json"
         try:
             record: Record = json.loads(path.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        same = record.get("format") == FORMAT and record.get("versions") == records.versions()
-        return record if same else None
+        known = record.get("format"), record.get("versions"), record.get("file")
+        return record if known == (records.FORMAT, _versions(), digest(config.request.path)) else None
 
     def write(self, key: str, record: Record) -> None:
         """Write a record in one piece."""
-        path, draft = self.folder / f"{key}.json", self.folder / f".{key}.{os.getpid()}.tmp"
-        draft.write_text(json.dumps(record, allow_nan=False))
-        draft.replace(path)
+        records.write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
+
+
+_versions = cache(records.versions)
+
+
+def digest(path: str | None) -> str | None:
+    """What the file with the data holds, in a word; None where the data is in no single file."""
+    if path is None or not Path(path).expanduser().is_file():
+        return None
+    facts = Path(path).expanduser().stat()
+    return _digest(path, facts.st_mtime_ns, facts.st_size)
+
+
+@cache
+def _digest(path: str, _changed: int, _size: int) -> str:
+    with Path(path).expanduser().open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
 
 
 def execute(config: RunConfig) -> Record:
     """Carry out one run and record it; a budget that pays no round is a result, not a failure."""
     federation = _federation(config.request, config.seed)
-    record = {
-        "format": FORMAT,
-        "versions": records.versions(),
-        "config": records.plain(config.to_dict()),
-        "fingerprint": federation.fingerprint(),
-    }
+    file = digest(config.request.path)
     try:
-        result = config.run(federation, threads=1)
+        chosen, tuning = tuned(config, federation, threads=1)
+        result = chosen.run(federation, threads=1)
     except BudgetError as error:
-        return {**record, "refused": str(error), "result": None}
-    return {
-        **record,
-        "result": records.summary(result),
-        "tasks": records.plain(records.by_task(federation, result)),
-        "history": records.plain(result.history),
-    }
+        return records.record(config, federation, None, refused=str(error), file=file)
+    return records.record(config, federation, result, tuning=tuning or None, file=file)
 
 
 @lru_cache(maxsize=4)
@@ -100,21 +105,32 @@ def sweep(
     wanted = list(configs)
     for config in wanted:
         config.check()
-    keys = [config.key for config in wanted]
-    missing = {key: config for key, config in zip(keys, wanted, strict=True) if store.read(key) is None}
-    done = len(set(keys)) - len(missing)
+    found = {config.key: (config, store.read(config)) for config in wanted}
+    missing = {key: config for key, (config, record) in found.items() if record is None}
+    _check_data(missing.values())
+    done = len(found) - len(missing)
     workers = cores() if workers is None else workers
     if workers <= 1 or len(missing) <= 1:
         for key, config in missing.items():
             store.write(key, execute(config))
-            done = _report(done, len(set(keys)), watch)
+            done = _report(done, len(found), watch)
     else:
         with ProcessPoolExecutor(workers) as pool:
             jobs = {pool.submit(execute, config): key for key, config in missing.items()}
             for job in as_completed(jobs):
                 store.write(jobs[job], job.result())
-                done = _report(done, len(set(keys)), watch)
-    return [store.read(key) or {} for key in keys]
+                done = _report(done, len(found), watch)
+    known = {key: record or store.read(config) or {} for key, (config, record) in found.items()}
+    return [known[config.key] for config in wanted]
+
+
+def _check_data(configs: Iterable[RunConfig]) -> None:
+    """Refuse a split that the data does not allow before the first run, not in the middle of them."""
+    firsts: dict[str, RunConfig] = {}
+    for config in configs:
+        firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
+    for config in firsts.values():
+        _federation(config.request, config.seed)
 
 
 def _report(done: int, total: int, watch: Watch | None) -> int:

@@ -82,6 +82,14 @@ class Validation:
             raise ConfigError(f"of {self.folds} parts (2 or more) {self.parts} cannot be held out in turn")
 
 
+def tuned(config: RunConfig, federation: Federation, *, threads: int | None = None) -> Tuned:
+    """The run with its settings chosen as it asks for; as it is, and with nothing on record, where it does not ask."""
+    if not config.tune:
+        return Tuned(config, {})
+    metric = None if config.tune == "auto" else config.tune
+    return tune(config, federation, validation=Validation(metric=metric, seed=config.seed), threads=threads)
+
+
 def tune(
     config: RunConfig,
     federation: Federation,
@@ -128,9 +136,7 @@ def candidates(
 ) -> list[dict[str, Any]]:
     """Settings to try, in the order of the grid."""
     if grid is None:
-        if config.algorithm not in GRIDS:
-            raise ConfigError(f"no grid for {config.algorithm!r}: add one to GRIDS, or give one")
-        grid = GRIDS[config.algorithm]
+        grid = _grid(config)
     if trials < 1:
         raise ConfigError(f"tuning needs at least 1 trial, got {trials}")
     unit = _step_unit(config, federation)
@@ -139,6 +145,15 @@ def candidates(
         drawn = np.random.default_rng([seed, DRAW]).choice(len(every), trials, replace=False)
         every = [every[i] for i in sorted(drawn)]
     return [{name: value * unit if name == "step" else value for name, value in each.items()} for each in every]
+
+
+def _grid(config: RunConfig) -> Grid:
+    """Grid of the algorithm; H that was set by hand is kept, and the trials go into the weights instead."""
+    if config.algorithm not in GRIDS:
+        raise ConfigError(f"no grid for {config.algorithm!r}: add one to GRIDS, or give one")
+    if config.algorithm == "hfedmtl" and config.options.local_steps is not None:
+        return GRIDS["rhfedmtl"]
+    return GRIDS[config.algorithm]
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:

@@ -1,19 +1,12 @@
 """The policy that learns from the run: how much of the rest of the way each H would buy with the rest of the budget.
 
-Model of progress. A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
-
-* φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
-  their gain curves, and c is fitted to them.
-* ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
-  1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
-* BS iterations at a fixed anchor cannot do all: a share τ(1 − τ) waits for the cloud, where τ is the coupling of the
-  tasks. There is nothing to wait for where they are independent (τ = 0).
+How progress is modelled, and fitted to the gains that terminals return, is in `rhfedmtl.resources.progress`.
 
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
 most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, the last round is
-not a special case, and a plan is made anew with every server iteration. In front of the first round the model is
-all prior: c = 1.15. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
-first the anchors know nothing, in the second only models that knew nothing of each other.
+not a special case. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
+first the anchors know nothing, in the second only models that knew nothing of each other. Plans are made anew after
+1, 3, 7, … rounds, when there is as much again to learn from, and for the last two server iterations.
 
 Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
 (`ladders.py`): alike, by what a step buys at each station, and by a deadline.
@@ -29,8 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.resources.billing import event_totals, steps_affordable
-from rhfedmtl.resources.ladders import PASS_RATE, Ladder, ladders
-from rhfedmtl.resources.planning import Observation, Plan, Situation
+from rhfedmtl.resources.ladders import Alike, Ladder, shapes
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.planning import Plan, Situation
+from rhfedmtl.resources.progress import Evidence, Outlook
+
+__all__ = ["Measured", "Outlook", "Schedule"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -40,32 +37,62 @@ COUPLED_ROUNDS = 3
 WORTH = 0.75
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
 MOST_PASSES = 20
-
-
-class Outlook(NamedTuple):
-    """The model of progress: c of a pass, share ρ that a merge keeps, share that waits for the cloud."""
-
-    rate: float
-    keep: float
-    waits: float
-
-    def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
-        """Logarithm of what a server iteration of K rounds leaves of the suboptimality, with φ done by terminals.
-
-        The first round leaves q = 1 − ρ φ; K of them w + (1 − w) q^{K−1} of that, w the share that waits.
-        """
-        q = 1.0 - np.minimum(self.keep * np.asarray(phi, dtype=np.float64), 0.999)
-        more = np.asarray(station_rounds, dtype=np.float64) - 1.0
-        return np.asarray(np.log(q) + np.log(self.waits + (1.0 - self.waits) * q**more))
+# Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
+_FEW = np.arange(1.0, 65.0)
+_SLACK = 1.0 + 1e-12
+_ROUNDS = np.unique(np.geomspace(1, 64, 16).astype(np.int64)).astype(np.float64)
 
 
 class Schedule(NamedTuple):
-    """M server iterations of K rounds, H steps in the first of them, and the log of what all are predicted to leave."""
+    """M server iterations of K rounds, H steps in the first of them, and the log of what all are predicted to leave.
+
+    ``cost`` is that of the first round and of a server iteration by itself.
+    """
 
     cloud_rounds: int
-    station_rounds: int
+    station_rounds: IntArray
     local_steps: IntArray
     log_left: float
+    cost: dict[str, float]
+
+
+class Found(NamedTuple):
+    """The best rung of a ladder, with the M and K that go with it."""
+
+    log_left: float
+    cloud_rounds: int
+    station_rounds: int
+    rung: float
+    ladder: Ladder
+
+
+class Held(NamedTuple):
+    """A schedule, and the model behind it, that stand until so many rounds are done; for this ledger."""
+
+    schedule: Schedule
+    outlook: Outlook
+    until: int
+    ledger: Ledger
+
+
+class Basis:
+    """What a plan needs and what stays the same while members, sizes and prices do."""
+
+    def __init__(self, s: Situation, least_steps: int) -> None:
+        self.evidence = Evidence(s)
+        self.cloud = event_totals(s.prices, s.cloud_event())
+        self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
+        self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
+        self.ladders: list[Ladder] = [Alike(s), *shapes(s, least_steps)] if s.ledger.budget else []
+
+    @classmethod
+    def of(cls, s: Situation, least_steps: int) -> Basis:
+        """The one of this situation, for the types that are limited."""
+        key = ("basis", least_steps, *s.ledger.budget)
+        found: Basis | None = s.memo.get(key)
+        if found is None:
+            found = s.memo[key] = cls(s, least_steps)
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,136 +109,93 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        best = self._held(situation) or self.schedule(situation)
+        held = self._held(situation)
+        best = (self._next(situation, held) if held else None) or self.schedule(situation, held)
         if best is None:
             return None
-        return Plan.uniform(situation, best.local_steps, best.station_rounds, cloud_rounds=best.cloud_rounds)
+        return Plan(best.local_steps, best.station_rounds, {"cloud_rounds": best.cloud_rounds})
 
-    def _held(self, s: Situation) -> Schedule | None:
-        """The schedule of an earlier round, while there is little new to learn: plans get rarer as a run goes on."""
-        held: Schedule | None = s.memo.get("schedule")
-        until: int = s.memo.get("schedule until", 0)
-        if held is None or s.rounds >= until or held.cloud_rounds <= 2 or not self._payable(s, held):
+    def _held(self, s: Situation) -> Held | None:
+        """What was planned in an earlier round, while there is little new to learn."""
+        held: Held | None = s.memo.get("held")
+        return held if held and s.rounds < held.until and s.ledger is held.ledger else None
+
+    def _next(self, s: Situation, held: Held) -> Schedule | None:
+        """The rest of a schedule, unless it nears its end or cannot be paid any more."""
+        schedule = held.schedule
+        if schedule.cloud_rounds <= 2 or not s.ledger.can_afford(schedule.cost):
             return None
-        s.memo["schedule"] = held = held._replace(cloud_rounds=held.cloud_rounds - 1)
-        return held
+        schedule = schedule._replace(cloud_rounds=schedule.cloud_rounds - 1)
+        s.memo["held"] = held._replace(schedule=schedule)
+        return schedule
 
-    def schedule(self, s: Situation) -> Schedule | None:
-        """Best way to spend what is left, as the model sees it."""
-        outlook = self.outlook(s)
-        if not s.ledger.budget:
-            steps = np.maximum(self.least_steps, s.sizes)
-            return Schedule(1, 1, steps, float(outlook.log_left(-math.expm1(-outlook.rate))))
-        room, cloud = s.ledger.room, self._cloud(s)
-        wanted = COUPLED_ROUNDS - s.cloud_rounds if s.coupling >= 0.5 else 1
-        cap = max(self.least_steps, MOST_PASSES * int(s.largest.max()))
-        found = [self._search(outlook, ladder, room, cloud, wanted, cap) for ladder in ladders(s)]
-        best = min(found, key=lambda schedule: schedule.log_left)
-        if not self._payable(s, best):
-            for_rounds = {name: limit - cloud.get(name, 0.0) for name, limit in room.items()}
-            most = steps_affordable(s.prices, s.round_event(1), for_rounds, cap)
-            if most < self.least_steps:
-                return None
-            best = best._replace(local_steps=np.clip(best.local_steps, self.least_steps, most))
-        s.memo["schedule"], s.memo["schedule until"] = best, 2 * s.rounds + 1
+    def schedule(self, s: Situation, held: Held | None = None) -> Schedule | None:
+        """Best way to spend what is left, as the model sees it: fitted now, or held."""
+        outlook = held.outlook if held else self.outlook(s)
+        best = self._best(s, outlook)
+        if best is not None:
+            s.memo["held"] = Held(best, outlook, held.until if held else 2 * s.rounds + 1, s.ledger)
         return best
-
-    @staticmethod
-    def _cloud(s: Situation) -> dict[str, float]:
-        """What a server iteration costs by itself."""
-        if "cloud" not in s.memo:
-            s.memo["cloud"] = event_totals(s.prices, s.cloud_event())
-        cost: dict[str, float] = s.memo["cloud"]
-        return cost
-
-    def _payable(self, s: Situation, schedule: Schedule) -> bool:
-        round_ = event_totals(s.prices, s.round_event(schedule.local_steps))
-        return s.ledger.can_afford({name: cost + round_[name] for name, cost in self._cloud(s).items()})
-
-    def _search(
-        self, outlook: Outlook, ladder: Ladder, room: dict[str, float], cloud: dict[str, float], wanted: int, most: int
-    ) -> Schedule:
-        """Try every number of server iterations, and of rounds in each; H follows from what they leave to pay.
-
-        Fewer server iterations than ``wanted`` must promise clearly more.
-        """
-        free = all(cloud.get(name, 0.0) == 0.0 for name in room)
-        K = np.array([1]) if free else np.unique(np.geomspace(1, 64, 16).astype(np.int64))
-        least = ladder.cost(self.least_steps)
-        prices = {name: least[name] + cloud.get(name, 0.0) for name in room}
-        longest = min((room[name] / price for name, price in prices.items() if price > 0.0), default=1.0)
-        M, K = (part.ravel() for part in np.meshgrid(_counts(longest), K, indexing="ij"))
-        per_round = {name: (limit / M - cloud.get(name, 0.0)) / K * (1.0 + 1e-12) for name, limit in room.items()}
-        h = ladder.affordable(per_round, most)
-        possible = h >= self.least_steps
-        left = np.where(possible, M * outlook.log_left(ladder.progress(outlook.rate, np.maximum(h, 1.0)), K), 0.0)
-        left = np.where(wanted <= M, left, WORTH * left)
-        i = int(np.argmin(left))
-        steps = np.maximum(ladder.steps(max(float(h[i]), float(self.least_steps))), self.least_steps)
-        return Schedule(int(M[i]), int(K[i]), steps, float(left[i]))
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
-        rate = PASS_RATE
-        if "rows" not in s.memo:
-            s.memo["rows"] = mean_rows(s)
-        rows: float = s.memo["rows"]
-        members = float(np.mean(s.members[s.members > 0])) if np.any(s.members) else 1.0
-        keep = 1.0 - (1.0 - 1.0 / members) ** 2
-        recent = [seen for seen in s.observed[-self.memory :] if seen.answers.any() and seen.gains[:, -1].sum() > 0.0]
-        if recent:
-            rate = self._fit_rate(recent, s.samples, rows)
-            keep = self._fit_keep(recent, s.samples, rate / rows, keep)
+        rate, keep = Basis.of(s, self.least_steps).evidence.fit(s.observed[-self.memory :], self.prior)
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
-    def _fit_rate(self, recent: list[Observation], samples: FloatArray, rows: float) -> float:
-        """c for which a(1 − e^{−ch/S}) fits the gain curves best, drawn towards what is believed."""
-        rates = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
-        misfit = self.prior * 0.01 * np.log(rates / PASS_RATE) ** 2
-        for seen in recent:
-            h, g = _curve(seen, samples)
-            F = -np.expm1(-np.outer(rates / rows, h))
-            a = (F @ g) / np.square(F).sum(axis=1)
-            misfit = misfit + np.square(a[:, None] * F - g).mean(axis=1)
-        return float(rates[np.argmin(misfit)])
+    def _best(self, s: Situation, outlook: Outlook) -> Schedule | None:
+        if not s.ledger.budget:
+            left = float(outlook.log_left(-math.expm1(-outlook.rate)))
+            return Schedule(1, _same(s, 1), np.maximum(self.least_steps, s.sizes), left, {})
+        basis = Basis.of(s, self.least_steps)
+        found = min((self._search(s, outlook, basis, each) for each in basis.ladders), key=lambda each: each.log_left)
+        best = self._scheduled(s, basis, found)
+        if s.ledger.can_afford(best.cost):
+            return best
+        for_rounds = {name: limit - basis.cloud[name] for name, limit in s.ledger.room.items()}
+        most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
+        if most < self.least_steps:
+            return None
+        steps = np.clip(best.local_steps, self.least_steps, most)
+        return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
-    def _fit_keep(self, recent: list[Observation], samples: FloatArray, rate: float, believed: float) -> float:
-        """ρ from how the gains fall from round to round: G′/G = 1 − ρ φ(H), G the gain that more steps would reach."""
-        phi = [-math.expm1(-rate * _working_steps(seen)) for seen in recent]
-        reach = [_total_gain(seen, samples) / p for seen, p in zip(recent, phi, strict=True)]
-        shown = [
-            (1.0 - reach[k + 1] / reach[k]) / phi[k]
-            for k in range(len(recent) - 1)
-            if recent[k + 1].round == recent[k].round + 1
-        ]
-        shown = [min(max(x, believed / 10.0), 0.95) for x in shown]
-        return float((self.prior * believed + sum(shown)) / (self.prior + len(shown)))
+    def _search(self, s: Situation, outlook: Outlook, basis: Basis, ladder: Ladder) -> Found:
+        """Try every number of server iterations, and of rounds in each; H follows from what they leave to pay.
+
+        Fewer server iterations than coupled tasks should get must promise clearly more.
+        """
+        room, cloud, K = s.ledger.room, basis.cloud, None if basis.free_cloud else _ROUNDS
+        least = ladder.cost(self.least_steps)
+        longest = [room[name] / price for name in room if (price := least[name] + cloud[name]) > 0.0]
+        M = _counts(min(longest, default=1.0))
+        if K is None:
+            limits = {name: limit * _SLACK / M for name, limit in room.items()}
+        else:
+            M = M[:, None]
+            limits = {name: (limit / M - cloud[name]) / K * _SLACK for name, limit in room.items()}
+        h = ladder.affordable(limits, basis.most_steps)
+        h[h < self.least_steps] = 0.0
+        left = M * outlook.log_left(ladder.progress(outlook.rate, h), K)
+        if s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1:
+            left[: COUPLED_ROUNDS - 1 - s.cloud_rounds] *= WORTH
+        i = int(left.argmin())
+        m, k = (i, 1) if K is None else (i // len(K), int(K[i % len(K)]))
+        return Found(float(left.flat[i]), int(M.flat[m]), k, float(h.flat[i]), ladder)
+
+    def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
+        left, cloud_rounds, station_rounds, rung, ladder = found
+        rung = max(rung, float(self.least_steps))
+        steps = ladder.steps(rung)
+        cost = {name: price + basis.cloud[name] for name, price in ladder.cost(rung).items()}
+        return Schedule(cloud_rounds, _same(s, station_rounds), steps, left, cost)
 
 
-def mean_rows(s: Situation) -> float:
-    """Rows of the terminal on which an average row lies."""
-    sizes = s.sizes[s.layout.terminal_task >= 0].astype(np.float64)
-    return float(np.sum(sizes * sizes) / np.sum(sizes)) if len(sizes) else 1.0
+def _same(s: Situation, station_rounds: int) -> IntArray:
+    return np.full(s.layout.n_tasks, station_rounds)
 
 
-def _counts(longest: float) -> IntArray:
+def _counts(longest: float) -> FloatArray:
     """1 … 64, then a grid that gets coarser: neighbours far out differ by less than the model knows."""
     most = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
-    return np.unique(np.concatenate([np.arange(1, min(most, 64) + 1), np.geomspace(1, most, 48).astype(np.int64)]))
-
-
-def _working_steps(seen: Observation) -> float:
-    return float(seen.local_steps[seen.local_steps > 0].mean())
-
-
-def _total_gain(seen: Observation, samples: FloatArray) -> float:
-    return float(np.sum(seen.gains[:, -1] / np.maximum(samples, 1.0)))
-
-
-def _curve(seen: Observation, samples: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Steps and dual gain, as a share of the last, at the points that every terminal reached."""
-    least = int(seen.local_steps[seen.local_steps > 0].min())
-    points = min(least.bit_length(), seen.gains.shape[1] - 1)
-    gains = (seen.gains / np.maximum(samples, 1.0)[:, None]).sum(axis=0)
-    h = np.append(2.0 ** np.arange(points), _working_steps(seen))
-    return h, np.append(gains[:points], gains[-1]) / gains[-1]
+    if most <= len(_FEW):
+        return _FEW[:most]
+    return np.unique(np.concatenate([_FEW, np.floor(np.geomspace(1, most, 48))]))

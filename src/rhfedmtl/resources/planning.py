@@ -67,24 +67,35 @@ class Situation:
         return self.ledger.cost if self.planning_prices is None else self.planning_prices
 
     @cached_property
+    def here(self) -> slice | npt.NDArray[np.bool_]:
+        """Picks the members out of all terminals."""
+        return slice(None) if self.layout.complete else self.layout.terminal_task >= 0
+
+    @cached_property
+    def home(self) -> IntArray:
+        """Station of every member."""
+        return self.layout.terminal_task[self.here]
+
+    @cached_property
+    def rows(self) -> FloatArray:
+        """Samples of every member."""
+        return self.sizes[self.here].astype(np.float64)
+
+    @cached_property
     def samples(self) -> FloatArray:
         """n_b of every station."""
-        here = self.layout.terminal_task >= 0
-        weights = self.sizes[here].astype(np.float64)
-        return np.asarray(np.bincount(self.layout.terminal_task[here], weights, self.layout.n_tasks), dtype=np.float64)
+        return np.bincount(self.home, self.rows, self.layout.n_tasks)
 
     @cached_property
     def members(self) -> IntArray:
         """N_b of every station."""
-        here = self.layout.terminal_task >= 0
-        return np.bincount(self.layout.terminal_task[here], minlength=self.layout.n_tasks).astype(np.int64)
+        return np.bincount(self.home, minlength=self.layout.n_tasks)
 
     @cached_property
     def largest(self) -> FloatArray:
         """Samples of the largest terminal of every station."""
-        here = self.layout.terminal_task >= 0
         largest = np.ones(self.layout.n_tasks)
-        np.maximum.at(largest, self.layout.terminal_task[here], self.sizes[here])
+        np.maximum.at(largest, self.home, self.rows)
         return largest
 
     def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:

@@ -7,6 +7,7 @@ Samples and dual variables are in no message.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -207,6 +208,7 @@ class Sizes:
     report: int
 
     @classmethod
+    @cache
     def of(cls, shape: tuple[int, int], shared_rows: int, n_course: int) -> Sizes:
         """Sizes for orders and updates of this shape, of which so many rows travel between station and cloud."""
         w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))

@@ -1,0 +1,152 @@
+"""Command line: ``runs list|show|compare`` (what was run, with which settings, and what came out)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli_data import AsJson
+from rhfedmtl.cli_options import print_json
+
+if TYPE_CHECKING:
+    from rhfedmtl.experiments.records import Record
+
+app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
+Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
+FACTS = ("accuracy", "balanced_accuracy", "auc", "rmse", "primal", "dual", "gap", "rounds", "terminal_steps", "seconds")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="runs")
+
+
+@app.command("list")
+def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+    """List runs: algorithm, data, seed, budget, result, certified gap.
+
+    rhfedmtl runs list --folder out/
+    """
+    from rhfedmtl.experiments import archive
+
+    found = archive.find(folder)
+    if as_json:
+        print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()]})
+        return
+    if not found:
+        typer.echo(f"no runs in {folder} yet: make one with `rhfedmtl train`")
+        return
+    _table(found)
+
+
+def _line(known: Record) -> dict[str, Any]:
+    """One run in a line."""
+    configuration, result = known["configuration"], known["result"] or {}
+    metric = next((name for name in ("balanced_accuracy", "rmse") if result.get(name) is not None), None)
+    return {
+        "algorithm": configuration["algorithm"],
+        "data": known["data"]["name"],
+        "seed": configuration["seed"],
+        "budget": configuration["budget"],
+        "metric": metric,
+        "value": result.get(metric) if metric else None,
+        "gap": result.get("gap"),
+        "rounds": result.get("rounds"),
+    }
+
+
+def _table(found: dict[str, Record]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "algorithm", "data", "seed", "budget", "result", "gap"):
+        right = name in ("seed", "result", "gap")
+        table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=name == "run")
+    for name, known in found.items():
+        line = _line(known)
+        budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
+        value = "refused" if known["result"] is None else _number(line["value"])
+        table.add_row(
+            name[:24], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
+        )
+    Console(width=min(80, Console().width)).print(table)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name of a run (its beginning will do), or its folder or file.")],
+    folder: Folder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: what was asked, what came out, every task, where the budget went, and how to repeat it.
+
+    rhfedmtl runs show 20260101-120000-rhfedmtl-har-0
+    """
+    from rhfedmtl.experiments import archive
+
+    known = archive.pick(folder, run)
+    if as_json:
+        print_json(known)
+        return
+    if known["result"] is None:
+        typer.echo(f"refused       {known['refused']}")
+    for name in FACTS:
+        if (known["result"] or {}).get(name) is not None:
+            typer.echo(f"{name.replace('_', ' '):<18}{_number(known['result'][name])}")
+    for metric, values in known.get("by_task", {}).items():
+        parts = (f"{task} {_number(value)}" for task, value in zip(known["tasks"][:12], values, strict=False))
+        more = f", … {len(values) - 12} more" if len(values) > 12 else ""
+        typer.echo(f"{metric.replace('_', ' '):<18}{', '.join(parts)}{more}")
+    for line in known.get("bill", ()):
+        typer.echo(f"{'spent':<18}{line['type']} {line['amount']:g} by {line['tier']}")
+    if known["tuning"]:
+        typer.echo(f"{'tuned':<18}{known['tuning']['chosen']}")
+    typer.echo(f"{'data':<18}{known['data']['name']}, fingerprint {known['data']['fingerprint'][:16]}")
+    typer.echo(f"{'versions':<18}{', '.join(f'{name} {number}' for name, number in known['versions'].items())}")
+    typer.echo(f"{'repeat':<18}{known['command']}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more runs, as in `runs show`.")],
+    folder: Folder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: the settings in which they differ, and their results.
+
+    rhfedmtl runs compare 20260101-120000 20260101-120500
+    """
+    from rhfedmtl.experiments import archive
+
+    many = [archive.pick(folder, name) for name in runs]
+    settings = archive.differing(many)
+    results = {name: [(known["result"] or {}).get(name) for known in many] for name in FACTS}
+    results = {name: values for name, values in results.items() if any(value is not None for value in values)}
+    if as_json:
+        print_json({"runs": runs, "settings": settings, "results": results})
+        return
+    _side_by_side(runs, settings, results)
+
+
+def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict[str, list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in runs:
+        table.add_column(Path(name).name[-24:], justify="right", overflow="fold")
+    for part in (settings, results):
+        for name, values in part.items():
+            table.add_row(name.replace("_", " "), *(_number(value) for value in values))
+        table.add_section()
+    Console(width=min(80, Console().width)).print(table)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)
