@@ -1,32 +1,39 @@
 # Targets for people: `make demo`, `make test`, `make bench`, `make docs`. All of them set themselves up.
 PYTHON ?= python3
 BIN := .venv/bin
+BASE := .venv/.base-installed
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
 # Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
 export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 
-.PHONY: help setup demo test test-fast test-slow lint format bench study docs clean
+.PHONY: help setup demo test test-fast test-slow test-chaos lint proto format bench study docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(STAMP)  ## create .venv and install the package with its development tools
 
-$(STAMP): pyproject.toml
+$(BASE): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "no '$(PYTHON)' found: install Python 3.11 or newer, or call make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; call make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[watch]'
+	@touch $@
+
+$(STAMP): $(BASE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: setup  ## learn under a budget on real smartwatch data (no download); prints a table and where the run is saved
-	$(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000 --cost energy=0.1,10 --seed 0
+demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no download), a table and a report
+	$(BIN)/rhfedmtl compare --data watch --grouped --terminals 5 --algorithms rhfedmtl,hfedmtl,fedavg,local --tune \
+	  --budgets 800,3200 --seeds 5 --out demo
+	$(BIN)/rhfedmtl report demo --no-figures
 	@echo
-	@echo "next: the same budget with fixed H and K, or the plan behind it:"
-	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --algorithm hfedmtl --budget energy=2000 --cost energy=0.1,10"
+	@echo "next: what would a budget buy, before anything is spent? Then spend it:"
 	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000 --cost energy=0.1,10"
+	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000 --cost energy=0.1,10"
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
@@ -36,6 +43,12 @@ test-fast: setup  ## the test suite alone, stopping at the first failure
 
 test-slow: setup  ## the checks that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+test-chaos: setup  ## a network of real processes through at least 200 faults (minutes)
+	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py
+
+proto: setup  ## make the protobuf code of the deployment from its description
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire.proto
 
 lint: setup  ## style, types and import direction
 	$(BIN)/ruff check .

@@ -142,7 +142,7 @@ def measure_theta(fed: Federation, lam: float, done: int, *, uniform: bool, seed
     layout = rounds.make_layout(np.arange(len(task)), len(task), rows.ids)
     gains = np.zeros((len(task), len(STEPS)))
     for draw in range(DRAWS):
-        duals = sdca.Duals(alpha.copy(), np.zeros_like(alpha), np.zeros(len(task)))
+        duals = sdca.make_duals(rows)._replace(alpha=alpha.copy())
         steps = np.full(len(task), STEPS[-1])
         number = np.uint64(1_000_000 + draw)
         orders = rounds.Orders(models, scale, steps, np.uint64(seed), number, uniform)

@@ -7,16 +7,31 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl import __version__, cli_compare, cli_data, cli_plan, cli_reproduce, cli_runs
+from rhfedmtl import (
+    __version__,
+    cli_compare,
+    cli_data,
+    cli_doctor,
+    cli_models,
+    cli_network,
+    cli_plan,
+    cli_report,
+    cli_reproduce,
+    cli_runs,
+    cli_settings,
+)
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
 from rhfedmtl.cli_options import (
     METHOD_PANEL,
+    RUNNING,
     WORK_PANEL,
+    Address,
     Budgets,
     FaultText,
     Prices,
@@ -25,7 +40,7 @@ from rhfedmtl.cli_options import (
     with_learning_options,
 )
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import RHFedMTLError
+from rhfedmtl.errors import ConfigError, RHFedMTLError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -36,11 +51,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": cli_settings.ENVIRONMENT},
 )
 app.add_typer(cli_data.app, name="data")
 
-RUNNING = "Running"
+HOW = ("engine", "threads", "address", "actors")
 INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
 NAMES = (
@@ -64,17 +79,24 @@ NAMES = (
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings of commands (TOML); what is typed goes before it. [rhfedmtl.toml, if there]"),
+    ] = None,
 ) -> None:
     if show_version:
         typer.echo(f"rhfedmtl {__version__}")
         raise typer.Exit
+    context.default_map = cli_settings.defaults(config, context.command)
 
 
 @app.command()
 @with_data_options
 @with_learning_options
 def train(
+    context: typer.Context,
     request: Request,
     options: Options,
     algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(NAMES)}.")] = "rhfedmtl",
@@ -91,10 +113,26 @@ def train(
     ] = False,
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
-    engine: Annotated[str, option(RUNNING, "--engine", "inprocess, or linked (message by message).")] = "inprocess",
+    engine: Annotated[
+        str | None, option(RUNNING, "--engine", "inprocess, linked (message by message), or ray. [inprocess]")
+    ] = None,
+    address: Address = None,
+    actors: Annotated[
+        int | None, option(RUNNING, "--actors", "Processes of ray that share out the stations. [one a node]", min=1)
+    ] = None,
+    resume: Annotated[
+        Path | None, option(RUNNING, "--resume", "Go on with the interrupted run in this folder, all else as it was.")
+    ] = None,
+    checkpoint_every: Annotated[
+        float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
+    ] = 30.0,
     certify_every: Annotated[
         int, option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
     ] = 1,
+    log: Annotated[
+        list[str] | None,
+        option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
+    ] = None,
     out: Annotated[Path, option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -108,15 +146,15 @@ def train(
     rhfedmtl train --data table --path sites.csv --label y --task site --terminal device --budget energy=500
 
     rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
+
+    rhfedmtl train --resume runs/20260101-120000-rhfedmtl-har-0
     """
     _train(request, algorithm, options, locals())
 
 
 def _train(request: Request, algorithm: str, options: Options, given: dict[str, Any]) -> None:
-    from rhfedmtl.experiments import records
+    from rhfedmtl.experiments import single, tracking
     from rhfedmtl.experiments.configs import RunConfig
-    from rhfedmtl.experiments.tuning import tuned
-    from rhfedmtl.resources.ledger import Ledger
 
     config = RunConfig(
         algorithm,
@@ -132,33 +170,60 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         seed=given["seed"],
     )
     config.check()
-    ledger = Ledger(*config.resources())
-    federation = config.federation()
-    chosen, tuning = tuned(config, federation, threads=given["threads"])
-    folder = records.new_folder(given["out"], f"{algorithm}-{request.data}-{given['seed']}")
-    try:
+    loggers = [tracking.logger(text) for text in given["log"] or ()]
+    start = _interrupted_run(given["resume"], given["context"])
+    how = _how(given, None if start is None else start.notes["how"])
+    with how.ready():
+        if start is None:
+            run = single.begin(config, how, given["out"], given["checkpoint_every"])
+        else:
+            run = single.take_up(start, how, given["checkpoint_every"])
+        for logger in loggers:
+            logger.start(run.folder.name, run.config.to_dict())
         live = not given["as_json"] and sys.stderr.isatty()
-        with _watcher(live=live, ledger=ledger, options=chosen.options) as watch:
-            result = chosen.run(
-                federation, ledger=ledger, watch=watch, engine=given["engine"], threads=given["threads"]
-            )
-    except RHFedMTLError:
-        folder.rmdir()
-        raise
-    known = records.record(config, federation, result, tuning=tuning or None)
-    records.save(folder, known, federation, result)
-    facts = {**known["result"], "algorithm": algorithm, "seed": given["seed"], "saved": str(folder)}
-    facts |= {"tuning": known["tuning"]} if tuning else {}
+        with _watcher(live=live, limits=dict(run.config.resources()[1]), options=run.chosen.options) as watch:
+            result = run.run(tracking.follow(watch, loggers))
+        known = run.finish(result)
+    for logger in loggers:
+        logger.end(known["result"])
+    facts = {**known["result"], "algorithm": run.config.algorithm, "seed": run.config.seed, "saved": str(run.folder)}
+    facts |= {"tuning": known["tuning"]} if run.tuning else {}
     if given["as_json"]:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
-        _print_result(facts, federation.task_names, result)
+        _print_result(facts, run.federation.task_names, result)
     if result.stopped == "interrupted":
+        if run.checkpoint.exists():
+            typer.echo(f"interrupted after round {result.rounds}; go on with: {single.go_on(run.folder)}", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
+def _interrupted_run(folder: Path | None, context: typer.Context) -> Any:
+    """The checkpoint to go on from; refuses words that ask for another run."""
+    if folder is None:
+        return None
+    from rhfedmtl.experiments import single
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if other := sorted(typed - {"resume", *HOW, "checkpoint_every", "log", "as_json"}):
+        words = ", ".join("--" + name.replace("_", "-") for name in other)
+        raise ConfigError(f"--resume goes on with the run as it was: leave out {words}")
+    return single.read(folder)
+
+
+def _how(given: dict[str, Any], before: Any) -> Any:
+    """Where to run: as told, else as the interrupted run did, else here."""
+    from rhfedmtl.experiments.single import How
+
+    told = {name: given[name] for name in HOW if given[name] is not None}
+    if before is None or told.get("engine", before.engine) != before.engine:
+        return How(**told)
+    return replace(before, **told)
+
+
 @contextmanager
-def _watcher(*, live: bool, ledger: Any, options: Options) -> Iterator[Any]:
+def _watcher(*, live: bool, limits: dict[str, float], options: Options) -> Iterator[Any]:
     """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept."""
     stop = False
 
@@ -177,7 +242,7 @@ def _watcher(*, live: bool, ledger: Any, options: Options) -> Iterator[Any]:
             task = bar.add_task("", total=1.0, state="scaling")
 
             def show(progress: Progress) -> bool:
-                done = _share_done(progress, ledger, options)
+                done = _share_done(progress, limits, options)
                 bar.update(task, completed=done, state=_state(progress))
                 return not stop
 
@@ -199,8 +264,8 @@ def _bar() -> Any:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _share_done(progress: Progress, ledger: Any, options: Options) -> float:
-    shares = [ledger.spent[name] / limit for name, limit in ledger.budget.items() if limit > 0.0]
+def _share_done(progress: Progress, limits: dict[str, float], options: Options) -> float:
+    shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in limits.items() if limit > 0.0]
     if options.cloud_rounds:
         shares.append(progress.cloud_round / options.cloud_rounds)
     return max(shares, default=progress.round / 100)
@@ -262,14 +327,14 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-for _commands in (cli_plan, cli_compare, cli_reproduce, cli_runs):
+for _commands in (cli_plan, cli_compare, cli_models, cli_reproduce, cli_report, cli_runs, cli_doctor, cli_network):
     _commands.register(app)
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose are printed plainly and end with status 2."""
     try:
-        app()
+        cli_settings.quiet(typer.main.get_command(app))()
     except RHFedMTLError as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rhfedmtl.cli_data import AsJson, with_data_options
-from rhfedmtl.cli_options import METHOD_PANEL, WORK_PANEL, FaultText, Scale, option, print_json, with_learning_options
+from rhfedmtl.cli_options import (
+    METHOD_PANEL,
+    RUNNING,
+    WORK_PANEL,
+    Address,
+    FaultText,
+    Scale,
+    option,
+    print_json,
+    with_learning_options,
+)
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
@@ -21,6 +31,9 @@ if TYPE_CHECKING:
     from rhfedmtl.experiments.studies import Cell, Study, StudyResult
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
+SweepEngine = Annotated[
+    str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +68,8 @@ def compare(
         int | None, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, …. [10, or as specified]")
     ] = None,
     workers: Workers = None,
+    engine: SweepEngine = "inprocess",
+    address: Address = None,
     out: Annotated[Path, typer.Option(help="Folder for the records and the table.")] = Path("out"),
     as_json: AsJson = False,
 ) -> None:
@@ -66,6 +81,8 @@ def compare(
     rhfedmtl compare --data watch --grouped --algorithms rhfedmtl,hfedmtl,fedavg,local --budgets 800,3200 --seeds 5
 
     rhfedmtl compare experiments/beyond/dropouts.toml --seeds 5 --out out/
+
+    rhfedmtl compare --data har --seeds 20 --engine ray --address auto
     """
     from rhfedmtl.experiments import specs
     from rhfedmtl.experiments.configs import RunConfig
@@ -81,8 +98,8 @@ def compare(
         )
         names = [name.strip() for name in algorithms.split(",") if name.strip()]
         study = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
-    with runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
-        found = study.run(out, workers=workers, watch=watch)
+    with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
+        found = study.run(out, workers=makers, watch=watch)
     if as_json:
         cells = [{**asdict(cell), "verdict": cell.verdict} for cell in found.cells]
         print_json({"study": study.name, "metric": study.metric, "cells": cells, "saved": str(out)})
@@ -98,6 +115,22 @@ def _amount(text: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(f"--budgets needs numbers as in 200,1400, got {text!r}") from None
+
+
+@contextmanager
+def spread(engine: str, address: str | None, workers: int | None) -> Iterator[Any]:
+    """Who makes the runs of a sweep: processes of this machine, or a Ray cluster."""
+    if engine not in ("inprocess", "ray") or (engine == "inprocess" and address is not None):
+        raise ConfigError(f"runs are made by --engine inprocess, or by --engine ray [--address …]; got {engine!r}")
+    if engine == "inprocess":
+        yield workers
+        return
+    if workers is not None:
+        raise ConfigError("--workers is for this machine: the cores of a Ray cluster decide how many runs it makes")
+    from rhfedmtl.engines.ray import Pool, session
+
+    with session(address), Pool() as pool:
+        yield pool
 
 
 @contextmanager

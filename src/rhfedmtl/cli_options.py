@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 METHOD_PANEL = "Learning"
 WORK_PANEL = "Work and budget"
+RUNNING = "Running"
 
 
 def print_json(facts: dict[str, Any]) -> None:
@@ -97,6 +98,10 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "epsilon": _work(float, "--epsilon", "Target of the policies from theory. [0.01]"),
 }
 
+Address = Annotated[
+    str | None,
+    option(RUNNING, "--address", "Ray cluster to use with --engine ray: auto, or HOST:PORT. [a local one]"),
+]
 Budgets = Annotated[
     list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
 ]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl.cli_compare import Workers, runs_bar, show
+from rhfedmtl.cli_compare import SweepEngine, Workers, runs_bar, show, spread
 from rhfedmtl.cli_data import AsJson
-from rhfedmtl.cli_options import print_json
+from rhfedmtl.cli_options import Address, print_json
 
 if TYPE_CHECKING:
     from rhfedmtl.experiments.reproduce import Reproduced
@@ -39,6 +39,8 @@ def reproduce(
         str, typer.Option(help="text: as the paper describes it, on HAR; authors: as their code does, on small.mat.")
     ] = "text",
     workers: Workers = None,
+    engine: SweepEngine = "inprocess",
+    address: Address = None,
     out: Annotated[Path, typer.Option(help="Folder for tables and records; what it has is not run again.")] = Path(
         "out"
     ),
@@ -61,9 +63,9 @@ def reproduce(
         return
     started = time.perf_counter()
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
-    with runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
+    with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         found = paper.reproduce(
-            what, out, path=path, seeds=seeds, protocol=protocol, workers=workers, watch=watch, command=command
+            what, out, path=path, seeds=seeds, protocol=protocol, workers=makers, watch=watch, command=command
         )
     facts = paper.summary(found, out)
     if as_json:

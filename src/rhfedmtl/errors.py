@@ -29,5 +29,9 @@ class DivergenceError(PeerError):
     """Models grow beyond all bounds: the steps are too large for the data."""
 
 
+class ClusterError(RHFedMTLError, RuntimeError):
+    """A cluster is not there, does not fit (versions, memory), or was lost."""
+
+
 class MissingExtraError(RHFedMTLError, ImportError):
     """An optional dependency is not installed: says what to install."""

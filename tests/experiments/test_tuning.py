@@ -13,10 +13,12 @@ from tests.reference.problems import federation
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.request import Request
+from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.folds import make_folds
 from rhfedmtl.experiments.tuning import GRIDS, TRIALS, Validation, candidates, hold_out, tune
 
 SMALL = {"step": (0.1, 0.5), "local_steps": (2, 10)}
@@ -180,3 +182,31 @@ def test_an_algorithm_without_a_grid_needs_one() -> None:
     """The error says where grids live."""
     with pytest.raises(ConfigError, match="GRIDS"):
         candidates(config("new"), data(), None, TRIALS, 0)
+
+
+def test_groups_stay_on_one_side_of_the_validation() -> None:
+    """Where the split kept groups whole, no group has rows among both the training and the validation rows."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(40), 5)
+    source = Source(
+        X=rng.normal(size=(200, 3)),
+        y=(group % 2).astype(np.int16),
+        task=(group // 20).astype(np.int64),
+        task_names=("a", "b"),
+        class_names=("no", "yes"),
+        group=group,
+    )
+    whole = federate(source, Split(terminals=3, grouped=True), 0)
+    assert whole.group is not None
+    parts = [hold_out(whole, 4, part, 0) for part in range(4)]
+    for part in parts:
+        assert part.group is not None
+        kept = {tuple(row) for row in part.X}
+        held = {tuple(row) for row in part.test_X}
+        of = {tuple(row): g for row, g in zip(whole.X, whole.group, strict=True)}
+        assert {of[row] for row in kept}.isdisjoint({of[row] for row in held})
+        assert len(part.test_y) > 0
+    assert sum(len(part.test_y) for part in parts) == len(whole.y)
+    for fold in make_folds(whole, 3):
+        assert fold.federation.group is not None
+        assert set(fold.federation.group).isdisjoint(whole.group[fold.held])

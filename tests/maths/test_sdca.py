@@ -106,6 +106,69 @@ def test_options_equal_plain_loops(more: dict[str, Any]) -> None:
     np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("more", [{}, {"columns": 3}, {"uniform": True}, {"intercept": True}], ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gram_matrix_gives_the_same_iterates(name: str, more: dict[str, Any]) -> None:
+    """Many steps on few rows go by the Gram matrix, and equal plain loops that never make one."""
+    assert sdca.prefers_gram(6, 11, 40)
+    loss = LOSSES[name]()
+    answers, duals, plain = one_terminal(loss, steps=40, d=11, **more)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
+    assert answers.gains[0, -1] == pytest.approx(plain.gains[-1], rel=1e-9)
+    assert answers.gains[0, 3] == pytest.approx(plain.gains[7], rel=1e-9)
+
+
+def test_the_gram_matrix_heeds_weights() -> None:
+    """Rows without weight are passed over, others count as often as their weight says."""
+    weight = np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25])
+    answers, duals, plain = one_terminal(SmoothedHinge(), steps=40, d=11, weight=weight)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9])
+def test_any_number_of_rows_fits_the_gram_matrix(n: int) -> None:
+    """Rows are multiplied in fours; numbers of rows that four does not divide give the same as plain loops."""
+    rows = rows_of((n,), ids=[13], d=20)
+    duals = sdca.make_duals(rows)
+    orders = orders_of(rows, 1, 60)
+    assert sdca.prefers_gram(n, 20, 60)
+    run(SmoothedHinge(), rows, duals, orders, [0])
+    order = visits(6, 9, 13, n, 60)
+    plain = ascend(SmoothedHinge(), rows.X, rows.y, np.zeros((n, 1)), orders.models[0], orders.scale[0], order)
+    np.testing.assert_allclose(duals.pending, plain.change, rtol=1e-9, atol=1e-11)
+
+
+def test_when_a_gram_matrix_is_made() -> None:
+    """Only for many steps on few long rows: a few passes over few rows, or many over more."""
+    assert sdca.prefers_gram(4, 561, 16)
+    assert sdca.prefers_gram(16, 64, 80)
+    assert not sdca.prefers_gram(16, 561, 16)
+    assert not sdca.prefers_gram(256, 561, 1024)
+    assert not sdca.prefers_gram(64, 32, 10_000)
+    assert not sdca.prefers_gram(300, 561, 1_000_000)
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_rounds_that_visit_few_rows_equal_plain_loops(uniform: bool) -> None:
+    """Verdicts are applied to the rows visited and to no others, round after round, few steps after many."""
+    rows = rows_of((9, 6), ids=[13, 4])
+    duals = sdca.make_duals(rows)
+    alpha = duals.alpha.copy()
+    for number, (steps, factor) in enumerate([(3, 0.5), (2, 0.25), (20, 0.5), (1, 1.0), (4, 0.0), (2, 0.5)], start=1):
+        orders = orders_of(rows, 1, steps, number=number, uniform=uniform)
+        run(SmoothedHinge(), rows, duals, orders, [0, 0])
+        np.testing.assert_allclose(duals.alpha, alpha, rtol=1e-12, atol=1e-14)
+        for part, name in ((slice(0, 9), 13), (slice(9, 15), 4)):
+            order = visits(6, number, name, part.stop - part.start, steps, uniform)
+            given = rows.X[part], rows.y[part], alpha[part], orders.models[0], orders.scale[0], order
+            change = ascend(SmoothedHinge(), *given).change
+            np.testing.assert_allclose(duals.pending[part], change, rtol=1e-9, atol=1e-11)
+            alpha[part] += factor * change
+        duals.settle[:] = factor
+
+
 @pytest.mark.parametrize("name", ["smoothed-hinge", "logistic"])
 def test_single_precision_is_close_to_plain_loops(name: str) -> None:
     """Rows in single precision give the same steps up to their rounding, and an exact sum XᵀΔα."""

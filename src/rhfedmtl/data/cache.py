@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Iterable
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from rhfedmtl.errors import DataError
 
@@ -23,9 +22,9 @@ def cache_folder() -> Path:
     chosen = os.environ.get("RHFEDMTL_CACHE")
     if chosen:
         return Path(chosen).expanduser()
-    import pooch
+    import platformdirs
 
-    return Path(pooch.os_cache("rhfedmtl"))
+    return Path(platformdirs.user_cache_dir("rhfedmtl"))
 
 
 def find(names: Iterable[str]) -> Path | None:
@@ -55,22 +54,23 @@ def download(url: str, name: str, digest: str, otherwise: str) -> Path:
     A broken connection leaves ``name.part``, from which the next call goes on. ``otherwise`` says what to do where
     there is no network.
     """
-    import pooch
-
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return Path(
-            pooch.retrieve(url, f"sha256:{digest}", fname=name, path=folder, downloader=_Resuming(folder, name))
-        )
+        whole = folder / name
+        if not (whole.exists() and sha256(whole) == digest):
+            part = _fetched(url, folder / f"{name}.part")
+            if sha256(part) != digest:
+                part.unlink()
+                raise DataError(
+                    f"{url} does not have the SHA-256 {digest} that is expected, and was thrown away: "
+                    f"the file changed at its source or on the way; {otherwise}"
+                )
+            part.replace(whole)
+        return whole
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError, _CutOffError) as error:
         reason = getattr(error, "reason", error)
         raise DataError(f"cannot download {url} ({reason}): {otherwise}") from error
-    except ValueError as error:
-        raise DataError(
-            f"{url} does not have the SHA-256 {digest} that is expected, and was thrown away: "
-            f"the file changed at its source or on the way; {otherwise}"
-        ) from error
     except OSError as error:
         raise DataError(
             f"cannot write to the cache {folder} ({error}): set RHFEDMTL_CACHE to another folder"
@@ -81,31 +81,26 @@ class _CutOffError(Exception):
     """The connection ended before the file did."""
 
 
-class _Resuming:
-    """A downloader for pooch that keeps what has arrived and asks only for what is missing (HTTP Range)."""
+def _fetched(url: str, part: Path) -> Path:
+    """All of ``url`` in the file ``part``: what has arrived is kept, and only what is missing is asked for."""
+    have = part.stat().st_size if part.exists() else 0
+    try:
+        _fetch(url, part, have)
+    except urllib.error.HTTPError as error:
+        # 416: the part is as long as the file, or longer than a file that changed; start anew.
+        if error.code != 416 or not have:
+            raise
+        _fetch(url, part, 0)
+    return part
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.part = folder / f"{name}.part"
 
-    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
-        """Fetch ``url`` into ``output_file``, which pooch checks and moves into place."""
-        have = self.part.stat().st_size if self.part.exists() else 0
-        try:
-            self._fetch(url, have)
-        except urllib.error.HTTPError as error:
-            # 416: the part is as long as the file, or longer than a file that changed; start anew.
-            if error.code != 416 or not have:
-                raise
-            self._fetch(url, 0)
-        shutil.move(self.part, output_file)
-
-    def _fetch(self, url: str, have: int) -> None:
-        request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            resumed = have > 0 and response.status == 206
-            expected = response.headers.get("Content-Length")
-            with self.part.open("ab" if resumed else "wb") as stream:
-                shutil.copyfileobj(response, stream, BLOCK)
-        got = self.part.stat().st_size - (have if resumed else 0)
-        if expected is not None and got < int(expected):
-            raise _CutOffError(f"the connection ended after {got} of {expected} bytes; call again to go on from there")
+def _fetch(url: str, part: Path, have: int) -> None:
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+        resumed = have > 0 and response.status == 206
+        expected = response.headers.get("Content-Length")
+        with part.open("ab" if resumed else "wb") as stream:
+            shutil.copyfileobj(response, stream, BLOCK)
+    got = part.stat().st_size - (have if resumed else 0)
+    if expected is not None and got < int(expected):
+        raise _CutOffError(f"the connection ended after {got} of {expected} bytes; call again to go on from there")

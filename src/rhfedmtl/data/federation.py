@@ -95,7 +95,8 @@ class Federation:
 
     Rows of terminal ``t`` are ``X[terminal_offsets[t]:terminal_offsets[t + 1]]``; terminals of task ``b`` are
     ``task_offsets[b]:task_offsets[b + 1]``; test rows of task ``b`` are
-    ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ everywhere.
+    ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ everywhere. ``group`` is that of every training
+    row, where groups were kept on one side of the test: whoever holds out more rows must do so too.
     """
 
     X: FloatArray
@@ -111,6 +112,7 @@ class Federation:
     sample_weight: FloatArray | None = None
     origin: Origin = Origin("unnamed")
     terminal_names: tuple[str, ...] = ()
+    group: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         """Check the shapes against each other and make every array read-only."""
@@ -131,6 +133,7 @@ class Federation:
             "test_y",
             "test_offsets",
             "sample_weight",
+            "group",
         ):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
@@ -153,6 +156,8 @@ class Federation:
             raise DataError(f"{len(self.feature_names)} feature names for {self.X.shape[1]} features")
         if self.sample_weight is not None and self.sample_weight.shape != (len(self.X),):
             raise DataError(f"{self.sample_weight.shape} sample weights for {len(self.X)} training rows")
+        if self.group is not None and self.group.shape != (len(self.X),):
+            raise DataError(f"{self.group.shape} groups for {len(self.X)} training rows")
         if self.terminal_names and len(self.terminal_names) != self.n_terminals:
             raise DataError(f"{len(self.terminal_names)} terminal names for {self.n_terminals} terminals")
 

@@ -92,7 +92,7 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         source = one_against_rest(source, split.positive)
     split = replace(split, partition=_partition(source, split))
     chosen = choose_tasks(source.task_names, split.tasks, seed)
-    return _gather(source, chosen, _split_tasks(source, chosen, split, seed), isinstance(split.partition, Column))
+    return _gather(source, chosen, _split_tasks(source, chosen, split, seed), split)
 
 
 def _split_tasks(source: Source, chosen: list[int], split: Split, seed: int) -> list[_Held]:
@@ -279,7 +279,7 @@ def _to_terminals(
     return partition.assign(rows, split.terminals or DEFAULT_TERMINALS, np.random.default_rng(address))
 
 
-def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -> Federation:
+def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) -> Federation:
     """Copy the rows into place: terminal by terminal, each in the order of recording."""
     train, test = (np.concatenate([part[i] for part in held]) for i in (0, 2))
     terminal_offsets = _offsets(np.concatenate([part.sizes for part in held]))
@@ -288,7 +288,7 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -
     held.clear()  # rows are the memory that counts, but nothing needs to lie here twice
     label = np.float64 if not source.class_names else np.int16 if len(source.class_names) < 2**15 else np.int32
     names: tuple[str, ...] = ()
-    if named and source.terminal is not None and source.terminal_names:
+    if isinstance(split.partition, Column) and source.terminal is not None and source.terminal_names:
         names = tuple(source.terminal_names[code] for code in source.terminal[train[terminal_offsets[:-1]]])
     return Federation(
         X=source.X[train],
@@ -303,6 +303,7 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], named: bool) -
         feature_names=source.feature_names,
         origin=source.origin,
         terminal_names=names,
+        group=source.group[train] if split.grouped and source.group is not None else None,
     )
 
 

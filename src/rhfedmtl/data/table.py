@@ -59,11 +59,16 @@ def load(path: Path | None = None, columns: Columns | None = None) -> Source:
     if path is None:
         raise DataError("a table needs --path FILE (.csv, .tsv, .parquet or .npz)")
     columns = columns or Columns()
+    table, place = read(path, columns.named())
+    return from_columns(table, columns, str(path), place)
+
+
+def read(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
+    """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
     readers = {".csv": read_csv, ".tsv": read_csv, ".txt": read_csv, ".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {', '.join(readers)}")
-    table, place = readers[path.suffix.lower()](cache.existing(path), columns.named())
-    return from_columns(table, columns, str(path), place)
+    return readers[path.suffix.lower()](cache.existing(path), text)
 
 
 def from_frame(frame: Any, columns: Columns | None = None) -> Source:
@@ -85,7 +90,7 @@ def from_columns(
     columns = _with_terminal(columns, table)
     for name in [*columns.named(), *columns.dropped()]:
         if name not in table:
-            raise DataError(f"{where} has no column {name!r}: it has {_listing(list(table))}")
+            raise DataError(f"{where} has no column {name!r}: it has {listing(list(table))}")
     features = [name for name in table if name not in columns.named() and name not in columns.dropped()]
     if not features:
         raise DataError(f"{where} has no feature columns beside {', '.join(columns.named())}")
@@ -200,7 +205,8 @@ def _typed(column: Array) -> Array:
     return column
 
 
-def _listing(names: list[str]) -> str:
+def listing(names: list[str]) -> str:
+    """Names for an error message, the first twelve of them."""
     shown = ", ".join(repr(name) for name in names[:12])
     return shown + (f" … ({len(names)} in all)" if len(names) > 12 else "")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,6 +130,14 @@ class Weather:
     def calm(self) -> bool:
         """Whether no round ever meets with a fault (terminals may still come and go)."""
         return not (self.faults.dropout or self.faults.station_away or self.faults.slowdown)
+
+    def state(self) -> dict[str, Any]:
+        """What the rounds so far leave for the next: who is dropped or away, and up to which round all have moved."""
+        return {"dropped": self._dropped, "away": self._away, "settled": self._settled}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._dropped, self._away, self._settled = state["dropped"], state["away"], state["settled"]
 
     def conditions(self, number: int) -> Conditions:
         """Faults of round ``number``; rounds are asked for in their order."""

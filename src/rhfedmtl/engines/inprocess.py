@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
@@ -9,11 +11,25 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.data.threads import cores
-from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 from rhfedmtl.roles.station import refuse_divergence
+
+
+class Crew(NamedTuple):
+    """Who works in a round: steps of every terminal, as asked and as they will be; who has some, and where.
+
+    ``counts`` and ``samples`` are of those who work under each station.
+    """
+
+    asked: IntArray
+    steps: IntArray
+    worked: IntArray
+    station: IntArray
+    counts: IntArray
+    samples: list[float]
 
 
 class InProcess:
@@ -22,6 +38,9 @@ class InProcess:
     Does what `BaseStation` and `Terminal` do, to the bit, without making their messages: a conformance test holds
     the two together. Verdicts are applied when a terminal is next spoken to, as there.
     """
+
+    _sorted: rounds.Layout | None
+    _last_crew: Crew | None
 
     def __init__(
         self,
@@ -104,22 +123,31 @@ class InProcess:
 
     def state(self) -> State:
         """All that the rounds so far have changed; copies, that later rounds leave alone."""
-        parts = (self._station, self.sizes, self._membership, self._U, self._center, self._lam, self.alpha)
-        return State(self._last_round, *(part.copy() for part in parts))
+        return State(
+            self._last_round,
+            self._station.copy(),
+            self.sizes.copy(),
+            self._membership.copy(),
+            self._U.copy(),
+            self._center.copy(),
+            self._lam.copy(),
+            self.alpha.copy(),
+        )
 
     def resume(self, state: State) -> None:
         """Go on, to the bit, from what `state` gave for the same rows."""
-        if np.shape(state.alpha) != self._duals.alpha.shape or state.U.shape != self._U.shape:
+        alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
+        if alpha.shape != self._duals.alpha.shape or state.U.shape != self._U.shape:
             raise ProtocolError(
-                f"a state with {np.shape(state.alpha)} duals and matrices {state.U.shape} does not fit rows with "
+                f"a state with {alpha.shape} duals and matrices {state.U.shape} does not fit rows with "
                 f"{self._duals.alpha.shape} and {self._U.shape}"
             )
         sdca.settle(self._rows, self._layout, self._duals)
-        self._duals.alpha[:] = state.alpha
+        self._duals.alpha[:] = alpha
         self._rows = rounds.with_sizes(self._rows, state.sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
         self._membership, self._last_round = state.membership.copy(), state.round
-        self._set_stations(state.station.astype(np.int64))
+        self._set_stations(state.station.copy())
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of the stations named."""
@@ -131,9 +159,7 @@ class InProcess:
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
         self._check_round(number, local_steps)
-        steps = np.where(self._station >= 0, local_steps, 0)
-        if arrives is not None:
-            steps = np.where(arrives, steps, 0)
+        crew = self._crew(local_steps, arrives)
         models = self.models
         scale = self._lam * self._n
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
@@ -142,23 +168,43 @@ class InProcess:
         orders = rounds.Orders(
             sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
-            steps,
+            crew.steps,
             np.uint64(self.seed),
             np.uint64(number),
             self.method.uniform,
         )
-        answers = self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
+        answers = self._work(orders)
         refuse_divergence(answers.delta, number)
+        counts = crew.counts.tolist()
+        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, crew.samples, strict=True)
+        factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
+        self._U = self._U + factor[:, None, None] * answers.delta
+        self._tell(crew, factor)
+        self._last_round = number
+        return Outcome(crew.counts, factor, answers.gains)
+
+    def _crew(self, local_steps: IntArray, arrives: BoolArray | None) -> Crew:
+        """Who works; the same again while nothing else is asked and everybody answers."""
+        last = self._last_crew
+        if last is not None and arrives is None and np.array_equal(last.asked, local_steps):
+            return last
+        here = self._station >= 0 if arrives is None else (self._station >= 0) & arrives
+        steps = np.where(here, local_steps, 0)
         worked = np.flatnonzero(steps)
         station = self._station[worked]
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
-        known = zip(counts.tolist(), answers.delta, models, scale.tolist(), answers.lines, samples, strict=True)
-        factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
-        self._U = self._U + factor[:, None, None] * answers.delta
-        self._duals.settle[worked] = factor[station]
-        self._last_round = number
-        return Outcome(counts, factor, answers.gains)
+        crew = Crew(np.array(local_steps), steps, worked, station, counts, samples)
+        self._last_crew = crew if arrives is None else None
+        return crew
+
+    def _work(self, orders: rounds.Orders) -> rounds.Answers:
+        """The work of all terminals, summed by station."""
+        return self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
+
+    def _tell(self, crew: Crew, factor: Float64Array) -> None:
+        """Tell those who worked what became of their updates."""
+        self._duals.settle[crew.worked] = factor[crew.station]
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -172,13 +218,15 @@ class InProcess:
         needed = (self._n_stations, *self.shape)
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        losses, duals = sdca.run_sums(
-            self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads
-        )
+        losses, duals = self._sums(models)
         return [
             StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]), int(self._membership[b]))
             for b in range(self._n_stations)
         ]
+
+    def _sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Losses under each of the models, and dual terms, summed by station."""
+        return sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads)
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
@@ -230,16 +278,16 @@ class InProcess:
                 f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
                 f"{self._n_stations} stations"
             )
-        share = self.method.shares(self._rows, self._layout_of(terminal), self._duals, self.shape[1])[0]
-        if self._station[terminal] >= 0:
-            self._U[self._station[terminal]] -= share
-            self._membership[self._station[terminal]] += 1
-        if station >= 0:
-            self._U[station] += share
-            self._membership[station] += 1
+        share, size = self._share(terminal), int(self.sizes[terminal])
+        for b, sign in ((int(self._station[terminal]), -1), (station, 1)):
+            if b >= 0:
+                self._U[b] += sign * share
+                self._membership[b] += 1
+                self._n[b] += sign * size
+                self._members[b] += sign
         stations = self._station.copy()
         stations[terminal] = station
-        self._set_stations(stations)
+        self._change_stations(stations)
 
     def _check_round(self, number: int, local_steps: IntArray) -> None:
         if number <= self._last_round:
@@ -253,14 +301,25 @@ class InProcess:
         if self._last_round or np.any(self._membership):
             raise ProtocolError(f"too late to {what}: round zero comes before the first round and the first move")
 
-    def _layout_of(self, terminal: int) -> rounds.Layout:
-        only = np.full(len(self._station), -1)
-        only[terminal] = 0
-        return rounds.make_layout(only, 1, self._rows.ids)
+    def _share(self, terminal: int) -> Float64Array:
+        """What a terminal has in its station's U, with nothing left pending."""
+        alone = rounds.Layout(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
+        return np.asarray(self.method.shares(self._rows, alone, self._duals, self.shape[1])[0])
+
+    @property
+    def _layout(self) -> rounds.Layout:
+        """Terminals by station, sorted when first asked for after a change."""
+        if self._sorted is None:
+            self._sorted = rounds.make_layout(self._station, self._n_stations, self._rows.ids)
+        return self._sorted
 
     def _set_stations(self, station: IntArray) -> None:
-        self._station = station
-        self._layout = rounds.make_layout(station, self._n_stations, self._rows.ids)
         here = station >= 0
         self._n = np.bincount(station[here], weights=self.sizes[here], minlength=self._n_stations)
         self._members = np.bincount(station[here], minlength=self._n_stations)
+        self._change_stations(station)
+
+    def _change_stations(self, station: IntArray) -> None:
+        self._station = station
+        self._sorted = None
+        self._last_crew = None

@@ -32,6 +32,12 @@ class Later:
     shape: tuple[int, ...]
     fill: Callable[[Float64Array], None]
 
+    def array(self) -> Float64Array:
+        """All of it in memory."""
+        made = np.empty(self.shape)
+        self.fill(made)
+        return made
+
 
 class State(NamedTuple):
     """All that the rounds so far have changed in a network; with the same data and settings it goes on to the bit.
@@ -97,7 +103,7 @@ class Network(Protocol):
 
 
 @runtime_checkable
-class Keeping(Network, Protocol):
+class Keeping(Protocol):
     """A network that can be put away and taken up again: what checkpoints need."""
 
     def state(self) -> State:

@@ -18,14 +18,16 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
+from rhfedmtl.engines.checkpoint import Checkpoint, Keeper
 from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
-from rhfedmtl.engines.network import Network
+from rhfedmtl.engines.network import Keeping, Network
+from rhfedmtl.engines.packing import Loose
 from rhfedmtl.engines.results import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait
+from rhfedmtl.maths.relationships import MeanRegularised, Models
+from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait, waited
 from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
@@ -58,7 +60,8 @@ class Settings:
     Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
-    ``max_rounds`` BS iterations.
+    ``max_rounds`` BS iterations. ``address`` and ``actors`` are for the engine ``ray``: the cluster (None: one that is
+    brought up here), and how many processes share out the stations (None: one on each node).
     """
 
     scale: str = "standard-unit"
@@ -70,6 +73,8 @@ class Settings:
     target_gap: float = 0.0
     target_relative_gap: float = 0.0
     max_rounds: int = 100_000
+    address: str | None = None
+    actors: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that name nothing."""
@@ -80,11 +85,9 @@ class Settings:
         for name in ("target_gap", "target_relative_gap"):
             if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
-        if self.certify_every < 1 or self.seed < 0 or (self.threads is not None and self.threads < 1):
-            raise ConfigError(
-                f"certify_every={self.certify_every} and threads={self.threads} must be at least 1, "
-                f"seed={self.seed} at least 0"
-            )
+        for name, least in (("certify_every", 1), ("threads", 1), ("actors", 1), ("seed", 0)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 def train(
@@ -97,14 +100,22 @@ def train(
     faults: Faults | None = None,
     judged: Federation | None = None,
     watch: Watcher | None = None,
+    keep: Keeper | None = None,
+    start: Checkpoint | None = None,
 ) -> Result:
     """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
 
     A watcher that returns False ends the run there; what was learned until then is certified and returned. ``judged``
-    is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station.
+    is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station. ``keep``
+    writes checkpoints; a run that ``start`` takes up goes on as if it had not been interrupted.
     """
     run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged)
-    return run.result(run.learn(policy, watch))
+    try:
+        if start is not None:
+            run.resume(start)
+        return run.result(run.learn(policy, watch, keep))
+    finally:
+        run.close()
 
 
 class Run:
@@ -125,11 +136,12 @@ class Run:
         self.method = method
         self.ledger = ledger
         self.weather = Weather(faults, federation)
-        self.network = ENGINES[settings.engine](federation, method, settings, self.weather.present)
+        self.network = self._make_network(federation)
         self._planning_prices = faults.planning_prices(ledger.cost)
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
         self._interrupted = False
+        self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
         self._memo: dict[str, Any] = {}
         self.round = 0
         self.terminal_steps = 0
@@ -139,7 +151,8 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         self.scalers = self._round_zero()
-        samples = np.bincount(federation.row_task, minlength=federation.n_tasks).astype(np.float64)
+        rows = np.diff(federation.terminal_offsets)
+        samples = np.bincount(federation.terminal_task, rows, federation.n_tasks).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
         self._n_classes = len(federation.class_names)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
@@ -148,18 +161,20 @@ class Run:
             for b, (X, y) in zip(self.task_station, map(judged.test_rows, range(judged.n_tasks)), strict=True)
         ]
 
-    def learn(self, policy: Policy, watch: Watcher | None = None) -> str:
+    def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
         while True:
-            if self._good_enough():
-                return "target gap reached"
-            if self.round >= self.settings.max_rounds:
-                return "limit on rounds reached"
-            self._change()
-            situation = self.situation()
-            plan = policy.plan(situation)
-            if plan is None or not self._server_iteration(situation, plan, watch):
-                return self._spent(situation, plan)
+            if self._under_way is None:
+                if self._good_enough():
+                    return "target gap reached"
+                if self.round >= self.settings.max_rounds:
+                    return "limit on rounds reached"
+                self._change()
+                situation = self.situation()
+                plan = policy.plan(situation)
+                if plan is None or not self._begin(situation, plan):
+                    return self._spent(situation, plan)
+            self._station_iterations(self.situation(), watch, keep)
             if self._interrupted:
                 return "interrupted"
 
@@ -183,19 +198,56 @@ class Run:
             getattr(self.cloud, "relationship", None),
         )
 
-    def restore(self, alpha: npt.NDArray[np.float64]) -> None:
-        """Start from these dual variables of the same rows instead of from zero; before the first round."""
+    def restore(self, alpha: npt.NDArray[np.float64], models: Models | None = None) -> None:
+        """Start from these dual variables of the same rows, and from models of the stations; before the first round."""
         if not (isinstance(self.network, InProcess) and isinstance(self.cloud, Cloud)):
             raise ConfigError("only a method with duals, in one process, can start from dual variables")
         self.network.restore(alpha)
-        self.cloud.resume(self.network.reports(0))
+        self.cloud.resume(self.network.reports(0), models)
 
     def go_on(self, budget: BudgetLike, **settings: Any) -> None:
-        """Let `learn` go on from where it ended, under these limits in all and other `Settings`; plans are made anew."""
+        """Let `learn` go on from where it ended, under these limits in all and other `Settings`, with new plans."""
         self.ledger = self.ledger.with_budget(budget)
         self.settings = replace(self.settings, **settings)
-        self._memo, self._interrupted = {}, False
+        self._memo, self._interrupted, self._under_way = {}, False, None
         self._started = time.perf_counter()
+
+    def state(self) -> dict[str, Any]:
+        """All that a run with the same data, method and settings needs to go on from here, to the bit."""
+        if not isinstance(self.network, Keeping):
+            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        return {
+            **{name: getattr(self, name) for name in _KEPT},
+            "memo": Loose(self._memo),
+            "cloud": vars(self.cloud),
+            "weather": self.weather.state(),
+            "network": self.network.state(),
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of the same run; before the first round."""
+        if not isinstance(self.network, Keeping):
+            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        ledger = Ledger(self.ledger.cost, self.ledger.budget)
+        state = checkpoint.state({"ledger": ledger})
+        for event in state["events"]:
+            ledger.charge(event)
+        self.ledger, self._memo = ledger, state["memo"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        for name, value in state["cloud"].items():
+            setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
+        self.weather.resume(state["weather"])
+        self.network.resume(state["network"])
+        self._started = time.perf_counter() - state["seconds"]
+
+    def close(self) -> None:
+        """Give back what the network holds outside of this process."""
+        getattr(self.network, "close", lambda: None)()
+
+    def _make_network(self, federation: Federation) -> Network:
+        return ENGINES[self.settings.engine](federation, self.method, self.settings, self.weather.present)
 
     def _good_enough(self) -> bool:
         if self.certificate is None or self.certificate.round != self.round:
@@ -283,32 +335,44 @@ class Run:
         for report in self.network.reports(self.cloud.cloud_round):
             self.cloud.receive(report)
 
-    def _server_iteration(self, situation: Situation, plan: Plan, watch: Watcher | None) -> bool:
-        """Anchors down, K BS iterations, reports up, a certificate where one is due; False if it cannot be paid."""
+    def _begin(self, situation: Situation, plan: Plan) -> bool:
+        """Start a server iteration: anchors down; False if it cannot be paid with a first BS iteration."""
         planned = self._round_event(situation, plan, 0)
         if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
             return False
         self._charge(situation.cloud_event())
         self.network.assign(self.cloud.assign())
-        for k in range(int(plan.station_rounds.max())):
+        self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
+        return True
+
+    def _station_iterations(self, situation: Situation, watch: Watcher | None, keep: Keeper | None) -> None:
+        """The BS iterations that are left of a server iteration, each certified where it is due; reports up."""
+        assert self._under_way is not None
+        plan, done = self._under_way
+        for k in range(done, int(plan.station_rounds.max())):
             planned = self._round_event(situation, plan, k)
             worst = event_totals(situation.prices, planned)
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
             self._station_iteration(planned, worst)
+            self._under_way = plan, k + 1
             if self.round % self.settings.certify_every == 0:
                 self._collect()
                 self.certify()
-            if watch is not None and watch(self._progress(plan)) is False:
-                self._interrupted = True
+            self._interrupted = watch is not None and watch(self._progress(plan)) is False
+            if keep is not None and (self._interrupted or keep.due):
+                keep.keep(self)
+            if self._interrupted:
                 break
+        self._under_way = None
         self._collect()
-        return True
 
     def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
-        return replace(event, round=self.round + 1)
+        before = self.events[-1] if k else None
+        ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
+        return replace(event, round=self.round + 1, ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
         """Reserve the worst case, let it happen as the weather has it, and charge what was really used."""
@@ -316,9 +380,10 @@ class Run:
         event, arrives = self._as_it_happens(planned)
         self.ledger.settle(self.ledger.reserve(worst), event)
         self.events.append(event)
-        steps = np.zeros(event.layout.n_terminals, dtype=np.int64)
-        ids = slice(None) if event.terminal_ids is None else event.terminal_ids
-        steps[ids] = np.broadcast_to(event.local_steps, len(steps))[ids]
+        steps = np.asarray(np.broadcast_to(event.local_steps, event.layout.n_terminals))
+        if event.terminal_ids is not None:
+            steps, everyone = np.zeros_like(steps), steps
+            steps[event.terminal_ids] = everyone[event.terminal_ids]
         outcome = self.network.round(self.round, steps, arrives)
         self.terminal_steps += int(steps.sum())
         self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
@@ -399,11 +464,38 @@ def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[fl
     return lam, relationship.coupling(len(samples))
 
 
+def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The same values, which take no memory where they are all alike: rounds are many, and so are terminals."""
+    if len(values) and (values == values[0]).all():
+        return np.broadcast_to(values[0], values.shape)
+    return values
+
+
 def _amounts(amounts: dict[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if np.isfinite(amount))
 
 
+def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
+    from rhfedmtl.engines.ray import network
+
+    return network(f, method, s, present)
+
+
+_KEPT = (
+    "round",
+    "terminal_steps",
+    "certificate",
+    "metrics",
+    "events",
+    "observed",
+    "history",
+    "_membership",
+    "_under_way",
+)
+"""What of a run is put away as it is."""
+
 ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {
     "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
     "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
+    "ray": _on_ray,
 }

@@ -14,6 +14,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
+from rhfedmtl.engines.checkpoint import Checkpoint, Keeper
 from rhfedmtl.engines.faults import Faults
 from rhfedmtl.engines.training import Result, Settings, Watcher, train
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
@@ -109,15 +110,28 @@ class RunConfig:
         *,
         ledger: Ledger | None = None,
         watch: Watcher | None = None,
+        keep: Keeper | None = None,
+        start: Checkpoint | None = None,
         engine: str = "inprocess",
         threads: int | None = None,
+        address: str | None = None,
+        actors: int | None = None,
     ) -> Result:
-        """Carry it out; engine and threads do not change a number. A ``ledger`` is one that the caller wants to see."""
+        """Carry it out, or on from a checkpoint; engine, threads, address and actors do not change a number.
+
+        A ``ledger`` is one that the caller wants to see.
+        """
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
         gap = self.target_gap and isinstance(built.method, DualMethod)
         ended = not built.yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
-        settings = replace(self._settings(federation.kind, ended=ended), engine=engine, threads=threads)
+        settings = replace(
+            self._settings(federation.kind, ended=ended),
+            engine=engine,
+            threads=threads,
+            address=address,
+            actors=actors,
+        )
         if built.yardstick:
             settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
@@ -129,6 +143,8 @@ class RunConfig:
             faults=Faults() if built.yardstick else Faults.parse(self.faults, self.seed),
             judged=federation,
             watch=watch,
+            keep=keep,
+            start=start,
         )
 
     def _settings(self, kind: str, *, ended: bool) -> Settings:

@@ -97,7 +97,25 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fo
         strata = federation.y[rows] if federation.class_names else np.zeros(len(rows))
         order = rows[np.lexsort((rng.random(len(rows)), strata))]
         part[order] = np.arange(len(rows)) % count
+    if federation.group is not None:
+        part = group_parts(federation, count, seed)
     return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+
+
+def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
+    """Part of every row where groups stay whole: dealt task by task, largest class by largest class, in random order."""
+    assert federation.group is not None
+    part = np.empty(len(federation.X), dtype=np.int64)
+    for b in range(federation.n_tasks):
+        rows = np.flatnonzero(federation.row_task == b)
+        groups, member = np.unique(federation.group[rows], return_inverse=True)
+        label = federation.y[rows] if federation.class_names else np.zeros(len(rows), dtype=np.int64)
+        most = [np.bincount(label[member == g]).argmax() for g in range(len(groups))]
+        order = np.lexsort((np.random.default_rng([seed, b]).random(len(groups)), most))
+        rank = np.empty(len(groups), dtype=np.int64)
+        rank[order] = np.arange(len(groups)) % count
+        part[rows] = rank[member]
+    return part
 
 
 def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
@@ -116,6 +134,7 @@ def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
         task_offsets=_offsets(members),
         sample_weight=None if weight is None else weight[keep],
         terminal_names=tuple(np.array(federation.terminal_names)[stays]) if federation.terminal_names else (),
+        group=None if federation.group is None else federation.group[keep],
     )
 
 

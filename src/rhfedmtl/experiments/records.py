@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import Result, mean
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.models import TaskModels
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
 
@@ -176,7 +178,7 @@ def save(folder: Path, known: Record, federation: Federation, result: Result) ->
     (folder / "run.json").write_text(json.dumps(known, allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
-    _save_model(folder / "model.npz", federation, result)
+    _save_model(folder / "model.npz", known, federation, result)
 
 
 def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
@@ -248,17 +250,8 @@ def write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _save_model(path: Path, federation: Federation, result: Result) -> None:
-    """Models and scalers as plain arrays: `numpy.load` reads them without pickle."""
-    scalers = result.scalers
-    arrays: dict[str, Any] = {
-        "models": result.models,
-        "reference": result.reference,
-        "task_names": np.array(federation.task_names),
-        "class_names": np.array(federation.class_names, dtype=np.str_),
-        "unit": np.array([scaler.unit for scaler in scalers]),
-    }
-    if scalers[0].mean is not None:
-        arrays["mean"] = np.array([scaler.mean for scaler in scalers])
-        arrays["scale"] = np.array([scaler.scale for scaler in scalers])
-    np.savez(path, **arrays)
+def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:
+    """Models with their scaling, certificate and totals, in one sealed file."""
+    loss = Options(**known["configuration"]["options"]).chosen_loss(federation.kind)
+    origin = {name: known[name] for name in ("key", "command", "configuration", "versions")}
+    TaskModels.from_result(federation, result, loss, origin).save(path)

@@ -16,7 +16,7 @@ from rhfedmtl.data import cache
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments import cost_figure, records, specs
 from rhfedmtl.experiments.studies import Study, StudyResult, run_all
-from rhfedmtl.experiments.sweep import Watch
+from rhfedmtl.experiments.sweep import Watch, Workers
 
 PROTOCOLS = ("text", "authors")
 FILES = {"har": "har.npz", "landmine": "landmine.npz", "landmine-authors": "small.mat"}
@@ -83,7 +83,7 @@ def reproduce(
     path: Path | None = None,
     seeds: int | None = None,
     protocol: str = "text",
-    workers: int | None = None,
+    workers: Workers = None,
     watch: Watch | None = None,
     command: str = "",
 ) -> Reproduced:

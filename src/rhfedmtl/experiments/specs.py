@@ -37,6 +37,7 @@ TOP = {
     "notes": list,
     "views": list,
     "column": str,
+    "choice": float,
     "certify_every": int,
 }
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
@@ -129,6 +130,7 @@ def study(
         last=document.get("last", 1),
         views=tuple(document.get("views", ())),
         column=document.get("column"),
+        choice=document.get("choice"),
     )
 
 

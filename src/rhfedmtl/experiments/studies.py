@@ -25,7 +25,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.records import Record
-from rhfedmtl.experiments.sweep import Store, Watch, interval, sweep
+from rhfedmtl.experiments.sweep import Store, Watch, Workers, interval, sweep
 
 FORMAT = 1
 At = Mapping[str, Any]
@@ -60,7 +60,8 @@ class Study:
     """What is asked, and the runs that answer it; ``paper`` holds values that the paper prints, by variant and place.
 
     The others are compared with the variant ``reference``; ``x`` is the axis that pictures draw along. ``last`` takes
-    the best of so many last rounds for the result of a run, as some authors do; 1 is the honest choice.
+    the best of so many last rounds for the result of a run, as some authors do; 1 is the honest choice. ``choice`` is
+    the value along ``x`` that the paper recommends.
     """
 
     name: str
@@ -78,10 +79,9 @@ class Study:
     last: int = 1
     views: tuple[str, ...] = ()
     column: str | None = None
+    choice: float | None = None
 
-    def run(
-        self, out: Path, *, workers: int | None = None, watch: Watch | None = None, command: str = ""
-    ) -> StudyResult:
+    def run(self, out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = "") -> StudyResult:
         """Make the runs that ``out`` does not have yet, and put them side by side."""
         (result,) = run_all([self], out, workers=workers, watch=watch, command=command)
         return result
@@ -94,6 +94,7 @@ class Study:
             **described,
             "reference": self.reference,
             "last": self.last,
+            "choice": self.choice,
             "views": list(self.views),
             "column": self.column or self.metric,
             "notes": list(self.notes),
@@ -107,7 +108,7 @@ class Study:
 
 
 def run_all(
-    studies: Sequence[Study], out: Path, *, workers: int | None = None, watch: Watch | None = None, command: str = ""
+    studies: Sequence[Study], out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = ""
 ) -> list[StudyResult]:
     """All runs of several studies in one sweep; runs that they share are made once.
 
@@ -270,7 +271,7 @@ class StudyResult:
 
     def findings(self) -> list[str]:
         """What the study says in plain words, and where that is not what the paper prints."""
-        return [*self._against_print(), *self.verdicts(), *self._contradictions()]
+        return [*self._against_print(), *self.verdicts(), *self._contradictions(), *self._recommended()]
 
     def _against_print(self) -> list[str]:
         """Ours beside the printed values."""
@@ -303,6 +304,31 @@ class StudyResult:
                     f"This contradicts the paper: {variant['label']} is better than {self.label(reference)} in "
                     f"{len(turned)} cells where the paper prints it below."
                 )
+        return lines
+
+    def _recommended(self) -> list[str]:
+        """How the paper's recommendation along ``x`` fares against the best value, and against the other variants."""
+        x, choice, reference = self.described["x"], self.described["choice"], self.described["reference"]
+        if choice is None:
+            return []
+        lines = []
+        for first in (at for at in self.places if at[x] == choice):
+            row = [at for at in self.places if all(at[axis] == first[axis] for axis in at if axis != x)]
+            best = max(row, key=lambda at: self.cell(reference, at).mean or 0.0)
+            mine, top = self.values(reference, first), self.values(reference, best)
+            if mine is not None and top is not None and best != first:
+                gain, half = interval(100.0 * (top - mine))
+                lines.append(
+                    f"{short(x)} = {best[x]:g} is better than the paper's {choice:g} by {gain:.1f} ± {half:.1f} points "
+                    "(the best of those shown, so a little flattered)."
+                )
+            for variant in self.names:
+                against = self.difference(reference, first, variant)
+                if against is not None:
+                    lines.append(
+                        f"At the paper's {short(x)} = {choice:g}, {self.label(reference)} and {self.label(variant)} are "
+                        f"{100 * against[0]:+.2f} ± {100 * against[1]:.2f} points apart."
+                    )
         return lines
 
     def label(self, variant: str) -> str:

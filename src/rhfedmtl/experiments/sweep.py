@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from rhfedmtl.experiments.records import Record
 from rhfedmtl.experiments.tuning import tuned
 
 Watch = Callable[[int, int], None]
+Workers = int | Executor | None
+"""Who makes the runs: so many processes here (None: as many as there are cores), or an executor, as of a cluster."""
 
 
 class Store:
@@ -99,7 +101,7 @@ def _federation(request: Request, seed: int) -> Federation:
 
 
 def sweep(
-    configs: Iterable[RunConfig], store: Store, *, workers: int | None = None, watch: Watch | None = None
+    configs: Iterable[RunConfig], store: Store, *, workers: Workers = None, watch: Watch | None = None
 ) -> list[Record]:
     """Records of all runs, in their order; those that the store has are not made again."""
     wanted = list(configs)
@@ -109,19 +111,25 @@ def sweep(
     missing = {key: config for key, (config, record) in found.items() if record is None}
     _check_data(missing.values())
     done = len(found) - len(missing)
-    workers = cores() if workers is None else workers
-    if workers <= 1 or len(missing) <= 1:
-        for key, config in missing.items():
-            store.write(key, execute(config))
-            done = _report(done, len(found), watch)
-    else:
-        with ProcessPoolExecutor(workers) as pool:
-            jobs = {pool.submit(execute, config): key for key, config in missing.items()}
-            for job in as_completed(jobs):
-                store.write(jobs[job], job.result())
-                done = _report(done, len(found), watch)
+    for key, record in _made(missing, cores() if workers is None else workers):
+        store.write(key, record)
+        done += 1
+        if watch is not None:
+            watch(done, len(found))
     known = {key: record or store.read(config) or {} for key, (config, record) in found.items()}
     return [known[config.key] for config in wanted]
+
+
+def _made(missing: Mapping[str, RunConfig], workers: int | Executor) -> Iterator[tuple[str, Record]]:
+    """Records as they are made, in whatever order."""
+    if isinstance(workers, Executor):
+        jobs = {workers.submit(execute, config): key for key, config in missing.items()}
+        yield from ((jobs[job], job.result()) for job in as_completed(jobs))
+    elif workers <= 1 or len(missing) <= 1:
+        yield from ((key, execute(config)) for key, config in missing.items())
+    else:
+        with ProcessPoolExecutor(workers) as pool:
+            yield from _made(missing, pool)
 
 
 def _check_data(configs: Iterable[RunConfig]) -> None:
@@ -131,12 +139,6 @@ def _check_data(configs: Iterable[RunConfig]) -> None:
         firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
     for config in firsts.values():
         _federation(config.request, config.seed)
-
-
-def _report(done: int, total: int, watch: Watch | None) -> int:
-    if watch is not None:
-        watch(done + 1, total)
-    return done + 1
 
 
 def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:

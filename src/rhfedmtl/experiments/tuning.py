@@ -20,6 +20,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import mean
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.folds import group_parts
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -38,8 +39,8 @@ def _powers(low: float, high: float, count: int) -> tuple[float, ...]:
 
 
 GRIDS: dict[str, Grid] = {
-    "rhfedmtl": {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": _powers(1e-4, 1e-1, 4), "merge": ("average", "add")},
-    "hfedmtl": {"local_steps": _VISITS, "lambda1": (1e-4, 1e-2), "lambda2": _powers(1e-4, 1e-1, 4)},
+    "rhfedmtl": {"lambda1": (1e-4, 1e-3), "lambda2": _powers(1e-4, 10.0, 6), "merge": ("average", "add")},
+    "hfedmtl": {"local_steps": _VISITS, "lambda1": (1e-4, 1e-3), "lambda2": _powers(1e-3, 1.0, 4)},
     "local": {"lambda1": _powers(1e-5, 1.0, 12), "merge": ("average", "add")},
     "cocoa": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
     "cocoa+": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
@@ -159,7 +160,8 @@ def _grid(config: RunConfig) -> Grid:
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
     """Cut a validation part from the training rows of every task; it takes the place of the test rows.
 
-    The rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed.
+    The rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed;
+    whole groups where the federation has them.
     A terminal that would be left without rows keeps them, so that the bill is the same as with all rows.
     """
     terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
@@ -168,6 +170,8 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
     order = np.lexsort((drawn, label, terminal))
     held = np.empty(len(terminal), dtype=bool)
     held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
+    if federation.group is not None:
+        held = group_parts(federation, folds, seed) == part
     left = np.bincount(terminal[~held], minlength=federation.n_terminals)
     held &= left[terminal] > 0
     return _with_parts(federation, held, terminal)
@@ -187,6 +191,7 @@ def _with_parts(federation: Federation, held: npt.NDArray[np.bool_], terminal: n
         test_y=federation.y[held],
         test_offsets=np.concatenate([[0], np.cumsum(tests)]),
         sample_weight=None if weight is None else weight[~held],
+        group=None if federation.group is None else federation.group[~held],
     )
 
 

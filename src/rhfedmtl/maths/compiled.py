@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, register_jitable
 
 F = TypeVar("F", bound=Callable[..., Any])
+CACHE_LINE = 64
+# Additions may be reordered into vector lanes; nothing else changes a result.
+_VECTOR_LANES = {"reassoc", "contract", "nsz"}
+# The types that numba declares leave out some of what its functions take.
+_njit: Any = numba.njit
+_register: Any = register_jitable
+_tools: Any = cgutils
 
 
 def _digest_of_sources() -> str:
@@ -28,14 +38,50 @@ _SOURCES = _digest_of_sources()
 
 
 def compiled(function: F) -> F:
-    """Machine code that runs without the interpreter lock, so that threads can share out the terminals."""
+    """Machine code that runs without the interpreter lock, so that threads can share out the terminals.
+
+    It neither makes arrays nor cuts them into parts: what it needs is made before. That is checked (no memory manager),
+    and it spares counting references, which at small rows costs more than the rows do.
+    """
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES}"
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    return cast(F, _njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function))
 
 
 def compiled_sum(function: F) -> F:
-    """As `compiled`, for inner loops over features: additions may be reordered into vector lanes.
+    """As `inlined`, for inner loops over features: additions may be reordered into vector lanes.
 
     The order is then that of the machine code: fixed on one kind of CPU, whatever the number of threads.
     """
-    return cast(F, numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})(function))
+    return cast(F, _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_VECTOR_LANES)(function))
+
+
+def inlined(function: F) -> F:
+    """A part of kernels, and a function of Python too; its machine code is put where it is called."""
+    return cast(F, _register(forceinline=True, error_model="numpy")(function))
+
+
+def _make_fetch(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Ask for the cache line of a place in an array, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        address = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address, number, number, number])
+        prefetch = _tools.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), address)
+        to_read, to_keep, data_cache = number(0), number(3), number(1)
+        builder.call(prefetch, [place, to_read, to_keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+_fetch: Any = intrinsic(_make_fetch)
+
+
+@inlined
+def fetch_row(X: Any, i: Any) -> None:
+    """Ask for row i of a contiguous matrix: it is on its way while others are worked on."""
+    for j in range(0, X.shape[1], CACHE_LINE // X.itemsize):
+        _fetch(X, i * X.shape[1] + j)

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
-from rhfedmtl.maths.compiled import compiled, compiled_sum
+from rhfedmtl.maths.compiled import compiled, compiled_sum, inlined
 
 FloatArray = npt.NDArray[np.floating[Any]]
 Float64Array = npt.NDArray[np.float64]
@@ -58,6 +57,11 @@ class Rows(NamedTuple):
     def sizes(self) -> IntArray:
         """Rows that each terminal has."""
         return self.ends - self.starts
+
+    @property
+    def largest(self) -> int:
+        """Rows of the terminal that has most."""
+        return int(self.sizes.max(initial=1))
 
 
 class Layout(NamedTuple):
@@ -96,87 +100,96 @@ class Answers(NamedTuple):
     lines: Float64Array
 
 
-@register_jitable
+@inlined
 def _mix(z: Any) -> Any:
     z = (z ^ (z >> _S30)) * _MIX_1
     z = (z ^ (z >> _S27)) * _MIX_2
     return z ^ (z >> _S31)
 
 
-@register_jitable
+@inlined
 def stream(seed: Any, number: Any, terminal: Any) -> Any:
     """Start of the stream of one terminal in one round."""
     return _mix(_mix(_mix(seed + _GOLDEN) + number * _GOLDEN) + np.uint64(terminal) * _GOLDEN)
 
 
-@register_jitable
+@inlined
 def draw(key: Any, counter: Any, n: Any) -> Any:
     """Integer below n: draw number ``counter`` of a stream."""
     return np.int64(((_mix(key + np.uint64(counter + 1) * _GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
 
 
 @compiled_sum
-def dot(x: Any, w: Any, n: Any) -> Any:
-    """xᵀw over the first n features, in the precision of w."""
+def dot(X: Any, i: Any, w: Any, r: Any) -> Any:
+    """x_iᵀw_r over the features of the row, in the precision of w.
+
+    Kernels hand on whole arrays with the number of a row: cutting rows out costs more than small rows do.
+    """
     total = w.dtype.type(0)
-    for j in range(n):
-        total += x[j] * w[j]
+    for j in range(X.shape[1]):
+        total += X[i, j] * w[r, j]
     return total
 
 
 @compiled_sum
-def _add(c: Any, x: Any, w: Any, n: Any) -> None:
+def add(c: Any, X: Any, i: Any, w: Any, r: Any, n: Any) -> None:
+    """w_r += c x_i over the first n places, in the precision of w."""
     factor = w.dtype.type(c)
     for j in range(n):
-        w[j] += factor * x[j]
+        w[r, j] += factor * X[i, j]
 
 
 @compiled_sum
-def _add_four(c: Any, x0: Any, x1: Any, x2: Any, x3: Any, w: Any, n: Any) -> None:
-    """As four calls of `_add`, with one pass over w."""
+def _add_four(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
+    """As four calls of `add`, with one pass over w."""
     c0, c1, c2, c3 = c
-    for j in range(n):
-        w[j] = w[j] + c0 * x0[j] + c1 * x1[j] + c2 * x2[j] + c3 * x3[j]
+    i0, i1, i2, i3 = rows
+    for j in range(X.shape[1]):
+        w[r, j] = w[r, j] + c0 * X[i0, j] + c1 * X[i1, j] + c2 * X[i2, j] + c3 * X[i3, j]
 
 
-@register_jitable
-def score(X: Any, i: Any, w: Any) -> Any:
-    """Score xᵀw of row i; a model one longer than the row ends in its intercept."""
-    z = np.float64(dot(X[i], w, X.shape[1]))
-    return z + w[X.shape[1]] if len(w) > X.shape[1] else z
+@compiled_sum
+def dot_four(X: Any, rows: Any, w: Any, r: Any) -> Any:
+    """As four calls of `dot`, with one pass over w."""
+    i0, i1, i2, i3 = rows
+    t0 = t1 = t2 = t3 = w.dtype.type(0)
+    for j in range(X.shape[1]):
+        t0 += X[i0, j] * w[r, j]
+        t1 += X[i1, j] * w[r, j]
+        t2 += X[i2, j] * w[r, j]
+        t3 += X[i3, j] * w[r, j]
+    return t0, t1, t2, t3
 
 
-@register_jitable
-def add_row(c: Any, X: Any, i: Any, w: Any) -> None:
-    """w += c x_i, the constant feature included."""
-    _add(c, X[i], w, X.shape[1])
-    if len(w) > X.shape[1]:
-        w[X.shape[1]] += w.dtype.type(c)
+@inlined
+def score(X: Any, i: Any, w: Any, r: Any) -> Any:
+    """Score x_iᵀw_r; a model one longer than the row ends in its intercept."""
+    z = np.float64(dot(X, i, w, r))
+    return z + w[r, X.shape[1]] if w.shape[1] > X.shape[1] else z
 
 
-@register_jitable
-def add_rows(factors: Any, X: Any, chosen: Any, w: Any) -> None:
-    """w += Σ c_i x_i over at most four rows, the constant feature included."""
-    n = len(chosen)
-    i0 = chosen[0]
-    i1 = chosen[1] if n > 1 else i0
-    i2 = chosen[2] if n > 2 else i0
-    i3 = chosen[3] if n > 3 else i0
-    c0 = factors[i0]
-    c1 = factors[i1] if n > 1 else 0.0
-    c2 = factors[i2] if n > 2 else 0.0
-    c3 = factors[i3] if n > 3 else 0.0
-    _add_four((c0, c1, c2, c3), X[i0], X[i1], X[i2], X[i3], w, X.shape[1])
-    if len(w) > X.shape[1]:
-        w[X.shape[1]] += c0 + c1 + c2 + c3
+@inlined
+def add_row(c: Any, X: Any, i: Any, w: Any, r: Any) -> None:
+    """w_r += c x_i, the constant feature included."""
+    add(c, X, i, w, r, X.shape[1])
+    if w.shape[1] > X.shape[1]:
+        w[r, X.shape[1]] += w.dtype.type(c)
 
 
-@register_jitable
+@inlined
+def add_rows(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
+    """w_r += Σ c_k x_k over four rows, the constant feature included."""
+    _add_four(c, X, rows, w, r)
+    if w.shape[1] > X.shape[1]:
+        w[r, X.shape[1]] += c[0] + c[1] + c[2] + c[3]
+
+
+@inlined
 def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
     """Row of step h: a uniform draw, or the next card of a deck shuffled anew every n steps (Fisher–Yates)."""
     if uniform:
         return draw(key, h, n)
-    place = h % n
+    place = h if h < n else h % n
     other = place + draw(key, h, n - place)
     deck[place], deck[other] = deck[other], deck[place]
     return deck[place]

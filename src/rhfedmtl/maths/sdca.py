@@ -6,21 +6,25 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
+import numpy.typing as npt
 
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.compiled import compiled, fetch_row, inlined
 from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
 from rhfedmtl.maths.rounds import (
     CURVE,
     Answers,
     Float64Array,
+    FloatArray,
+    IntArray,
     Layout,
     Orders,
     Rows,
+    add,
     add_blocks,
     add_row,
     add_rows,
     cuts,
+    dot_four,
     in_threads,
     pick_row,
     score,
@@ -30,77 +34,181 @@ from rhfedmtl.maths.rounds import (
 # Factors at which a terminal reports its dual sum, where the conjugate is not quadratic (line search).
 FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
 
+# Terminals with more rows than this never make a Gram matrix.
+GRAM_ROWS = 256
+# In `Duals.n_visited`: the change may be in any row.
+ANY = -1
+
+
+@inlined
+def prefers_gram(n: Any, d: Any, steps: Any) -> Any:
+    """Whether H steps on n rows of d features are cheaper by their Gram matrix: the same iterates, O(n) a step.
+
+    The matrix costs n(n + 1)/2 products, each about a fifth of a step; and a step must become cheaper. The rule
+    knows these three numbers alone, so every engine takes the same branch.
+    """
+    return n <= GRAM_ROWS and d > n and 5 * steps > n * (n + 5)
+
 
 class Duals(NamedTuple):
-    """Dual variables, and the change of each that waits for its verdict: ``settle[t]`` is the factor to apply."""
+    """Dual variables, and the change of each that waits for its verdict: ``settle[t]`` is the factor to apply.
+
+    Where a terminal visited only some of its rows, the change is in those: the first ``n_visited[t]`` that
+    ``visited`` has at the terminal's place, numbered from its first row.
+    """
 
     alpha: Float64Array
     pending: Float64Array
     settle: Float64Array
+    visited: npt.NDArray[np.int32]
+    n_visited: IntArray
 
 
-@register_jitable
+class Desk(NamedTuple):
+    """Room for the work of one terminal after the other: local model, Gram matrix, scores, deck and what comes out."""
+
+    w: FloatArray
+    gram: Float64Array
+    scores: Float64Array
+    deck: IntArray
+    changed: IntArray
+    factors: Float64Array
+    delta: Float64Array
+    curve: Float64Array
+    course: Float64Array
+
+
+@inlined
 def _settle(duals: Any, t: Any, start: Any, stop: Any) -> None:
     """Apply what became of the pending change: α += factor Δα. Nothing is pending afterwards."""
-    factor = duals.settle[t]
-    for i in range(start, stop):
-        for c in range(duals.alpha.shape[1]):
+    factor, n = duals.settle[t], duals.n_visited[t]
+    for c in range(duals.alpha.shape[1]):
+        if n == ANY:
+            for i in range(start, stop):
+                duals.alpha[i, c] += factor * duals.pending[i, c]
+                duals.pending[i, c] = 0.0
+        for place in range(start, start + n):
+            i = start + duals.visited[place]
             duals.alpha[i, c] += factor * duals.pending[i, c]
             duals.pending[i, c] = 0.0
     duals.settle[t] = 0.0
+    duals.n_visited[t] = 0
 
 
-@register_jitable
-def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, w: Any, deck: Any, curve: Any) -> None:
+@inlined
+def _prepare(rows: Any, orders: Any, start: Any, n: Any, b: Any, by_gram: Any, desk: Any) -> None:
+    """Copy the station's model; with a Gram matrix, make that, and the scores under the model."""
+    for c in range(desk.w.shape[0]):
+        for j in range(desk.w.shape[1]):
+            desk.w[c, j] = orders.models[b, c, j]
+    if by_gram:
+        _tabulate(rows.X, start, n, desk)
+
+
+@inlined
+def _tabulate(X: Any, start: Any, n: Any, desk: Any) -> None:
+    """Products of all rows with each other and with the model, constant feature included."""
+    constant = 1.0 if desk.w.shape[1] > X.shape[1] else 0.0
+    last = start + n - 1
+    for k in range(0, n, 4):
+        i = start + k
+        four = (i, min(i + 1, last), min(i + 2, last), min(i + 3, last))
+        for c in range(desk.w.shape[0]):
+            products = dot_four(X, four, desk.w, c)
+            for p in range(4):
+                desk.scores[c, k + p] = products[p]
+                if constant > 0.0:
+                    desk.scores[c, k + p] += desk.w[c, X.shape[1]]
+        for m in range(k, n):
+            products = dot_four(X, four, X, start + m)
+            for p in range(4):
+                desk.gram[k + p, m] = desk.gram[m, k + p] = products[p] + constant
+
+
+@inlined
+def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, scale: Any, by_gram: Any, desk: Any) -> Any:
+    """One coordinate step of every column for row i, the k-th of n; returns the dual gain."""
+    gain = 0.0
+    s = rows.weight[i]
+    q = s * rows.norm[i] / scale
+    for c in range(duals.alpha.shape[1]):
+        if s > 0.0:
+            y = rows.y[i, c]
+            z = desk.scores[c, k] if by_gram else score(rows.X, i, desk.w, c)
+            a = (duals.alpha[i, c] + duals.pending[i, c]) / s
+            step = dual_step(loss, a, y, z, q)
+            gain += s * (conjugate(loss, a, y) - conjugate(loss, a + step, y) - step * z - q * step * step / 2.0)
+            if step != 0.0:
+                duals.pending[i, c] += s * step
+                if by_gram:
+                    add(s * step / scale, desk.gram, k, desk.scores, c, n)
+                else:
+                    add_row(s * step / scale, rows.X, i, desk.w, c)
+    return gain
+
+
+@inlined
+def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, by_gram: Any, desk: Any) -> None:
     """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve."""
-    start = rows.starts[t]
+    start, steps = rows.starts[t], orders.steps[t]
     n = rows.ends[t] - start
-    for j in range(n):
-        deck[j] = j
     key = stream(orders.seed, orders.round, rows.ids[t])
     gain = 0.0
     point = 0
-    for h in range(orders.steps[t]):
-        i = start + pick_row(key, h, n, orders.uniform, deck)
-        s = rows.weight[i]
-        q = rows.norm[i] / scale
-        for c in range(duals.alpha.shape[1]):
-            if s > 0.0:
-                y = rows.y[i, c]
-                z = score(rows.X, i, w[c])
-                a = (duals.alpha[i, c] + duals.pending[i, c]) / s
-                step = dual_step(loss, a, y, z, q * s)
-                gain += s * (
-                    conjugate(loss, a, y) - conjugate(loss, a + step, y) - step * z - q * s * step * step / 2.0
-                )
-                if step != 0.0:
-                    duals.pending[i, c] += s * step
-                    add_row(s * step / scale, rows.X, i, w[c])
+    k = pick_row(key, 0, n, orders.uniform, desk.deck)
+    for h in range(steps):
+        following = pick_row(key, h + 1, n, orders.uniform, desk.deck) if h + 1 < steps else k
+        if h + 1 < n and not by_gram:
+            fetch_row(rows.X, start + following)
+        gain += _step(loss, rows, duals, start + k, k, n, scale, by_gram, desk)
+        k = following
         if h + 1 == 1 << point and point < CURVE - 1:
-            curve[point] = gain
+            desk.curve[point] = gain
             point += 1
     for later in range(point, CURVE):
-        curve[later] = gain
+        desk.curve[later] = gain
 
 
-@register_jitable
-def _collect(rows: Any, duals: Any, t: Any, changed: Any, delta: Any) -> None:
-    """delta = X_tᵀΔα_t, in double precision and in the order of rows; ``changed`` is room for their indices."""
+@inlined
+def _collect(rows: Any, duals: Any, start: Any, visited: Any, desk: Any) -> None:
+    """delta = X_tᵀΔα_t in double precision, over the rows of the first ``visited`` cards of the deck, in fours."""
+    changed, factors = desk.changed, desk.factors
     for c in range(duals.alpha.shape[1]):
         n = 0
-        for i in range(rows.starts[t], rows.ends[t]):
+        for k in range(visited):
+            i = start + desk.deck[k]
             if duals.pending[i, c] != 0.0:
-                changed[n] = i
+                changed[n], factors[n] = i, duals.pending[i, c]
                 n += 1
-        delta[c] = 0.0
+        for k in range(n, n + 3):
+            changed[k], factors[k] = changed[max(n - 1, 0)], 0.0
+        for j in range(desk.delta.shape[1]):
+            desk.delta[c, j] = 0.0
         for k in range(0, n, 4):
-            add_rows(duals.pending[:, c], rows.X, changed[k : min(k + 4, n)], delta[c])
+            rows_of = (changed[k], changed[k + 1], changed[k + 2], changed[k + 3])
+            c_of = (factors[k], factors[k + 1], factors[k + 2], factors[k + 3])
+            add_rows(c_of, rows.X, rows_of, desk.delta, c)
 
 
-@register_jitable
+@inlined
+def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, desk: Any) -> None:
+    """Note which rows were visited, where not all were, and put the deck in order again: only they are out of place."""
+    duals.n_visited[t] = visited if visited < n else ANY
+    for k in range(visited):
+        card = desk.deck[k]
+        if visited < n:
+            duals.visited[start + k] = card
+        if card >= visited:
+            desk.deck[card] = card
+    for k in range(visited):
+        desk.deck[k] = k
+
+
+@inlined
 def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
     """Course of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
-    lines[:] = 0.0
+    for k in range(len(lines)):
+        lines[k] = 0.0
     if is_quadratic(loss):
         lines[2] = np.inf
     for i in range(rows.starts[t], rows.ends[t]):
@@ -120,71 +228,96 @@ def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
                         lines[k] -= s * conjugate(loss, a + FACTORS[k] * d, rows.y[i, c])
 
 
-@register_jitable
-def _merge_course(loss: Any, part: Any, into: Any) -> None:
+@inlined
+def _merge_course(loss: Any, part: Any, lines: Any, block: Any) -> None:
     """Add up the courses of several terminals; the box of the sum is the smallest of theirs."""
     for k in range(len(part)):
         if is_quadratic(loss) and k == 2:
-            into[k] = min(into[k], part[k])
+            lines[block, k] = min(lines[block, k], part[k])
         else:
-            into[k] += part[k]
+            lines[block, k] += part[k]
+
+
+@inlined
+def _clear(loss: Any, answers: Any, block: Any) -> None:
+    for c in range(answers.delta.shape[1]):
+        for j in range(answers.delta.shape[2]):
+            answers.delta[block, c, j] = 0.0
+    for k in range(CURVE):
+        answers.gains[block, k] = 0.0
+    for k in range(answers.lines.shape[1]):
+        answers.lines[block, k] = 0.0
+    if answers.lines.shape[1] and is_quadratic(loss):
+        answers.lines[block, 2] = np.inf
+
+
+@inlined
+def _add_up(answers: Any, block: Any, desk: Any) -> None:
+    """Add a terminal's answer to that of its block."""
+    for c in range(desk.delta.shape[0]):
+        for j in range(desk.delta.shape[1]):
+            answers.delta[block, c, j] += desk.delta[c, j]
+    for k in range(CURVE):
+        answers.gains[block, k] += desk.curve[k]
 
 
 @compiled
 def _round_blocks(
-    loss: Any, rows: Any, layout: Any, duals: Any, orders: Any, answers: Any, largest: Any, first: Any, last: Any
+    loss: Any, rows: Any, layout: Any, duals: Any, orders: Any, answers: Any, desk: Any, first: Any, last: Any
 ) -> None:
     """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
-    w = np.empty(orders.models.shape[1:], orders.models.dtype)
-    delta = np.empty(orders.models.shape[1:], np.float64)
-    deck = np.empty(largest, np.int64)
-    curve = np.empty(CURVE, np.float64)
-    course = np.empty(answers.lines.shape[1], np.float64)
     for block in range(first, last):
         b = layout.station[block]
-        answers.delta[block] = 0.0
-        answers.gains[block] = 0.0
-        answers.lines[block] = 0.0
-        if len(course) and is_quadratic(loss):
-            answers.lines[block, 2] = np.inf
+        _clear(loss, answers, block)
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
-            if orders.steps[t] > 0:
-                _settle(duals, t, rows.starts[t], rows.ends[t])
-                w[:] = orders.models[b]
-                _ascend(loss, rows, duals, orders, t, orders.scale[b], w, deck, curve)
-                _collect(rows, duals, t, deck, delta)
-                answers.delta[block] += delta
-                answers.gains[block] += curve
-                if len(course):
-                    _course(loss, rows, duals, t, course)
-                    _merge_course(loss, course, answers.lines[block])
+            steps = orders.steps[t]
+            if steps > 0:
+                start = rows.starts[t]
+                n = rows.ends[t] - start
+                by_gram = prefers_gram(n, rows.X.shape[1], steps)
+                _settle(duals, t, start, start + n)
+                _prepare(rows, orders, start, n, b, by_gram, desk)
+                _ascend(loss, rows, duals, orders, t, orders.scale[b], by_gram, desk)
+                visited = n if orders.uniform else min(n, steps)
+                _collect(rows, duals, start, visited, desk)
+                _remember(duals, t, start, n, visited, desk)
+                _add_up(answers, block, desk)
+                if len(desk.course):
+                    _course(loss, rows, duals, t, desk.course)
+                    _merge_course(loss, desk.course, answers.lines, block)
 
 
 @compiled
 def _sum_blocks(
     loss: Any, rows: Any, layout: Any, duals: Any, models: Any, losses: Any, duals_sum: Any, first: Any, last: Any
 ) -> None:
-    """Settle, then add up each block's losses under every model, and its dual terms −s L*(−α/s)."""
+    """Settle, then add up each block's losses under every model, and its dual terms −s L*(−α/s).
+
+    ``models`` has a row for each (model, station, column).
+    """
+    columns = rows.y.shape[1]
+    n_stations = len(layout.starts) - 1
     for block in range(first, last):
-        losses[block] = 0.0
+        for m in range(losses.shape[1]):
+            losses[block, m] = 0.0
         duals_sum[block] = 0.0
-        b = layout.station[block]
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             start, stop = rows.starts[t], rows.ends[t]
             _settle(duals, t, start, stop)
-            for m in range(len(models)):
+            for m in range(losses.shape[1]):
+                w = (m * n_stations + layout.station[block]) * columns
                 total = 0.0
                 for i in range(start, stop):
-                    for c in range(rows.y.shape[1]):
+                    for c in range(columns):
                         if rows.weight[i] > 0.0:
-                            total += rows.weight[i] * value(loss, score(rows.X, i, models[m, b, c]), rows.y[i, c])
+                            total += rows.weight[i] * value(loss, score(rows.X, i, models, w + c), rows.y[i, c])
                 losses[block, m] += total
             total = 0.0
             for i in range(start, stop):
                 s = rows.weight[i]
-                for c in range(rows.y.shape[1]):
+                for c in range(columns):
                     if s > 0.0:
                         total -= s * conjugate(loss, duals.alpha[i, c] / s, rows.y[i, c])
             duals_sum[block] += total
@@ -199,21 +332,47 @@ def settle(rows: Any, layout: Any, duals: Any) -> None:
 
 @compiled
 def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, last: Any) -> None:
-    """Settle, then write u_t = X_tᵀα_t of every terminal of the blocks into ``shares``, in the layout's order."""
+    """Settle, then add u_t = X_tᵀα_t of every terminal of the blocks to ``shares``, in the layout's order.
+
+    ``shares`` has a row for each (terminal, column).
+    """
+    columns = duals.alpha.shape[1]
     for block in range(first, last):
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             _settle(duals, t, rows.starts[t], rows.ends[t])
-            shares[place] = 0.0
             for i in range(rows.starts[t], rows.ends[t]):
-                for c in range(duals.alpha.shape[1]):
+                for c in range(columns):
                     if duals.alpha[i, c] != 0.0:
-                        add_row(duals.alpha[i, c], rows.X, i, shares[place, c])
+                        add_row(duals.alpha[i, c], rows.X, i, shares, place * columns + c)
 
 
 def make_duals(rows: Rows) -> Duals:
     """All dual variables at zero, nothing pending."""
-    return Duals(np.zeros(rows.y.shape), np.zeros(rows.y.shape), np.zeros(len(rows.ids)))
+    n_terminals = len(rows.ids)
+    return Duals(
+        np.zeros(rows.y.shape),
+        np.zeros(rows.y.shape),
+        np.zeros(n_terminals),
+        np.zeros(len(rows.y), np.int32),
+        np.full(n_terminals, ANY),
+    )
+
+
+def make_desk(rows: Rows, orders: Orders, course_length: int) -> Desk:
+    """An empty desk; the Gram matrix and the scores have room for the last rows to be done in fours."""
+    shape, room = orders.models.shape[1:], min(rows.largest, GRAM_ROWS) + 3
+    return Desk(
+        np.empty(shape, orders.models.dtype),
+        np.empty((room, room)),
+        np.empty((shape[0], room)),
+        np.arange(rows.largest),
+        np.empty(rows.largest + 3, np.int64),
+        np.empty(rows.largest + 3),
+        np.empty(shape),
+        np.empty(CURVE),
+        np.empty(course_length),
+    )
 
 
 def run_round(
@@ -236,9 +395,13 @@ def run_round(
         np.empty((n_blocks, CURVE)),
         np.empty((n_blocks, course_length)),
     )
-    largest = int(rows.sizes.max(initial=1))
     parts = cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
-    in_threads(threads, parts, lambda a, b: _round_blocks(loss, rows, layout, duals, orders, answers, largest, a, b))
+
+    def work(first: int, last: int) -> None:
+        desk = make_desk(rows, orders, course_length)
+        _round_blocks(loss, rows, layout, duals, orders, answers, desk, first, last)
+
+    in_threads(threads, parts, work)
     return _by_station(answers, layout, loss.quadratic)
 
 
@@ -250,15 +413,17 @@ def run_sums(
     losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
     models = np.ascontiguousarray(models, dtype=np.float64)
     parts = cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
-    in_threads(threads, parts, lambda a, b: _sum_blocks(loss, rows, layout, duals, models, losses, dual_sums, a, b))
+    flat = models.reshape(-1, models.shape[-1])
+    in_threads(threads, parts, lambda a, b: _sum_blocks(loss, rows, layout, duals, flat, losses, dual_sums, a, b))
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 
 def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
     """u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
-    shares = np.zeros((len(layout.order), rows.y.shape[1], width))
+    columns = rows.y.shape[1]
+    shares = np.zeros((len(layout.order) * columns, width))
     _share_blocks(rows, layout, duals, shares, 0, len(layout.station))
-    return shares
+    return shares.reshape(-1, columns, width)
 
 
 def _by_station(answers: Answers, layout: Layout, quadratic: bool) -> Answers:

@@ -12,17 +12,18 @@ them holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numba.extending import register_jitable
 
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.compiled import compiled, inlined
 from rhfedmtl.maths.losses import Loss, slope, value
 from rhfedmtl.maths.rounds import (
     CURVE,
     Answers,
+    Float64Array,
+    IntArray,
     Layout,
     Orders,
     Rows,
@@ -48,13 +49,30 @@ class Slots(NamedTuple):
     """
 
     lam: float
-    mu: npt.NDArray[np.float64]
-    anchor: npt.NDArray[np.int64]
+    mu: Float64Array
+    anchor: IntArray
     mixture: bool
     probes: int
 
 
-@register_jitable
+class Desk(NamedTuple):
+    """Room for the work of one terminal after the other.
+
+    Matrix of models and where it started, gradients before and below them after the steps, deck, probes, q and their
+    shares, and the estimates.
+    """
+
+    w: Float64Array
+    start: Float64Array
+    gradients: Float64Array
+    deck: IntArray
+    chosen: IntArray
+    q: Float64Array
+    share: Float64Array
+    curve: Float64Array
+
+
+@inlined
 def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) -> None:
     """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
     n_slots, columns = len(slots.mu), rows.y.shape[1]
@@ -66,7 +84,7 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
     for p in range(n_slots):
         q[p] = np.log(max(w[n_slots * columns, p], 1e-12))
         for c in range(columns):
-            q[p] -= value(loss, score(rows.X, i, w[p * columns + c]), rows.y[i, c])
+            q[p] -= value(loss, score(rows.X, i, w, p * columns + c), rows.y[i, c])
         top = max(top, q[p])
     total = 0.0
     for p in range(n_slots):
@@ -76,24 +94,24 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
         q[p] /= total
 
 
-@register_jitable
+@inlined
 def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, eta: Any) -> None:
     """One gradient step of every slot for row i."""
     columns = rows.y.shape[1]
     for p in range(len(slots.mu)):
         for c in range(columns):
             row = p * columns + c
-            z = score(rows.X, i, w[row])
+            z = score(rows.X, i, w, row)
             g = rows.weight[i] * q[p] * slope(loss, z, rows.y[i, c])
             keep = 1.0 - eta * (slots.lam + slots.mu[p])
             pull = eta * slots.mu[p]
             reference = slots.anchor[p] * columns + c
             for j in range(w.shape[1]):
                 w[row, j] = keep * w[row, j] + pull * start[reference, j]
-            add_row(-eta * g, rows.X, i, w[row])
+            add_row(-eta * g, rows.X, i, w, row)
 
 
-@register_jitable
+@inlined
 def _choose(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
     """Rows for the estimates: drawn with replacement, after the draws of the steps."""
     key = stream(orders.seed, orders.round, rows.ids[t])
@@ -101,41 +119,45 @@ def _choose(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
         chosen[j] = rows.starts[t] + draw(key, steps + j, rows.ends[t] - rows.starts[t])
 
 
-@register_jitable
-def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, g: Any) -> Any:
-    """Mean loss and, into g, its gradient over the ``chosen`` rows, of the first slot."""
+@inlined
+def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, gradients: Any, first: Any) -> Any:
+    """Mean loss over the ``chosen`` rows, of the first slot, and its gradient into the rows from ``first`` on."""
     total = 0.0
     for c in range(rows.y.shape[1]):
         for j in range(w.shape[1]):
-            g[c, j] = lam * w[c, j]
+            gradients[first + c, j] = lam * w[c, j]
             total += lam * w[c, j] * w[c, j] / 2.0
-        for i in chosen:
-            z = score(rows.X, i, w[c])
+        for k in range(len(chosen)):
+            i = chosen[k]
+            z = score(rows.X, i, w, c)
             total += rows.weight[i] * value(loss, z, rows.y[i, c]) / len(chosen)
-            add_row(rows.weight[i] * slope(loss, z, rows.y[i, c]) / len(chosen), rows.X, i, g[c])
+            g = rows.weight[i] * slope(loss, z, rows.y[i, c]) / len(chosen)
+            add_row(g, rows.X, i, gradients, first + c)
     return total
 
 
-@register_jitable
-def _square(a: Any, n: Any) -> Any:
+@inlined
+def _square(a: Any, first: Any, n: Any) -> Any:
+    """Σ a² over n rows."""
     total = 0.0
-    for c in range(n):
+    for c in range(first, first + n):
         for j in range(a.shape[1]):
             total += a[c, j] * a[c, j]
     return total
 
 
-@register_jitable
-def _distance(a: Any, b: Any, n: Any) -> Any:
+@inlined
+def _distance(a: Any, b: Any, first: Any, n: Any) -> Any:
+    """‖a − b‖ over n rows, in b those from ``first`` on."""
     total = 0.0
     for c in range(n):
         for j in range(a.shape[1]):
-            total += (a[c, j] - b[c, j]) ** 2
+            total += (a[c, j] - b[first + c, j]) ** 2
     return np.sqrt(total)
 
 
-@register_jitable
-def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, chosen: Any, work: Any, curve: Any) -> None:
+@inlined
+def _estimate(loss: Any, rows: Any, t: Any, slots: Any, desk: Any) -> None:
     """What the control of Wang et al. needs, times n_t, into ``curve``; the gradient goes below the model.
 
     ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the same of the mean gradient that the
@@ -143,56 +165,49 @@ def _estimate(loss: Any, rows: Any, t: Any, w: Any, start: Any, slots: Any, chos
     """
     columns = rows.y.shape[1]
     n = rows.ends[t] - rows.starts[t]
-    before = _gradient(loss, rows, chosen, start, slots.lam, work[0])
-    after = _gradient(loss, rows, chosen, w, slots.lam, work[1])
-    moved = _distance(w, start, columns)
+    w, gradients, curve = desk.w, desk.gradients, desk.curve
+    before = _gradient(loss, rows, desk.chosen, desk.start, slots.lam, gradients, 0)
+    after = _gradient(loss, rows, desk.chosen, w, slots.lam, gradients, columns)
+    moved = _distance(w, desk.start, 0, columns)
     curve[RHO] = n * abs(after - before) / moved if moved > 0.0 else 0.0
-    curve[BETA] = n * _distance(work[0], work[1], columns) / moved if moved > 0.0 else 0.0
-    curve[SQUARE] = n * _square(work[0], columns)
-    curve[MEAN_SQUARE] = n * _square(start[columns:], columns)
+    curve[BETA] = n * _distance(gradients, gradients, columns, columns) / moved if moved > 0.0 else 0.0
+    curve[SQUARE] = n * _square(gradients, 0, columns)
+    curve[MEAN_SQUARE] = n * _square(desk.start, columns, columns)
     curve[SAMPLES] = n
     for c in range(columns):
         for j in range(w.shape[1]):
-            w[columns + c, j] = work[0, c, j]
+            w[columns + c, j] = gradients[c, j]
 
 
-@register_jitable
-def _descend(
-    loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, w: Any, start: Any, slots: Any, deck: Any, q: Any
-) -> None:
+@inlined
+def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, slots: Any, desk: Any) -> None:
     """Gradient steps of one terminal, from ``start`` into ``w``."""
     first = rows.starts[t]
     n = rows.ends[t] - first
-    for j in range(n):
-        deck[j] = j
+    for k in range(n):
+        desk.deck[k] = k
+    for p in range(len(slots.mu)):
+        desk.share[p] = 0.0
     key = stream(orders.seed, orders.round, rows.ids[t])
-    last = len(slots.mu) * rows.y.shape[1]
-    share = np.zeros(len(slots.mu))
     total = 0.0
     for h in range(steps):
-        i = first + pick_row(key, h, n, orders.uniform, deck)
-        _responsibilities(loss, rows, i, w, slots, q)
+        i = first + pick_row(key, h, n, orders.uniform, desk.deck)
+        _responsibilities(loss, rows, i, desk.w, slots, desk.q)
         for p in range(len(slots.mu)):
-            share[p] += rows.weight[i] * q[p]
+            desk.share[p] += rows.weight[i] * desk.q[p]
         total += rows.weight[i]
-        _step(loss, rows, i, w, start, slots, q, eta)
+        _step(loss, rows, i, desk.w, desk.start, slots, desk.q, eta)
     if slots.mixture and total > 0.0:
         for p in range(len(slots.mu)):
-            w[last, p] = share[p] / total
+            desk.w[len(slots.mu) * rows.y.shape[1], p] = desk.share[p] / total
 
 
 @compiled
 def _descend_blocks(
-    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, largest: Any, first: Any, last: Any
+    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, desk: Any, first: Any, last: Any
 ) -> None:
     """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
-    w = np.empty(orders.models.shape[1:], np.float64)
-    start = np.empty(orders.models.shape[1:], np.float64)
-    work = np.zeros((2, rows.y.shape[1], orders.models.shape[2]))
-    deck = np.empty(largest, np.int64)
-    chosen = np.empty(slots.probes, np.int64)
-    q = np.ones(len(slots.mu))
-    curve = np.zeros(CURVE)
+    w, start = desk.w, desk.start
     for block in range(first, last):
         b = layout.station[block]
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
@@ -206,27 +221,42 @@ def _descend_blocks(
                 steps = orders.steps[t] - 2 * slots.probes
                 probed = slots.probes > 0 and steps > 0
                 steps = steps if probed else orders.steps[t]
-                _descend(loss, rows, orders, t, steps, orders.scale[b], w, start, slots, deck, q)
+                _descend(loss, rows, orders, t, steps, orders.scale[b], slots, desk)
                 if probed:
-                    _choose(rows, orders, t, steps, chosen)
-                    _estimate(loss, rows, t, w, start, slots, chosen, work, curve)
+                    _choose(rows, orders, t, steps, desk.chosen)
+                    _estimate(loss, rows, t, slots, desk)
                     for k in range(CURVE):
-                        answers.gains[block, k] += curve[k]
+                        answers.gains[block, k] += desk.curve[k]
                 for r in range(w.shape[0]):
                     for j in range(w.shape[1]):
                         answers.delta[block, r, j] += n * (w[r, j] - start[r, j])
 
 
+def _make_desk(rows: Rows, shape: tuple[int, ...], slots: Slots) -> Desk:
+    """An empty desk for models of this shape."""
+    return Desk(
+        np.empty(shape),
+        np.empty(shape),
+        np.zeros((2 * rows.y.shape[1], shape[1])),
+        np.empty(rows.largest, np.int64),
+        np.empty(slots.probes, np.int64),
+        np.ones(len(slots.mu)),
+        np.zeros(len(slots.mu)),
+        np.zeros(CURVE),
+    )
+
+
 def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
     """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
-    n_blocks = len(layout.station)
-    answers = Answers(
-        np.zeros((n_blocks, *orders.models.shape[1:])), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0))
-    )
+    n_blocks, shape = len(layout.station), orders.models.shape[1:]
+    answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
     orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
-    largest = int(rows.sizes.max(initial=1))
-    parts = cuts(layout, orders.steps, int(np.prod(orders.models.shape[1:])), threads)
-    in_threads(threads, parts, lambda a, b: _descend_blocks(loss, rows, layout, orders, slots, answers, largest, a, b))
+    parts = cuts(layout, orders.steps, math.prod(shape), threads)
+
+    def work(first: int, last: int) -> None:
+        _descend_blocks(loss, rows, layout, orders, slots, answers, _make_desk(rows, shape, slots), first, last)
+
+    in_threads(threads, parts, work)
     return Answers(
         add_blocks(answers.delta, layout.starts),
         add_blocks(answers.gains, layout.starts),

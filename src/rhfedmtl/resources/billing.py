@@ -8,7 +8,7 @@ so that the charges of a round add up to its elapsed time and say who determined
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -99,6 +99,9 @@ class RoundEvent:
         Per ``elapsed`` type: stations wait this long for a terminal and no longer.
     slowdown
         How many times longer than its price says a terminal's work took (``elapsed`` types), for all or per terminal.
+    ahead
+        Per ``elapsed`` type: how long each station has been waiting for the slowest since the server iteration began.
+        Only what goes beyond that is charged.
     """
 
     round: int
@@ -111,10 +114,13 @@ class RoundEvent:
     merges: bool = True
     deadline: Mapping[str, float] | None = None
     slowdown: Amount = 1.0
+    ahead: Mapping[str, FloatArray] | None = None
 
     def __post_init__(self) -> None:
         """Check sizes and signs."""
         layout = self.layout
+        for name, ahead in (self.ahead or {}).items():
+            _check_amount(f"ahead of {name}", ahead, layout.n_tasks)
         for name in ("local_steps", "bytes_down", "bytes_up", "slowdown"):
             _check_amount(name, getattr(self, name), layout.n_terminals)
         _check_mask("stations", self.stations, layout.n_tasks)
@@ -324,6 +330,35 @@ def longest_wait(prices: Prices, event: RoundEvent) -> FloatArray:
     return full
 
 
+def waited(cost: Cost, event: RoundEvent) -> dict[str, FloatArray] | None:
+    """``ahead`` of the next round of a server iteration: between two of these, stations do not wait for each other.
+
+    So K_b rounds of every station take max_b of what its own take, not the sum of the slowest of each round.
+    """
+    found = {}
+    for name, prices in cost.types.items():
+        if prices.adds == "elapsed":
+            before = event.ahead[name] if event.ahead else np.zeros(event.layout.n_tasks)
+            took = _station_times(name, prices, event)
+            here = slice(None) if event.station_ids is None else event.station_ids
+            found[name] = np.maximum(0.0, before - took + max(0.0, float(np.max((took - before)[here], initial=0.0))))
+    return found or None
+
+
+def _station_times(name: str, prices: Prices, event: RoundEvent) -> FloatArray:
+    """How long a round takes each station: 0 for one that takes no part."""
+    ids, stations = event.terminal_ids, event.station_ids
+    waits = longest_wait(prices, event)
+    if event.deadline and name in event.deadline:
+        waits = np.minimum(waits, event.deadline[name])
+    times = np.zeros(event.layout.n_tasks)
+    tasks = event.layout.terminal_task if ids is None else event.layout.terminal_task[ids]
+    np.maximum.at(times, tasks, _pick(waits, ids))
+    here = slice(None) if stations is None else stations
+    times[here] += _pick(prices.station_round, stations) if event.merges else 0.0
+    return times
+
+
 def exact_sum(values: FloatArray) -> float:
     """Sum with one rounding, whatever the number of values: errors of vectorised additions are kept and added."""
     errors = [0.0]
@@ -369,19 +404,32 @@ def _critical_path(event: RoundEvent, name: str, work: Amount, link: Amount, sta
     stations = np.arange(layout.n_tasks) if event.station_ids is None else event.station_ids
     entries: list[tuple[str, IntArray | None, Amount]] = []
     base = np.broadcast_to(np.float64(station), layout.n_tasks)
-    slowest = int(stations[np.argmax(base[stations])]) if len(stations) else -1
+    ahead = event.ahead.get(name) if event.ahead else None
+    late = base if ahead is None else base - ahead
+    slowest = int(stations[np.argmax(late[stations])]) if len(stations) else -1
     if n_terminals:
         tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
         path = np.broadcast_to(np.asarray(work + link), n_terminals)
-        whole = path + base[tasks] if isinstance(station, np.ndarray) else path
+        whole = path if late is base and not isinstance(station, np.ndarray) else path + late[tasks]
         i = int(np.argmax(whole))
-        if path[i] + base[tasks[i]] >= base[slowest]:
+        if path[i] + late[tasks[i]] >= late[slowest]:
             slowest = int(tasks[i])
             node = np.array([i if ids is None else ids[i]])
             entries += [(TERMINAL, node, _at(work, i)), (TERMINAL_LINK, node, _at(link, i))]
     if slowest >= 0:
         entries.append((STATION, np.array([slowest]), float(base[slowest])))
+        if ahead is not None:
+            entries = list(_beyond(entries, float(ahead[slowest])))
     return _nonzero(event.round, name, layout, entries)
+
+
+def _beyond(
+    entries: Iterable[tuple[str, IntArray | None, Amount]], waited: float
+) -> Iterator[tuple[str, IntArray | None, Amount]]:
+    """What goes beyond the time that was waited anyway, along a path of single nodes."""
+    for tier, node, amount in entries:
+        yield tier, node, max(0.0, _at(amount, 0) - waited)
+        waited = max(0.0, waited - _at(amount, 0))
 
 
 def _cloud_charges(event: CloudEvent, name: str, prices: Prices, measured: Parts | None) -> list[Charge]:

@@ -21,6 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _RUNGS = 33
+_STEP = ("terminal_step",)
+_WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
 
 
 class Ladder(Protocol):
@@ -46,7 +48,7 @@ class Alike:
         self._n = len(s.sizes)
         every = lines(s.prices, s.round_event(1))
         self._lines = {name: _pairs(every[name]) for name in s.ledger.budget}
-        self._pace = Pace(1.0 / s.rows, s.rows)
+        self._pace = Pace(s.sizes[s.here])
 
     def cost(self, rung: float) -> dict[str, float]:
         """Cost at H = rung."""
@@ -78,55 +80,64 @@ class Ground:
     """Members by station, and the cells of terminals of one station and of similar size that count as one.
 
     Every station must have members. Each has eight cells at least if it has as many terminals: a million terminals
-    cost no more than these.
+    cost no more than these. H comes as a table, rungs by stations or rungs by terminals in ``order``.
     """
 
     def __init__(self, s: Situation) -> None:
         self.s = s
-        top = 8.0 * float(s.largest.max())
-        self.rungs = np.unique(np.round(np.geomspace(1.0, max(top, 2.0), _RUNGS)))
+        self.rungs = np.unique(np.round(np.geomspace(1.0, max(8.0 * float(s.largest.max()), 2.0), _RUNGS)))
         order = np.lexsort((s.rows, s.home))
+        sizes = np.maximum(s.rows[order], 1.0)
         self.order = np.arange(len(s.sizes))[s.here][order]
-        self.sizes = np.maximum(s.rows[order], 1.0)
-        self.task = s.home[order]
         self.counts = s.members
-        self.starts = np.cumsum(s.members) - s.members
-        self.samples = np.add.reduceat(self.sizes, self.starts)
-        most = max(8, 256 // len(self.counts))
-        cell = np.arange(len(self.task)) - np.repeat(self.starts, self.counts)
-        cell = cell * np.minimum(most, self.counts).repeat(self.counts) // self.counts.repeat(self.counts)
-        new = np.append(True, (np.diff(cell) != 0) | (np.diff(self.task) != 0))
-        self.cells = np.flatnonzero(new)
-        self.cell_rows = np.add.reduceat(self.sizes, self.cells)
-        self.cell_starts = np.searchsorted(self.cells, self.starts)
-        self.cell_share = self.cell_rows / self.samples.repeat(np.diff(np.append(self.cell_starts, len(self.cells))))
+        self._starts = np.cumsum(self.counts) - self.counts
+        self.share = np.add.reduceat(sizes, self._starts) / sizes.sum()
+        cells = np.minimum(self.counts, max(8, 256 // len(self.counts)))
+        self._cell_starts = np.cumsum(cells) - cells
+        within = np.arange(cells.sum()) - self._cell_starts.repeat(cells)
+        self._cells = self._starts.repeat(cells) + within * self.counts.repeat(cells) // cells.repeat(cells)
+        self._cell_rows = np.add.reduceat(sizes, self._cells)
+        self._cell_share = self._cell_rows / np.add.reduceat(self._cell_rows, self._cell_starts).repeat(cells)
+        self._cells_of_station = cells
 
-    def round_costs(self, prices: Prices, H: FloatArray) -> FloatArray:
-        """Cost of a round at each station (columns) on every rung (rows), H by terminal as in ``order``."""
-        step, station = prices.terminal_step, prices.station_round
-        link = longest_wait(prices, self.s.round_event(0))[self.order]
-        each = H * (step[self.order] if isinstance(step, np.ndarray) else step) + link
-        add = np.maximum if prices.adds == "elapsed" else np.add
-        return np.asarray(add.reduceat(each, self.starts, axis=1) + station)
+    def spread(self, H: FloatArray) -> FloatArray:
+        """H of every terminal."""
+        return H if H.shape[-1] == len(self.order) else H.repeat(self.counts, axis=-1)
+
+    def costs(self, prices: Prices, H: FloatArray) -> FloatArray:
+        """Cost of a round of each station (columns) on every rung (rows)."""
+        step, link = prices.terminal_step, longest_wait(prices, self.s.round_event(0))[self.order]
+        elapsed = prices.adds == "elapsed"
+        if H.shape[-1] == len(self.counts) and not _differ(prices, _WAITS):
+            each = H * step + link[0]
+            return (each if elapsed else each * self.counts) + prices.station_round
+        each = self.spread(H) * (step[self.order] if isinstance(step, np.ndarray) else step) + link
+        return np.asarray(
+            (np.maximum if elapsed else np.add).reduceat(each, self._starts, axis=1) + prices.station_round
+        )
+
+    def passes(self, H: FloatArray) -> FloatArray:
+        """H/S of each cell (columns) on every rung (rows)."""
+        if H.shape[-1] == len(self.counts):
+            members = np.diff(np.append(self._cells, len(self.order)))
+            return np.asarray(H.repeat(self._cells_of_station, axis=1) * (members / self._cell_rows))
+        return np.asarray(np.add.reduceat(H, self._cells, axis=1) / self._cell_rows)
+
+    def progress(self, rate: float, passes: FloatArray) -> FloatArray:
+        """φ of each station (columns) on every rung (rows)."""
+        left = np.exp(-rate * passes) * self._cell_share
+        return np.asarray(1.0 - np.add.reduceat(left, self._cell_starts, axis=1))
 
 
 class Shaped:
-    """H by a given shape: rungs are worked out once, and those between are not used.
-
-    ``shape`` has H of every rung (rows), for each station or for each terminal, in the order of ``ground``.
-    """
+    """H by a given shape, a table as `Ground` has it: rungs are worked out once, and those between are not used."""
 
     def __init__(self, ground: Ground, shape: FloatArray) -> None:
-        self.ground, self.rungs, self._shape = ground, ground.rungs, shape
-        by_terminal = self._by_terminal(shape)
+        self.ground, self._shape = ground, shape
         s = ground.s
-        self.costs = {name: ground.round_costs(s.prices[name], by_terminal) for name in s.ledger.budget}
-        self._ratios = np.add.reduceat(by_terminal, ground.cells, axis=1) / ground.cell_rows
+        self.costs = {name: ground.costs(s.prices[name], shape) for name in s.ledger.budget}
+        self._passes = ground.passes(shape)
         self._progress: tuple[float, FloatArray] = (np.nan, np.empty(0))
-
-    def _by_terminal(self, shape: FloatArray) -> FloatArray:
-        one_each = shape.shape[-1] == len(self.ground.order)
-        return shape if one_each else np.repeat(shape, self.ground.counts, axis=-1)
 
     @cached_property
     def _cost(self) -> dict[str, FloatArray]:
@@ -143,42 +154,42 @@ class Shaped:
 
     def affordable(self, limits: dict[str, FloatArray], most: int) -> FloatArray:
         """Highest rung within the limits."""
-        index: IntArray | int = len(self.rungs)
+        index: IntArray | int = len(self.ground.rungs)
         for name, limit in limits.items():
             index = np.minimum(index, np.searchsorted(np.maximum.accumulate(self._cost[name]), limit, side="right"))
-        return np.where(np.asarray(index) > 0, self.rungs[np.maximum(index, 1) - 1], 0.0)
+        return np.where(np.asarray(index) > 0, self.ground.rungs[np.maximum(index, 1) - 1], 0.0)
 
     def by_station(self, rate: float) -> FloatArray:
         """φ of every station (columns) on every rung (rows)."""
         if self._progress[0] != rate:
-            ground = self.ground
-            left = np.exp(-rate * self._ratios) * ground.cell_share
-            self._progress = rate, 1.0 - np.add.reduceat(left, ground.cell_starts, axis=1)
+            self._progress = rate, self.ground.progress(rate, self._passes)
         return self._progress[1]
 
     def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
         """φ of the highest rung up to each; 0 below the lowest."""
-        done = np.append(0.0, self.by_station(rate) @ (self.ground.samples / self.ground.samples.sum()))
-        return np.asarray(done[np.searchsorted(self.rungs, rungs * (1.0 + 1e-12), side="right")])
+        done = np.append(0.0, self.by_station(rate) @ self.ground.share)
+        return np.asarray(done[np.searchsorted(self.ground.rungs, rungs * (1.0 + 1e-12), side="right")])
 
     def steps(self, rung: float) -> IntArray:
         """H of the highest rung up to this one; 1 for who is no member."""
         H = np.ones(len(self.ground.s.sizes), dtype=np.int64)
-        H[self.ground.order] = self._by_terminal(self._shape[self._index(rung)])
+        H[self.ground.order] = self.ground.spread(self._shape[self._index(rung)])
         return H
 
     def _index(self, rung: float) -> int:
-        return max(0, int(np.searchsorted(self.rungs, rung * (1.0 + 1e-12), side="right")) - 1)
+        return max(0, int(np.searchsorted(self.ground.rungs, rung * (1.0 + 1e-12), side="right")) - 1)
 
 
 def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
     """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
-    value, in_time = _value_of_step(s), _speeds_differ(s)
-    by_value = np.ptp(value) > 1e-9 * value.max() or s.largest.min() < s.largest.max()
+    limited = [s.prices[name] for name in s.ledger.budget]
+    in_time = any(prices.adds == "elapsed" and _differ(prices, _WAITS) for prices in limited)
+    by_value = any(prices.adds == "sum" and _differ(prices, _STEP) for prices in limited)
+    by_value = by_value or s.largest.min() < s.largest.max()
     if not (by_value or in_time) or not s.members.all():
         return []
     ground = Ground(s)
-    found = [_by_value(s, value, ground.rungs)] if by_value else []
+    found = [_by_value(s, ground.rungs)] if by_value else []
     found += [_by_deadline(s, ground.rungs)[:, ground.order]] if in_time else []
     return [Shaped(ground, np.maximum(least_steps, shape)) for shape in found]
 
@@ -197,10 +208,10 @@ def _value_of_step(s: Situation) -> FloatArray:
     return np.where(spent > 0.0, np.maximum(s.members, 1) / np.where(spent > 0.0, spent, 1.0), 1.0)
 
 
-def _by_value(s: Situation, value: FloatArray, rungs: FloatArray) -> FloatArray:
+def _by_value(s: Situation, rungs: FloatArray) -> FloatArray:
     """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = rung on average."""
     rates = PASS_RATE / np.maximum(s.largest, 1.0)
-    price = np.log(rates * value)
+    price = np.log(rates * _value_of_step(s))
     level = np.mean((rates * rungs[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
     return np.round((price + level[:, None]) / rates)
 
@@ -217,12 +228,5 @@ def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
     return np.floor(steps + 1e-9)
 
 
-def _speeds_differ(s: Situation) -> bool:
-    return any(
-        prices.adds == "elapsed"
-        and name in s.ledger.budget
-        and any(
-            np.size(part) > 1 for part in (prices.terminal_step, prices.terminal_byte_up, prices.terminal_byte_down)
-        )
-        for name, prices in s.prices.types.items()
-    )
+def _differ(prices: Prices, names: tuple[str, ...]) -> bool:
+    return any(isinstance(getattr(prices, name), np.ndarray) for name in names)

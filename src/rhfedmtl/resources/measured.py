@@ -26,6 +26,7 @@ from rhfedmtl.resources.ladders import Alike, Ladder, shapes
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Plan, Situation
 from rhfedmtl.resources.progress import Evidence, Outlook
+from rhfedmtl.resources.uneven import Uneven, uneven
 
 __all__ = ["Measured", "Outlook", "Schedule"]
 
@@ -39,6 +40,9 @@ WORTH = 0.75
 MOST_PASSES = 20
 # Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
 _FEW = np.arange(1.0, 65.0)
+import os
+
+MARGIN = float(os.environ.get("MARGIN", "0"))
 _SLACK = 1.0 + 1e-12
 _ROUNDS = np.unique(np.geomspace(1, 64, 16).astype(np.int64)).astype(np.float64)
 
@@ -56,23 +60,43 @@ class Schedule(NamedTuple):
     cost: dict[str, float]
 
 
+class Grid(NamedTuple):
+    """Numbers of server iterations to try (M), rounds in each (K; None: one), and what a round may cost then."""
+
+    M: FloatArray
+    K: FloatArray | None
+    limits: dict[str, FloatArray]
+
+    @classmethod
+    def of(cls, s: Situation, basis: Basis) -> Grid:
+        """All that can be paid, every round with an equal part."""
+        room, cloud = s.ledger.room, basis.cloud
+        M = _counts(min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0))
+        if basis.free_cloud:
+            return cls(M, None, {name: limit * _SLACK / M for name, limit in room.items()})
+        M, K = (part.ravel() for part in np.meshgrid(M, _ROUNDS, indexing="ij"))
+        return cls(M, K, {name: (limit / M - cloud[name]) / K * _SLACK for name, limit in room.items()})
+
+
 class Found(NamedTuple):
-    """The best rung of a ladder, with the M and K that go with it."""
+    """The best rung of a ladder, with the M and K that go with it; ``pattern`` is K_b where K = 1."""
 
     log_left: float
     cloud_rounds: int
-    station_rounds: int
+    station_rounds: int | IntArray
     rung: float
     ladder: Ladder
 
 
-class Held(NamedTuple):
+@dataclass
+class Held:
     """A schedule, and the model behind it, that stand until so many rounds are done; for this ledger."""
 
     schedule: Schedule
     outlook: Outlook
     until: int
     ledger: Ledger
+    cloud_rounds: int
 
 
 class Basis:
@@ -83,7 +107,14 @@ class Basis:
         self.cloud = event_totals(s.prices, s.cloud_event())
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
-        self.ladders: list[Ladder] = [Alike(s), *shapes(s, least_steps)] if s.ledger.budget else []
+        self.ladders: list[Ladder] = []
+        self.least: dict[str, float] = {}
+        self.uneven: Uneven | None = None
+        if s.ledger.budget:
+            alike = Alike(s)
+            self.ladders = [alike, *shapes(s, least_steps)]
+            self.uneven = uneven(s, least_steps)
+            self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
 
     @classmethod
     def of(cls, s: Situation, least_steps: int) -> Basis:
@@ -109,87 +140,97 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        held = self._held(situation)
-        best = (self._next(situation, held) if held else None) or self.schedule(situation, held)
-        if best is None:
+        held: Held | None = situation.memo.get("held")
+        if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
+            held = None
+        if held is not None and held.cloud_rounds > 2:
+            held.cloud_rounds -= 1
+            return _plan(held)
+        if not self._payable(situation):
             return None
-        return Plan(best.local_steps, best.station_rounds, {"cloud_rounds": best.cloud_rounds})
+        outlook = self.outlook(situation) if held is None else held.outlook
+        best = self._best(situation, outlook)
+        until = 2 * situation.rounds + 1 if held is None else held.until
+        held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
+        return _plan(held)
 
-    def _held(self, s: Situation) -> Held | None:
-        """What was planned in an earlier round, while there is little new to learn."""
-        held: Held | None = s.memo.get("held")
-        return held if held and s.rounds < held.until and s.ledger is held.ledger else None
+    def schedule(self, s: Situation) -> Schedule | None:
+        """Best way to spend what is left, as the model sees it now; None where no round can be paid."""
+        return self._best(s, self.outlook(s)) if self._payable(s) else None
 
-    def _next(self, s: Situation, held: Held) -> Schedule | None:
-        """The rest of a schedule, unless it nears its end or cannot be paid any more."""
-        schedule = held.schedule
-        if schedule.cloud_rounds <= 2 or not s.ledger.can_afford(schedule.cost):
-            return None
-        schedule = schedule._replace(cloud_rounds=schedule.cloud_rounds - 1)
-        s.memo["held"] = held._replace(schedule=schedule)
-        return schedule
-
-    def schedule(self, s: Situation, held: Held | None = None) -> Schedule | None:
-        """Best way to spend what is left, as the model sees it: fitted now, or held."""
-        outlook = held.outlook if held else self.outlook(s)
-        best = self._best(s, outlook)
-        if best is not None:
-            s.memo["held"] = Held(best, outlook, held.until if held else 2 * s.rounds + 1, s.ledger)
-        return best
+    def _payable(self, s: Situation) -> bool:
+        """Whether the smallest round can be paid."""
+        return s.ledger.can_afford(Basis.of(s, self.least_steps).least)
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
         rate, keep = Basis.of(s, self.least_steps).evidence.fit(s.observed[-self.memory :], self.prior)
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
-    def _best(self, s: Situation, outlook: Outlook) -> Schedule | None:
+    def _best(self, s: Situation, outlook: Outlook) -> Schedule:
         if not s.ledger.budget:
             left = float(outlook.log_left(-math.expm1(-outlook.rate)))
             return Schedule(1, _same(s, 1), np.maximum(self.least_steps, s.sizes), left, {})
         basis = Basis.of(s, self.least_steps)
-        found = min((self._search(s, outlook, basis, each) for each in basis.ladders), key=lambda each: each.log_left)
+        grid = Grid.of(s, basis)
+        found = min((self._search(s, outlook, basis, grid, each) for each in basis.ladders), key=lambda f: f.log_left)
+        if basis.uneven and not _knows_little(s):
+            found = self._uneven(s, outlook, basis.uneven, grid) or found
         best = self._scheduled(s, basis, found)
         if s.ledger.can_afford(best.cost):
             return best
         for_rounds = {name: limit - basis.cloud[name] for name, limit in s.ledger.room.items()}
         most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
-        if most < self.least_steps:
-            return None
         steps = np.clip(best.local_steps, self.least_steps, most)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
-    def _search(self, s: Situation, outlook: Outlook, basis: Basis, ladder: Ladder) -> Found:
-        """Try every number of server iterations, and of rounds in each; H follows from what they leave to pay.
-
-        Fewer server iterations than coupled tasks should get must promise clearly more.
-        """
-        room, cloud, K = s.ledger.room, basis.cloud, None if basis.free_cloud else _ROUNDS
-        least = ladder.cost(self.least_steps)
-        longest = [room[name] / price for name in room if (price := least[name] + cloud[name]) > 0.0]
-        M = _counts(min(longest, default=1.0))
-        if K is None:
-            limits = {name: limit * _SLACK / M for name, limit in room.items()}
-        else:
-            M = M[:, None]
-            limits = {name: (limit / M - cloud[name]) / K * _SLACK for name, limit in room.items()}
+    def _search(self, s: Situation, outlook: Outlook, basis: Basis, grid: Grid, ladder: Ladder) -> Found:
+        """The M and K that leave least; H follows from what they leave to pay."""
+        M, K, limits = grid
         h = ladder.affordable(limits, basis.most_steps)
         h[h < self.least_steps] = 0.0
-        left = M * outlook.log_left(ladder.progress(outlook.rate, h), K)
-        if s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1:
-            left[: COUPLED_ROUNDS - 1 - s.cloud_rounds] *= WORTH
+        left = _preferred(s, M, M * outlook.log_left(ladder.progress(outlook.rate, h), K))
         i = int(left.argmin())
-        m, k = (i, 1) if K is None else (i // len(K), int(K[i % len(K)]))
-        return Found(float(left.flat[i]), int(M.flat[m]), k, float(h.flat[i]), ladder)
+        return Found(float(left[i]), int(M[i]), 1 if K is None else int(K[i]), float(h[i]), ladder)
+
+    def _uneven(self, s: Situation, outlook: Outlook, uneven: Uneven, grid: Grid) -> Found | None:
+        """The best plan with different K_b, if it promises more than the same K for all."""
+        M, K = grid.M, np.ones(1) if grid.K is None else grid.K
+        left, rung = uneven.search(outlook, M, K, grid.limits, self.least_steps)
+        left = _preferred(s, M, left)
+        w, i = divmod(int(left.argmin()), left.shape[1])
+        way = uneven.ways[w]
+        one = min(float(left[k].min()) for k, other in enumerate(uneven.ways) if other.rounds.max() == 1)
+        if way.rounds.max() == 1 or left[w, i] > (1.0 + MARGIN) * one:
+            return None
+        r = int(rung[w, i])
+        K_b = way.rounds[r] * (1 if grid.K is None else int(grid.K[i]))
+        return Found(float(left[w, i]), int(M[i]), K_b, float(way.ladder.ground.rungs[r]), way.ladder)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
         left, cloud_rounds, station_rounds, rung, ladder = found
         rung = max(rung, float(self.least_steps))
-        steps = ladder.steps(rung)
         cost = {name: price + basis.cloud[name] for name, price in ladder.cost(rung).items()}
-        return Schedule(cloud_rounds, _same(s, station_rounds), steps, left, cost)
+        return Schedule(cloud_rounds, _same(s, station_rounds), ladder.steps(rung), left, cost)
 
 
-def _same(s: Situation, station_rounds: int) -> IntArray:
+def _knows_little(s: Situation) -> bool:
+    """Whether anchors of coupled tasks are still far from what they will be."""
+    return s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1
+
+
+def _preferred(s: Situation, M: FloatArray, left: FloatArray) -> FloatArray:
+    """Fewer server iterations than coupled tasks should get must promise clearly more."""
+    if _knows_little(s):
+        return np.where(M >= COUPLED_ROUNDS - s.cloud_rounds, left, WORTH * left)
+    return left
+
+
+def _plan(held: Held) -> Plan:
+    return Plan(held.schedule.local_steps, held.schedule.station_rounds, {"cloud_rounds": held.cloud_rounds})
+
+
+def _same(s: Situation, station_rounds: int | IntArray) -> IntArray:
     return np.full(s.layout.n_tasks, station_rounds)
 
 

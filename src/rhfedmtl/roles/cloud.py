@@ -142,13 +142,16 @@ class Cloud:
         if primal - self._best_dual > ASTRAY * self._scale and not isinstance(self.relationship, Safe):
             self.relationship = Safe(self.relationship)
 
-    def resume(self, reports: Sequence[Report]) -> None:
-        """Start from what the stations know already: V as reported, and the models W = V G that belong to it."""
+    def resume(self, reports: Sequence[Report], models: Models | None = None) -> None:
+        """Start from what the stations know already: V as reported, and these models, or W = V G that belong to V.
+
+        Where V is far from its optimum and tasks are strongly coupled, V G is far worse than what the stations held.
+        """
         if self.cloud_round:
             raise ProtocolError(f"server iteration {self.cloud_round} is done: it is too late to start from reports")
         for report in reports:
             self.V[report.task], self._n[report.task] = report.v, max(report.n_samples, 1)
-        self.W = self.relationship.solve(self.V)
+        self.W = self.relationship.solve(self.V) if models is None else models.copy()
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""

@@ -106,7 +106,7 @@ class Terminal:
         """Go on from saved state."""
         if state.alpha.shape != self._duals.alpha.shape:
             raise DataError(f"saved duals have shape {state.alpha.shape}, terminal {self.identity} has {self._y.shape}")
-        self._duals = sdca.Duals(state.alpha.copy(), state.pending.copy(), np.zeros(1))
+        self._duals = sdca.make_duals(self._rows)._replace(alpha=state.alpha.copy(), pending=state.pending.copy())
         self._update, self._last_round = state.update, state.last_round
         self.phase, self.incarnation = state.phase, state.incarnation
 
@@ -176,6 +176,12 @@ class Terminal:
         """Be free to join another station, or to take in rows."""
         if self.phase is Phase.LEAVING and goodbye.incarnation == self.incarnation:
             self.phase = Phase.DETACHED
+
+    def abandon(self) -> None:
+        """Be free at once, with nothing pending: the station lost its memory, so that no sum holds this terminal."""
+        if self._update is not None:
+            self._settle(Verdict())
+        self.phase = Phase.DETACHED
 
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
         """Take in new rows, scaled as the old ones, with duals at zero: u_t stays, the count grows."""

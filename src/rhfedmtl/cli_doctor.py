@@ -1,0 +1,120 @@
+"""Command line: ``doctor`` (what is installed, what is fast, what is missing and how to get it)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import typer
+
+from rhfedmtl import __version__
+from rhfedmtl.cli_data import AsJson
+from rhfedmtl.cli_options import print_json
+
+CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
+EXTRAS = {
+    "frames": ("pandas", "polars"),
+    "parquet": ("pyarrow",),
+    "plot": ("matplotlib",),
+    "onnx": ("onnx",),
+    "tensorboard": ("tensorboardX",),
+    "mlflow": ("mlflow-skinny",),
+    "ray": ("ray",),
+    "deploy": ("grpcio", "cryptography"),
+    "gpu": ("torch", "triton"),
+}
+GIVES = {
+    "frames": "pandas and Polars frames as data",
+    "parquet": "records and ledgers as Parquet",
+    "plot": "figures as PDF and PNG",
+    "onnx": "models exported to ONNX",
+    "tensorboard": "train --log tensorboard",
+    "mlflow": "train --log mlflow",
+    "ray": "train --engine ray, sweeps on a cluster",
+    "deploy": "serve and network: real base stations",
+    "gpu": "train --engine gpu",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(doctor)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is installed, what is fast and what is missing.
+
+    Compiles a kernel and times it, so the first call takes some seconds. For example:
+
+    rhfedmtl doctor --json
+    """
+    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages(), **_speed()}
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _machine() -> dict[str, Any]:
+    from rhfedmtl.data.cache import cache_folder
+    from rhfedmtl.data.threads import cores
+
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+        if hasattr(os, "sysconf")
+        else None,
+        "cache": str(cache_folder()),
+        "data_folder": os.environ.get("RHFEDMTL_DATA"),
+    }
+
+
+def _packages() -> dict[str, Any]:
+    extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
+    return {"core": {name: _version(name) for name in CORE}, "extras": extras}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _speed() -> dict[str, Any]:
+    """Time of compiling, or of loading what an earlier run compiled, and of a terminal step after that."""
+    from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.data.request import Request
+    from rhfedmtl.engines.training import Settings, train
+    from rhfedmtl.resources.policies import Fixed
+
+    federation = Request(settings={"features": 64}, tasks=4, terminals=16, samples_per_task=2000).federation(0)
+    settings = Settings(certify_every=10**9, threads=1)
+    started = time.perf_counter()
+    train(federation, DualMethod(), Fixed(1, 1, 1), settings)
+    loaded = time.perf_counter()
+    result = train(federation, DualMethod(), Fixed(50, 1, 50), settings)
+    seconds = time.perf_counter() - loaded
+    return {"compile_seconds": loaded - started, "step_ns": 1e9 * seconds / result.terminal_steps}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    memory = f", {facts['memory_gb']} GB" if facts["memory_gb"] else ""
+    typer.echo(f"rhfedmtl {facts['rhfedmtl']} on Python {facts['python']}, {facts['system']}")
+    typer.echo(f"machine     {facts['cores']} cores{memory}")
+    typer.echo(f"data        cache {facts['cache']}")
+    typer.echo(
+        f"            RHFEDMTL_DATA {facts['data_folder'] or 'is not set: data files are downloaded, or --path'}"
+    )
+    typer.echo("core        " + ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()))
+    ready, how = facts["compile_seconds"], f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
+    typer.echo(f"kernels     ready after {ready:.1f} s, then {how}")
+    for extra, packages in facts["extras"].items():
+        there = all(packages.values())
+        state = ", ".join(f"{name} {number}" for name, number in packages.items() if number)
+        what = state if there else f"missing: pip install 'rhfedmtl[{extra}]'"
+        typer.echo(f"{'yes' if there else 'no':>3}  {extra:<12}{what}  ({GIVES[extra]})")
