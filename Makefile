@@ -4,11 +4,12 @@ BIN := .venv/bin
 BASE := .venv/.base-installed
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
+BROWSER_STAMP := .venv/.browser-installed
 
 # Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
 export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 
-.PHONY: help setup demo test test-fast test-slow test-chaos lint proto format bench study docs clean
+.PHONY: help setup demo test test-fast test-slow test-ray test-browser test-chaos lint proto format bench study docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,8 +45,21 @@ test-fast: setup  ## the test suite alone, stopping at the first failure
 test-slow: setup  ## the checks that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
+test-browser: $(BROWSER_STAMP)  ## the report in a real browser; installs Chromium where it is missing
+	$(BIN)/python -m pytest -q -rs tests/browser
+
+$(BROWSER_STAMP): $(STAMP)
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || test -n "$$RHFEDMTL_CHROMIUM" \
+		|| { apt-get update -qq && apt-get install -y -qq chromium; } \
+		|| { echo "install Chromium, or name one: make test-browser RHFEDMTL_CHROMIUM=/path/to/chromium"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
+	@touch $@
+
 test-chaos: setup  ## a network of real processes through at least 200 faults (minutes)
 	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py
+
+test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorithm, killed actors, nodes and drivers (minutes)
+	$(BIN)/python -m pytest -q -m ray
 
 proto: setup  ## make the protobuf code of the deployment from its description
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire.proto

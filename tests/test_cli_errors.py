@@ -1,4 +1,4 @@
-"""Mistakes that a new user is likely to make are answered in a line or two, with the way out and without a traceback."""
+"""Mistakes that a new user is likely to make are answered in a line or two, with the way out and no traceback."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,7 +129,7 @@ def spread(engine: str, address: str | None, workers: int | None) -> Iterator[An
         raise ConfigError("--workers is for this machine: the cores of a Ray cluster decide how many runs it makes")
     from rhfedmtl.engines.ray import Pool, session
 
-    with session(address), Pool() as pool:
+    with redirect_stdout(sys.stderr), session(address), Pool() as pool:
         yield pool
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.algorithms.runs import run_built
+from tests.engines.groups import LOCAL
 from tests.reference.problems import federation
 
 from rhfedmtl.algorithms.adaptive import AdaptiveFL
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import ENGINES, Run, Settings
+from rhfedmtl.engines.training import Run, Settings
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.resources.adaptive import AdaptiveControl, Estimates, estimates
@@ -169,7 +170,7 @@ def _one_row_each() -> Federation:
     return federation("regression", sizes=((1, 1), (1, 1)))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOCAL)
 @pytest.mark.parametrize("budget", [23.0, 61.0, 150.0])
 def test_a_run_never_exceeds_its_budget_and_leaves_no_step_unbought(budget: float, engine: str) -> None:
     """Spent ≤ budget of every type; at the end not even one step can be paid."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.runs import run, run_named
+from tests.engines.groups import LOCAL
 from tests.reference.problems import federation
 from tests.reference.sdca import visits
 from tests.reference.sgd import descend, plain_sgd, with_constant
@@ -153,7 +154,7 @@ def test_a_station_without_samples_has_no_say() -> None:
 def test_messages_to_the_cloud_hold_the_shared_rows_only(method: SgdMethod, rows: int, shared: int) -> None:
     """What is a task's own (Ditto's own models, FedEM's shares) stays at its station: it is in no anchor or report."""
     data = federation("classes")
-    for engine in ENGINES.values():
+    for engine in map(ENGINES.__getitem__, LOCAL):
         network = engine(data, method, Settings(), np.diff(data.terminal_offsets))
         sizes, empty, row = network.message_sizes, Sizes.of((0, data.n_features), 0, 0), 8 * data.n_features
         assert network.reports(1)[0].v.shape == (shared, data.n_features)
@@ -163,7 +164,7 @@ def test_messages_to_the_cloud_hold_the_shared_rows_only(method: SgdMethod, rows
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOCAL)
 def test_a_method_that_diverges_says_so(engine: str, dtype: Any) -> None:
     """Too large a step ends in an error that names the way out, never in models that are no numbers."""
     data = federation("regression", dtype=dtype)
@@ -189,7 +190,7 @@ def test_settings_that_cannot_work_are_refused(method: Any, settings: dict[str, 
         method(LOSS, **settings)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOCAL)
 def test_more_components_than_features_are_refused(engine: str) -> None:
     """Shares have one row of the matrix: what does not fit must not be written beside it."""
     data = federation(d=2)

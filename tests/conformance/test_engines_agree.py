@@ -11,6 +11,7 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.scaling import SCALES, scalers
+from rhfedmtl.engines.grouped import Grouped
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
 from rhfedmtl.maths.losses import LOSSES
@@ -57,6 +58,9 @@ def alpha_of(network: Any) -> Any:
         return np.concatenate(
             [network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)]
         )
+    if isinstance(network, Grouped):
+        alpha, starts = network.state().alpha.array(), network._offsets
+        return np.concatenate([alpha[a : a + n] for a, n in zip(starts[:-1], network.sizes, strict=True)])
     return np.concatenate([terminal.state.alpha for terminal in network.terminals])
 
 

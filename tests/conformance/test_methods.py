@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engines.groups import LOCAL
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.faults import Faults
-from rhfedmtl.engines.training import ENGINES, Result, Settings, train
+from rhfedmtl.engines.training import Result, Settings, train
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.relationships import RELATIONSHIPS
 from rhfedmtl.resources.ledger import Ledger
@@ -39,15 +40,23 @@ def federation(classes: int = 2) -> Federation:
     return Request(data="synthetic", tasks=3, terminals=3, settings=settings).federation(0)
 
 
-def learn(name: str, weather: str = "calm", engine: str = "inprocess", seed: int = 0, classes: int = 2) -> Result:
+def learn(
+    name: str,
+    weather: str = "calm",
+    engine: str = "inprocess",
+    seed: int = 0,
+    classes: int = 2,
+    actors: int | None = None,
+) -> Result:
     """A run of an algorithm by name, with its defaults, at a small budget."""
     if name == "mocha" and "learned" not in RELATIONSHIPS:
         pytest.skip("mocha needs the relationship 'learned'")
     data = federation(classes)
     built = build(name, Options(), data.kind)
     ledger = Ledger({}) if built.yardstick else Ledger(COST, BUDGET)
+    gap = 1e-3 if built.yardstick else 0.0
     settings = Settings(
-        engine=engine, seed=seed, certify_every=5, target_relative_gap=1e-3 if built.yardstick else 0.0, max_rounds=60
+        engine=engine, seed=seed, certify_every=5, target_relative_gap=gap, max_rounds=60, actors=actors
     )
     faults = Faults() if built.yardstick and FAULTS[weather].slowdown else FAULTS[weather]
     return train(built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, judged=data)
@@ -65,8 +74,8 @@ def same(left: Result, right: Result) -> None:
 @pytest.mark.parametrize("weather", FAULTS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_engines_give_the_same_numbers_and_the_same_bill(name: str, weather: str) -> None:
-    """Batched and message by message; what comes out is finite, for every task, and within every budget."""
-    results = [learn(name, weather, engine) for engine in ENGINES]
+    """Batched, message by message and in groups; what comes out is finite, for every task, and within every budget."""
+    results = [learn(name, weather, engine) for engine in LOCAL]
     for other in results[1:]:
         same(results[0], other)
     result = results[0]
@@ -90,7 +99,7 @@ def test_the_seed_decides_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_several_classes_pass_through_every_engine(name: str) -> None:
     """Three columns of labels in one matrix, with drop-outs."""
-    same(*(learn(name, "drop-outs", engine, classes=3) for engine in ENGINES))
+    same(*(learn(name, "drop-outs", engine, classes=3) for engine in LOCAL))
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "constant"])

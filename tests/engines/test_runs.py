@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,6 +21,7 @@ from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.planning import Plan, Situation
 from rhfedmtl.resources.policies import POLICIES, Fixed
 
 QUICK = Settings(certify_every=10**9, max_rounds=300)
@@ -41,7 +44,7 @@ def federation(seed: int = 0) -> Federation:
 
 @st.composite
 def scarcity(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, float]]:
-    """Prices and budgets of one to three types, some of them per terminal, that allow a few dozen rounds at most."""
+    """Prices and budgets of one to three types, some by terminal or station, that allow a few dozen rounds at most."""
     cost, budget = {}, {}
     for name in ("energy", "time", "money")[: draw(st.integers(1, 3))]:
         step = draw(st.floats(0.01, 2.0))
@@ -50,6 +53,9 @@ def scarcity(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, float]]:
             cost[name] = {"terminal_step": [step * x for x in spread], "station_round": draw(st.floats(0.1, 20.0))}
         else:
             cost[name] = {"terminal_step": step, "station_round": draw(st.floats(0.1, 20.0))}
+        if draw(st.booleans()):
+            spread = draw(st.lists(st.floats(0.2, 5.0), min_size=3, max_size=3))
+            cost[name]["station_round"] = [cost[name]["station_round"] * x for x in spread]
         cost[name]["cloud_round"] = draw(st.sampled_from([0.0, 0.0, 5.0]))
         cost[name]["terminal_byte_up"] = draw(st.sampled_from([0.0, 1e-4]))
         budget[name] = draw(st.floats(1.0, 600.0))
@@ -82,6 +88,49 @@ def test_no_policy_overspends_or_leaves_a_round_unbought(
         assert not ledger.can_afford(
             event_totals(situation.prices, situation.cloud_event(), situation.round_event(least))
         )
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """H and K_b as given, again and again."""
+
+    local_steps: int
+    station_rounds: tuple[int, ...]
+
+    def plan(self, situation: Situation) -> Plan:
+        """Return that plan."""
+        return Plan(np.full(len(situation.sizes), self.local_steps), np.array(self.station_rounds))
+
+
+@given(
+    scarcity(), st.lists(st.integers(1, 9), min_size=3, max_size=3), st.integers(1, 9), st.sampled_from(sorted(FAULTS))
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_different_numbers_of_rounds_never_overspend(
+    prices: tuple[dict[str, Any], dict[str, float]], station_rounds: list[int], steps: int, weather: str
+) -> None:
+    """With any K_b, spent ≤ budget for every type under every fault, and the ledger can be recomputed."""
+    cost, budget = prices
+    ledger = Ledger(cost, budget)
+    if weather == "stragglers" and "time" not in cost:
+        weather = "calm"
+    run = Run(federation(), METHOD, QUICK, ledger, FAULTS[weather])
+    with suppress(BudgetError):
+        run.learn(Uneven(steps, tuple(station_rounds)))
+    for name, limit in budget.items():
+        assert ledger.spent[name] <= limit
+    assert Ledger.replay(cost, budget, run.events) == ledger
+
+
+def test_fast_stations_make_rounds_while_a_slow_one_makes_its_own() -> None:
+    """A station ten times as slow makes one round in a server iteration, the others ten, in the same time."""
+    cost = {"time": {"terminal_step": 0.0, "station_round": [10.0, 1.0, 1.0]}}
+    ledger = Ledger(cost, {"time": 50.0})
+    result = train(federation(), METHOD, Uneven(2, (1, 10, 10)), QUICK, ledger=ledger)
+    assert (result.cloud_rounds, result.rounds) == (5, 50)
+    assert ledger.spent["time"] == pytest.approx(50.0)
+    worked = np.array([seen.answers > 0 for seen in result.observed])
+    assert worked.sum(axis=0).tolist() == [5, 50, 50]
 
 
 @pytest.mark.parametrize("weather", sorted(FAULTS))

@@ -24,6 +24,7 @@ from rhfedmtl.resources.billing import (
     steps_affordable,
     steps_by_deadline,
     totals,
+    waited,
 )
 from rhfedmtl.resources.costs import PRICE_NAMES, Budget, Cost, Prices, binding, fits, times_affordable
 
@@ -243,6 +244,56 @@ def test_a_deadline_caps_the_wait() -> None:
     cost = Cost.of({"time": {"step": [1, 9]}, "energy": "1"})
     event = RoundEvent(1, Layout(np.array([0, 0]), 1), 2, deadline={"time": 5.0})
     assert event_totals(cost, event) == {"time": 5.0, "energy": 4.0}
+
+
+def test_a_station_that_was_waiting_anyway_takes_no_more_time() -> None:
+    """While the slow station makes its only round, the fast one makes three more; a fourth takes time."""
+    cost = Cost.of({"time": {"step": 1, "station": [9, 1]}})
+    event = RoundEvent(1, Layout(np.array([0, 1]), 2), 1)
+    spent = [event_totals(cost, event)["time"]]
+    for k in range(2, 7):
+        event = replace(event, round=k, stations=np.array([False, True]), ahead=waited(cost, event))
+        spent.append(event_totals(cost, event)["time"])
+    assert spent == [10.0, 0.0, 0.0, 0.0, 0.0, 2.0]
+    assert [(c.tier, c.total) for c in charges(cost, event)] == [("terminal", 1.0), ("station", 1.0)]
+
+
+def test_what_was_waited_is_taken_off_the_path_from_its_beginning() -> None:
+    """Half of the work was done while others were waited for: the other half, the link and the station are charged."""
+    cost = Cost.of("time=step:1,station:2,byte:1")
+    event = RoundEvent(1, Layout(np.array([0]), 1), 4, bytes_up=3, ahead={"time": np.array([2.0])})
+    made = charges(cost, event)
+    assert [(c.tier, c.total) for c in made] == [("terminal", 2.0), ("terminal-link", 3.0), ("station", 2.0)]
+    later = replace(event, ahead={"time": np.array([8.0])})
+    assert [(c.tier, c.total) for c in charges(cost, later)] == [("station", 1.0)]
+    assert charges(cost, replace(event, ahead={"time": np.array([9.0])})) == ()
+
+
+@settings(deadline=None)
+@given(round_events(), st.lists(st.integers(0, 6), min_size=4, max_size=4))
+def test_rounds_of_a_server_iteration_take_as_long_as_the_slowest_station(
+    pair: tuple[Cost, RoundEvent], numbers: list[int]
+) -> None:
+    """With K_b rounds each, elapsed types cost max_b of a station's own rounds, others the sum of all of them."""
+    cost, event = pair
+    K = np.array(numbers[: event.layout.n_tasks])
+    assert event.stations is not None
+    spent = dict.fromkeys(cost, 0.0)
+    ahead = None
+    for k in range(int(K.max())):
+        now = replace(event, stations=K > k, ahead=ahead)
+        spent = {name: amount + event_totals(cost, now)[name] for name, amount in spent.items()}
+        ahead = waited(cost, now)
+    alone = [event_totals(cost, replace(event, stations=np.arange(len(K)) == b)) for b in range(len(K))]
+    for name in cost:
+        own = [k * each[name] for k, each in zip(K.tolist(), alone, strict=True)]
+        assert spent[name] == pytest.approx(max(own) if cost[name].adds == "elapsed" else sum(own), abs=1e-9)
+
+
+def test_waiting_is_checked() -> None:
+    """One time for each station, and none of them negative."""
+    with pytest.raises(ConfigError, match="ahead of time"):
+        RoundEvent(1, PAPER, 1, ahead={"time": np.zeros(4)})
 
 
 def test_cloud_iteration_by_hand() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.resources.billing import Layout, event_totals
+from rhfedmtl.resources.billing import Layout, event_totals, waited
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Observation, Situation
 from rhfedmtl.resources.policies import POLICIES, Fixed, Theoretical
+from rhfedmtl.resources.progress import PASS_RATE
 
 
 def situation(
@@ -174,6 +179,138 @@ def test_slow_terminals_take_fewer_steps_instead_of_holding_the_round() -> None:
     assert plan.local_steps.min() >= 1
 
 
+def test_the_plan_leaves_least_of_all_that_can_be_paid() -> None:
+    """By plain loops over M and H, nothing that the budget pays is predicted to leave less."""
+    s = situation(coupling=0.2)
+    best, outlook = Measured().schedule(s), Measured().outlook(s)
+    assert best is not None
+
+    def left(M: int, H: int) -> float:
+        return M * math.log(1.0 - outlook.keep * (1.0 - math.exp(-outlook.rate * H / 10)))
+
+    payable = [(M, H) for M in range(1, 30) for H in range(1, 500) if M * (50.0 + 2.5 * H) <= 1400.0]
+    assert best.log_left == pytest.approx(min(left(M, H) for M, H in payable))
+    assert left(best.cloud_rounds, int(best.local_steps[0])) == pytest.approx(best.log_left)
+
+
+def test_a_plan_is_held_until_there_is_as_much_again_to_learn_from() -> None:
+    """After the plan of round 3 the same H, and one server iteration fewer each time, up to round 6."""
+    memo: dict[str, Any] = {}
+    s = situation(memo=memo, rounds=3)
+    plans = [Measured().plan(replace(s, rounds=rounds)) for rounds in (3, 4, 5, 6)]
+    cloud_rounds = [plan.why["cloud_rounds"] for plan in plans if plan is not None]
+    assert cloud_rounds == [16, 15, 14, 13]
+    assert {int(plan.local_steps[0]) for plan in plans if plan is not None} == {15}
+    again = Measured().plan(replace(s, rounds=7))
+    assert again is not None
+    assert again.why["cloud_rounds"] == 16  # the ledger still has all of the budget
+
+
+def test_a_plan_is_not_held_for_another_budget() -> None:
+    """What was planned for one ledger says nothing of another, though the members are the same."""
+    s = situation(rounds=3)
+    Measured().plan(s)
+    other = Measured().plan(replace(s, rounds=4, ledger=Ledger("energy=0.1,10", "energy=300")))
+    assert other is not None
+    assert other.why["cloud_rounds"] < 5
+
+
+def unequal_speed(budget: Any = "time=60", *, slow: float = 5.0, energy: float = 0.0, **more: Any) -> Situation:
+    """One station of five is slower than the others; with a price for energy if asked."""
+    pace = np.array([slow, 1.0, 1.0, 1.0, 1.0])
+    cost: dict[str, Any] = {"time": {"terminal_step": 0.01 * np.repeat(pace, 5), "station_round": 0.2 * pace}}
+    if energy:
+        cost["energy"] = {"terminal_step": 0.01 * energy, "station_round": energy}
+    return situation(cost, budget, **more)
+
+
+def test_fast_stations_make_more_rounds_while_a_slow_one_makes_its_own() -> None:
+    """K_b is one for the slow station and more for the others, and the server iteration takes no longer for it."""
+    s = unequal_speed()
+    plan = Measured().plan(s)
+    assert plan is not None
+    assert plan.station_rounds[0] == 1
+    assert plan.station_rounds[1:].min() > 1
+    each = [
+        event_totals(s.prices, s.round_event(plan.local_steps, np.arange(5) == b))["time"] * plan.station_rounds[b]
+        for b in range(5)
+    ]
+    assert max(each) <= each[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda: situation(),
+        lambda: unequal_speed(slow=1.0),
+        lambda: unequal_speed(slow=1.5),
+        lambda: unequal_speed(in_step=True),
+        lambda: unequal_speed("energy=1400", energy=10.0),
+    ],
+    ids=["equal", "equal, with a price each", "hardly different", "in step", "time is not limited"],
+)
+def test_all_stations_make_the_same_number_of_rounds(same: Callable[[], Situation]) -> None:
+    """Where they hardly differ in what is limited, or would have to wait, there is one K for all."""
+    s = same()
+    plan = Measured().plan(s)
+    assert plan is not None
+    assert len(set(plan.station_rounds.tolist())) == 1
+    alone = Measured(same_rounds=True).plan(replace(s, memo={}))
+    assert alone is not None
+    np.testing.assert_array_equal(plan.local_steps, alone.local_steps)
+
+
+def test_different_rounds_are_planned_once_anchors_know_something() -> None:
+    """Strongly coupled tasks make the same number of rounds in the first two server iterations."""
+    first = Measured().plan(unequal_speed(coupling=0.9))
+    third = Measured().plan(unequal_speed(coupling=0.9, cloud_rounds=2, rounds=2))
+    assert first is not None
+    assert third is not None
+    assert first.station_rounds.max() == 1
+    assert third.station_rounds.max() > 1
+
+
+def test_rounds_of_fast_stations_must_be_worth_their_energy() -> None:
+    """With energy for hardly more than one round of all, time to fill is no reason to make more of them."""
+    rich = Measured().plan(unequal_speed(["time=20", "energy=100000"], energy=10.0))
+    poor = Measured().plan(unequal_speed(["time=20", "energy=600"], energy=10.0))
+    assert rich is not None
+    assert poor is not None
+    assert poor.station_rounds.sum() < rich.station_rounds.sum()
+
+
+def test_cheap_stations_make_more_rounds_if_that_promises_clearly_more() -> None:
+    """One station whose rounds cost a hundred times as much makes fewer of them, at a budget for a few."""
+    cost = {"energy": {"terminal_step": 0.1, "station_round": np.array([1000.0, 10.0, 10.0, 10.0, 10.0])}}
+    plan = Measured().plan(situation(cost, "energy=8000"))
+    assert plan is not None
+    assert plan.station_rounds[0] < plan.station_rounds[1:].min()
+
+
+@given(st.lists(st.floats(0.2, 10.0), min_size=5, max_size=5), st.floats(2.0, 200.0), st.floats(0.0, 0.95))
+@settings(deadline=None)
+def test_a_schedule_with_different_rounds_fits_the_budget(pace: list[float], budget: float, coupling: float) -> None:
+    """M server iterations of K_b rounds and H steps, as scheduled, cost no more than there is, of any type."""
+    cost = {
+        "time": {"terminal_step": 0.01 * np.repeat(pace, 5), "station_round": 0.2 * np.array(pace)},
+        "energy": {"terminal_step": 0.1, "station_round": 5.0 * np.array(pace[::-1]), "cloud_round": 1.0},
+    }
+    s = situation(cost, {"time": budget, "energy": 50.0 * budget}, coupling=coupling, cloud_rounds=3, rounds=3)
+    best = Measured().schedule(s)
+    if best is None:
+        return
+    spent = {name: best.cloud_rounds * amount for name, amount in event_totals(s.prices, s.cloud_event()).items()}
+    ahead = None
+    for k in range(int(best.station_rounds.max())):
+        event = replace(s.round_event(best.local_steps, best.station_rounds > k), ahead=ahead)
+        for name, amount in event_totals(s.prices, event).items():
+            spent[name] += best.cloud_rounds * amount
+        ahead = waited(s.prices, event)
+    if best.cloud_rounds * best.station_rounds.max() > 1:  # the last round may be cut to what is left
+        for name, limit in s.ledger.budget.items():
+            assert spent[name] <= limit * (1 + 1e-9)
+
+
 def test_what_is_measured_moves_the_model() -> None:
     """Curves that saturate early raise the rate of a step, curves that keep rising lower it."""
     s = situation()
@@ -186,6 +323,60 @@ def test_what_is_measured_moves_the_model() -> None:
 
     assert Measured().outlook(replace(s, observed=seen(0.5))).rate > 1.5 * prior
     assert Measured().outlook(replace(s, observed=seen(0.03))).rate < 0.7 * prior
+
+
+def observations(rounds: int, rate: float = 0.1, fall: float = 0.7, H: int = 20) -> list[Observation]:
+    """Rounds of five stations whose gains follow the model, and fall by a constant factor."""
+    h = np.append(np.minimum(2.0 ** np.arange(16), H), H)
+    scale = np.array([1.0, 2.0, 0.5, 1.0, 3.0])[:, None]
+    return [
+        Observation(k, np.full(25, H), np.full(5, 5), np.full(5, 0.2), scale * (1 - np.exp(-rate * h)) * fall**k)
+        for k in range(1, rounds + 1)
+    ]
+
+
+@pytest.mark.parametrize("steps", [[20, 20, 20, 20], [5, 20, 20, 7], [1, 3, 300, 300]])
+def test_the_rate_is_that_of_the_least_squares_fit(steps: list[int]) -> None:
+    """Of all rates on the grid, none fits a(1 − e^{−ch/S}) better to the curves of the last rounds, by plain loops."""
+    s = situation()
+    seen = [observations(k + 1, 0.05 * (k + 1), H=H)[k] for k, H in enumerate(steps)]
+    found = Measured(prior=0.5).outlook(replace(s, observed=seen)).rate
+
+    def misfit(rate: float) -> float:
+        total = 0.5 * 0.01 * np.log(rate / PASS_RATE) ** 2
+        for each, H in zip(seen, steps, strict=True):
+            curve = each.gains.sum(axis=0)
+            points = min(int(H).bit_length(), 16)
+            h = np.append(2.0 ** np.arange(points), H)
+            g = np.append(curve[:points], curve[-1]) / curve[-1]
+            F = 1 - np.exp(-rate / 10 * h)
+            total += np.mean(((F @ g) / (F @ F) * F - g) ** 2)
+        return float(total)
+
+    grid = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
+    assert misfit(found) == pytest.approx(min(map(misfit, grid)), rel=1e-9)
+
+
+def test_stations_that_sat_out_do_not_look_like_progress() -> None:
+    """What a merge keeps is read off the stations that took part in both rounds."""
+    s = situation()
+    all_there = Measured().outlook(replace(s, observed=observations(4)))
+    some = observations(4)
+    for seen in some[1::2]:
+        seen.gains[[0, 3]] = 0.0
+        seen.answers[[0, 3]] = 0
+        seen.local_steps[[*range(5), *range(15, 20)]] = 0
+    assert Measured().outlook(replace(s, observed=some)).keep == pytest.approx(all_there.keep)
+
+
+def test_a_round_that_brought_nothing_teaches_nothing() -> None:
+    """All updates were lost: the model is what it was."""
+    s, lost = situation(), observations(1)[0]
+    lost.gains[:] = 0.0
+    assert Measured().outlook(replace(s, observed=[lost])) == Measured().outlook(s)
+    assert Measured().outlook(replace(s, observed=[*observations(1), lost])) == Measured().outlook(
+        replace(s, observed=observations(1))
+    )
 
 
 def test_without_a_budget_measured_makes_one_pass_a_round() -> None:

@@ -121,6 +121,10 @@ class InProcess:
         self._U[:] = 0.0
         np.add.at(self._U, self._station[self._layout.order], shares)
 
+    def _set_alpha(self, alpha: Float64Array) -> None:
+        sdca.settle(self._rows, self._layout, self._duals)
+        self._duals.alpha[:] = alpha
+
     def state(self) -> State:
         """All that the rounds so far have changed; copies, that later rounds leave alone."""
         return State(
@@ -142,8 +146,7 @@ class InProcess:
                 f"a state with {alpha.shape} duals and matrices {state.U.shape} does not fit rows with "
                 f"{self._duals.alpha.shape} and {self._U.shape}"
             )
-        sdca.settle(self._rows, self._layout, self._duals)
-        self._duals.alpha[:] = alpha
+        self._set_alpha(alpha)
         self._rows = rounds.with_sizes(self._rows, state.sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
         self._membership, self._last_round = state.membership.copy(), state.round

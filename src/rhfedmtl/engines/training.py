@@ -27,7 +27,16 @@ from rhfedmtl.engines.packing import Loose
 from rhfedmtl.engines.results import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import MeanRegularised, Models
-from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals, longest_wait, waited
+from rhfedmtl.resources.billing import (
+    CloudEvent,
+    Event,
+    Layout,
+    RoundEvent,
+    deadlines,
+    event_totals,
+    longest_wait,
+    waited,
+)
 from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
@@ -119,7 +128,13 @@ def train(
 
 
 class Run:
-    """The running state of `train`."""
+    """The running state of `train`.
+
+    Unless ``in_step``, stations wait for each other at server iterations only: what time one has left of a BS iteration
+    goes to its next.
+    """
+
+    in_step = False
 
     def __init__(
         self,
@@ -286,6 +301,7 @@ class Run:
             rounds=self.round,
             observed=self.observed,
             planning_prices=self._planning_prices,
+            in_step=self.in_step,
             memo=self._memo,
         )
 
@@ -370,7 +386,7 @@ class Run:
     def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
-        before = self.events[-1] if k else None
+        before = self.events[-1] if k and not self.in_step else None
         ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
         return replace(event, round=self.round + 1, ahead=ahead)
 
@@ -395,14 +411,9 @@ class Run:
             return planned, None
         conditions = self.weather.conditions(planned.round)
         stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
-        deadline = {
-            name: self.weather.faults.patience * float(longest_wait(self.ledger.cost[name], planned).max(initial=0.0))
-            for name, prices in self.ledger.cost.types.items()
-            if prices.adds == "elapsed" and self.weather.faults.slowdown
-        }
-        event = replace(
-            planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline if deadline else None
-        )
+        faults = self.weather.faults
+        deadline = deadlines(self.ledger.cost, planned, faults.patience) if faults.slowdown else {}
+        event = replace(planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline or None)
         late = np.zeros(len(conditions.lost), dtype=bool)
         for name, limit in deadline.items():
             late |= longest_wait(self.ledger.cost[name], event) > limit * (1.0 + 1e-12)
@@ -475,6 +486,12 @@ def _amounts(amounts: dict[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if np.isfinite(amount))
 
 
+def _on_gpu(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
+    from rhfedmtl.engines.gpu import Gpu
+
+    return Gpu(f, method, seed=s.seed, present=present)
+
+
 def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
     from rhfedmtl.engines.ray import network
 
@@ -498,4 +515,5 @@ ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]
     "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
     "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
     "ray": _on_ray,
+    "gpu": _on_gpu,
 }

@@ -113,7 +113,8 @@ def findings(curves: list[CostCurve]) -> list[str]:
     fall = 100.0 * (1.0 - text.rounds[-1] / text.rounds[0])
     first = ", ".join(f"{K:.0f}" for K in authors.rounds[:10])
     return [
-        f"The bound of the paper's text hardly falls with H ({fall:.2g} % from H = 1 to {text.local_steps[-1]}), so "
-        "its cheapest H is 1 whatever the budget: at the printed settings it gives no reason to work longer on a terminal.",
+        f"The bound of the paper's text hardly falls with H ({fall:.2g} % from H = 1 to {text.local_steps[-1]}), "
+        "so its cheapest H is 1 whatever the budget: at the printed settings it gives no reason to work longer on a "
+        "terminal.",
         f"The curve that the figure draws is another one: K = {first} for H = 1 … 10, with ε = 1e-4 and not 0.01.",
     ]

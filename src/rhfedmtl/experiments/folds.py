@@ -103,7 +103,7 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fo
 
 
 def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
-    """Part of every row where groups stay whole: dealt task by task, largest class by largest class, in random order."""
+    """Part of every row where groups stay whole: dealt by task and by class, in an order drawn with the seed."""
     assert federation.group is not None
     part = np.empty(len(federation.X), dtype=np.int64)
     for b in range(federation.n_tasks):

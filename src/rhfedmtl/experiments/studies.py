@@ -151,8 +151,11 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """Against the reference: better, worse, or level where the paired interval holds 0; empty without one."""
-        if self.against is None:
+        """Against the reference: better, worse, or level where the paired interval holds 0; empty without one.
+
+        One seed has no interval, so it decides nothing.
+        """
+        if self.against is None or self.seeds < 2:
             return ""
         difference, half = self.against
         return "better" if difference > half else "worse" if difference < -half else "level"
@@ -253,21 +256,27 @@ class StudyResult:
 
     def verdicts(self) -> list[str]:
         """In words, how every variant stands to the reference: in how many cells better, level and worse."""
-        reference = self.described["reference"]
         lines = []
         for variant in self.described["variants"]:
             cells = [c for c in self.cells if c.variant == variant["name"] and c.against is not None]
             if not cells or variant["yardstick"]:
                 continue
-            counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
-            mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-            said = ", ".join(f"{word} in {count}" for word, count in counts.items() if count)
-            unit = f"{100 * mean:+.1f} points" if self.described["metric"] != "rmse" else f"{mean:+.3g}"
-            lines.append(
-                f"{variant['label']} against {self.label(reference)}, paired over {self.described['seeds']} seeds: "
-                f"{said} of {len(cells)} cells ({unit} on average)."
-            )
+            lines.append(f"{variant['label']} is {self._standing(cells)}.")
         return lines
+
+    def _standing(self, cells: Sequence[Cell]) -> str:
+        """Against the reference, the commonest verdict first, and the mean difference."""
+        mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
+        unit = f"{100 * mean:+.1f} points" if self.described["metric"] != "rmse" else f"{mean:+.3g}"
+        reference = self.label(self.described["reference"])
+        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
+        if not any(counts.values()):
+            return f"{unit} from {reference} on average over {len(cells)} cells; one seed has no interval"
+        words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
+        links = {"better": "better than", "level": "level with", "worse": "worse than"}
+        first = f"{links[words[0]]} {reference} in {counts[words[0]]} of {len(cells)} cells"
+        others = "".join(f", {word} in {counts[word]}" for word in words[1:])
+        return f"{first}{others} ({unit} on average, paired over {self.described['seeds']} seeds)"
 
     def findings(self) -> list[str]:
         """What the study says in plain words, and where that is not what the paper prints."""
@@ -326,8 +335,8 @@ class StudyResult:
                 against = self.difference(reference, first, variant)
                 if against is not None:
                     lines.append(
-                        f"At the paper's {short(x)} = {choice:g}, {self.label(reference)} and {self.label(variant)} are "
-                        f"{100 * against[0]:+.2f} ± {100 * against[1]:.2f} points apart."
+                        f"At the paper's {short(x)} = {choice:g}, {self.label(reference)} and {self.label(variant)} "
+                        f"are {100 * against[0]:+.2f} ± {100 * against[1]:.2f} points apart."
                     )
         return lines
 

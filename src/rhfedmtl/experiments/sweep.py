@@ -51,14 +51,11 @@ class Store:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         known = record.get("format"), record.get("versions"), record.get("file")
-        return record if known == (records.FORMAT, _versions(), digest(config.request.path)) else None
+        return record if known == (records.FORMAT, records.versions(), digest(config.request.path)) else None
 
     def write(self, key: str, record: Record) -> None:
         """Write a record in one piece."""
         records.write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
-
-
-_versions = cache(records.versions)
 
 
 def digest(path: str | None) -> str | None:

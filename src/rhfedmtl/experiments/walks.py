@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.resources.billing import CLOUD, Charge, event_totals
+from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waited
 from rhfedmtl.resources.costs import times_affordable
 from rhfedmtl.resources.measured import Measured, Outlook
 from rhfedmtl.resources.planning import Plan, Policy, Situation
@@ -141,8 +141,10 @@ def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: i
     room = s.ledger.room
     spent = event_totals(s.prices, s.cloud_event())
     rounds = terminal_steps = 0
+    ahead = None
     for count, stations in _segments(plan.station_rounds):
-        price = event_totals(s.prices, s.round_event(plan.local_steps, stations))
+        event = replace(s.round_event(plan.local_steps, stations), ahead=ahead)
+        price, ahead = event_totals(s.prices, event), waited(s.prices, event)
         left = {name: limit - spent[name] for name, limit in room.items()}
         if not rounds and min(left.values(), default=0.0) < 0.0:
             return None
@@ -161,12 +163,9 @@ def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: i
 
 
 def _segments(station_rounds: IntArray) -> list[tuple[int, npt.NDArray[np.bool_] | None]]:
-    """Numbers of rounds in which the same stations work: K_b may differ."""
-    counts = np.unique(station_rounds)
-    return [
-        (int(last - first), None if last == counts[0] else station_rounds >= last)
-        for first, last in zip(np.append(0, counts[:-1]), counts, strict=True)
-    ]
+    """Numbers of rounds that cost the same, and who works in them: single rounds where K_b differ."""
+    least, most = int(station_rounds.min()), int(station_rounds.max())
+    return [(most, None)] if least == most else [(1, station_rounds > k) for k in range(most)]
 
 
 def _repeats(policy: Policy, s: Situation, stage: _Stage, most_rounds: int) -> int:

@@ -32,7 +32,7 @@ CURVE = 17
 # Below this many multiplications a round is faster on one thread than handed out to several.
 WORK_PER_THREAD = 100_000
 PARTS_PER_THREAD = 4
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
@@ -101,7 +101,8 @@ class Answers(NamedTuple):
 
 
 @inlined
-def _mix(z: Any) -> Any:
+def mix(z: Any) -> Any:
+    """Finaliser of SplitMix64: every bit of z changes half of the result."""
     z = (z ^ (z >> _S30)) * _MIX_1
     z = (z ^ (z >> _S27)) * _MIX_2
     return z ^ (z >> _S31)
@@ -110,13 +111,13 @@ def _mix(z: Any) -> Any:
 @inlined
 def stream(seed: Any, number: Any, terminal: Any) -> Any:
     """Start of the stream of one terminal in one round."""
-    return _mix(_mix(_mix(seed + _GOLDEN) + number * _GOLDEN) + np.uint64(terminal) * _GOLDEN)
+    return mix(mix(mix(seed + GOLDEN) + number * GOLDEN) + np.uint64(terminal) * GOLDEN)
 
 
 @inlined
 def draw(key: Any, counter: Any, n: Any) -> Any:
     """Integer below n: draw number ``counter`` of a stream."""
-    return np.int64(((_mix(key + np.uint64(counter + 1) * _GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
+    return np.int64(((mix(key + np.uint64(counter + 1) * GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
 
 
 @compiled_sum

@@ -96,7 +96,7 @@ class RoundEvent:
     merges
         Whether the station's iteration is charged; False for messages alone, as for sums of round zero.
     deadline
-        Per ``elapsed`` type: stations wait this long for a terminal and no longer.
+        Per ``elapsed`` type: stations wait this long for a terminal and no longer, for all or per terminal.
     slowdown
         How many times longer than its price says a terminal's work took (``elapsed`` types), for all or per terminal.
     ahead
@@ -112,7 +112,7 @@ class RoundEvent:
     bytes_down: Amount = 0.0
     bytes_up: Amount = 0.0
     merges: bool = True
-    deadline: Mapping[str, float] | None = None
+    deadline: Mapping[str, Amount] | None = None
     slowdown: Amount = 1.0
     ahead: Mapping[str, FloatArray] | None = None
 
@@ -121,6 +121,8 @@ class RoundEvent:
         layout = self.layout
         for name, ahead in (self.ahead or {}).items():
             _check_amount(f"ahead of {name}", ahead, layout.n_tasks)
+        for name, deadline in (self.deadline or {}).items():
+            _check_amount(f"deadline of {name}", deadline, layout.n_terminals)
         for name in ("local_steps", "bytes_down", "bytes_up", "slowdown"):
             _check_amount(name, getattr(self, name), layout.n_terminals)
         _check_mask("stations", self.stations, layout.n_tasks)
@@ -330,6 +332,15 @@ def longest_wait(prices: Prices, event: RoundEvent) -> FloatArray:
     return full
 
 
+def deadlines(cost: Cost, event: RoundEvent, patience: float) -> dict[str, FloatArray]:
+    """Per ``elapsed`` type and terminal: ``patience`` times as long as its station would wait for its slowest one."""
+    found = {}
+    for name, prices in cost.types.items():
+        if prices.adds == "elapsed":
+            found[name] = patience * _slowest(longest_wait(prices, event), event.layout)[event.layout.terminal_task]
+    return found
+
+
 def waited(cost: Cost, event: RoundEvent) -> dict[str, FloatArray] | None:
     """``ahead`` of the next round of a server iteration: between two of these, stations do not wait for each other.
 
@@ -347,16 +358,21 @@ def waited(cost: Cost, event: RoundEvent) -> dict[str, FloatArray] | None:
 
 def _station_times(name: str, prices: Prices, event: RoundEvent) -> FloatArray:
     """How long a round takes each station: 0 for one that takes no part."""
-    ids, stations = event.terminal_ids, event.station_ids
     waits = longest_wait(prices, event)
     if event.deadline and name in event.deadline:
         waits = np.minimum(waits, event.deadline[name])
-    times = np.zeros(event.layout.n_tasks)
-    tasks = event.layout.terminal_task if ids is None else event.layout.terminal_task[ids]
-    np.maximum.at(times, tasks, _pick(waits, ids))
-    here = slice(None) if stations is None else stations
-    times[here] += _pick(prices.station_round, stations) if event.merges else 0.0
+    times = _slowest(waits, event.layout)
+    here = slice(None) if event.station_ids is None else event.station_ids
+    times[here] += _pick(prices.station_round, event.station_ids) if event.merges else 0.0
     return times
+
+
+def _slowest(waits: FloatArray, layout: Layout) -> FloatArray:
+    """Longest wait of each station; 0 where it has no terminal."""
+    slowest = np.zeros(layout.n_tasks)
+    members = slice(None) if layout.complete else layout.terminal_task >= 0
+    np.maximum.at(slowest, layout.terminal_task[members], waits[members])
+    return slowest
 
 
 def exact_sum(values: FloatArray) -> float:
@@ -398,8 +414,9 @@ def _critical_path(event: RoundEvent, name: str, work: Amount, link: Amount, sta
     """Charge only the slowest station with its slowest terminal; the first of equals."""
     ids, layout = event.terminal_ids, event.layout
     if event.deadline and name in event.deadline:
-        work = np.minimum(work, event.deadline[name])
-        link = np.minimum(link, event.deadline[name] - work)
+        deadline = _pick(event.deadline[name], ids)
+        work = np.minimum(work, deadline)
+        link = np.minimum(link, deadline - work)
     n_terminals = _count(ids, layout.n_terminals)
     stations = np.arange(layout.n_tasks) if event.station_ids is None else event.station_ids
     entries: list[tuple[str, IntArray | None, Amount]] = []

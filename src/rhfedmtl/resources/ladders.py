@@ -108,9 +108,9 @@ class Ground:
         """Cost of a round of each station (columns) on every rung (rows)."""
         step, link = prices.terminal_step, longest_wait(prices, self.s.round_event(0))[self.order]
         elapsed = prices.adds == "elapsed"
-        if H.shape[-1] == len(self.counts) and not _differ(prices, _WAITS):
+        if H.shape[-1] == len(self.counts) and not differ(prices, _WAITS):
             each = H * step + link[0]
-            return (each if elapsed else each * self.counts) + prices.station_round
+            return np.asarray((each if elapsed else each * self.counts) + prices.station_round)
         each = self.spread(H) * (step[self.order] if isinstance(step, np.ndarray) else step) + link
         return np.asarray(
             (np.maximum if elapsed else np.add).reduceat(each, self._starts, axis=1) + prices.station_round
@@ -183,8 +183,8 @@ class Shaped:
 def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
     """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
     limited = [s.prices[name] for name in s.ledger.budget]
-    in_time = any(prices.adds == "elapsed" and _differ(prices, _WAITS) for prices in limited)
-    by_value = any(prices.adds == "sum" and _differ(prices, _STEP) for prices in limited)
+    in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
+    by_value = any(prices.adds == "sum" and differ(prices, _STEP) for prices in limited)
     by_value = by_value or s.largest.min() < s.largest.max()
     if not (by_value or in_time) or not s.members.all():
         return []
@@ -213,7 +213,7 @@ def _by_value(s: Situation, rungs: FloatArray) -> FloatArray:
     rates = PASS_RATE / np.maximum(s.largest, 1.0)
     price = np.log(rates * _value_of_step(s))
     level = np.mean((rates * rungs[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
-    return np.round((price + level[:, None]) / rates)
+    return np.asarray(np.round((price + level[:, None]) / rates))
 
 
 def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
@@ -225,8 +225,9 @@ def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
             each = np.broadcast_to(np.asarray(prices.terminal_step, dtype=np.float64), len(link))
             deadline = np.median(link + rungs[:, None] * each, axis=1)
             steps = np.minimum(steps, (deadline[:, None] - link) / np.where(each > 0.0, each, np.inf))
-    return np.floor(steps + 1e-9)
+    return np.asarray(np.floor(steps + 1e-9))
 
 
-def _differ(prices: Prices, names: tuple[str, ...]) -> bool:
+def differ(prices: Prices, names: tuple[str, ...]) -> bool:
+    """Whether any of these prices has a value for each node."""
     return any(isinstance(getattr(prices, name), np.ndarray) for name in names)

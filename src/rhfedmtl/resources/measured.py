@@ -3,19 +3,21 @@
 How progress is modelled, and fitted to the gains that terminals return, is in `rhfedmtl.resources.progress`.
 
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
-most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, the last round is
+most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
 not a special case. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
-first the anchors know nothing, in the second only models that knew nothing of each other. Plans are made anew after
-1, 3, 7, … rounds, when there is as much again to learn from, and for the last two server iterations.
+first the anchors know nothing, in the second only models that knew nothing of each other. Plans are made anew after 1,
+3, 7, … rounds, when there is as much again to learn from, and for the last two server iterations; the model is fitted
+anew after 1, 3, 7, … rounds.
 
 Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
-(`ladders.py`): alike, by what a step buys at each station, and by a deadline.
+(`ladders.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or speed,
+each may have a number of rounds of its own, K_b (`uneven.py`), once the anchors know something.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from rhfedmtl.resources.ladders import Alike, Ladder, shapes
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Plan, Situation
 from rhfedmtl.resources.progress import Evidence, Outlook
-from rhfedmtl.resources.uneven import Uneven, uneven
+from rhfedmtl.resources.uneven import Uneven
 
 __all__ = ["Measured", "Outlook", "Schedule"]
 
@@ -40,9 +42,6 @@ WORTH = 0.75
 MOST_PASSES = 20
 # Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
 _FEW = np.arange(1.0, 65.0)
-import os
-
-MARGIN = float(os.environ.get("MARGIN", "0"))
 _SLACK = 1.0 + 1e-12
 _ROUNDS = np.unique(np.geomspace(1, 64, 16).astype(np.int64)).astype(np.float64)
 
@@ -79,7 +78,7 @@ class Grid(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best rung of a ladder, with the M and K that go with it; ``pattern`` is K_b where K = 1."""
+    """The best rung of a ladder, with the M and the K (one, or K_b of every station) that go with it."""
 
     log_left: float
     cloud_rounds: int
@@ -103,23 +102,24 @@ class Basis:
     """What a plan needs and what stays the same while members, sizes and prices do."""
 
     def __init__(self, s: Situation, least_steps: int) -> None:
+        self._s, self._least_steps = s, least_steps
         self.evidence = Evidence(s)
         self.cloud = event_totals(s.prices, s.cloud_event())
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
-        self.ladders: list[Ladder] = []
-        self.least: dict[str, float] = {}
-        self.uneven: Uneven | None = None
-        if s.ledger.budget:
-            alike = Alike(s)
-            self.ladders = [alike, *shapes(s, least_steps)]
-            self.uneven = uneven(s, least_steps)
-            self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
+        alike, self._shaped = Alike(s), shapes(s, least_steps)
+        self.ladders: list[Ladder] = [alike, *self._shaped]
+        self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
+
+    @cached_property
+    def uneven(self) -> Uneven | None:
+        """Ways to plan different K_b, where there are any."""
+        return Uneven.of(self._s, self._shaped, self._least_steps)
 
     @classmethod
     def of(cls, s: Situation, least_steps: int) -> Basis:
         """The one of this situation, for the types that are limited."""
-        key = ("basis", least_steps, *s.ledger.budget)
+        key = f"basis for {least_steps} {' '.join(s.ledger.budget)}"
         found: Basis | None = s.memo.get(key)
         if found is None:
             found = s.memo[key] = cls(s, least_steps)
@@ -131,15 +131,19 @@ class Measured:
     """Buy the most dual progress with what is left of the budget; see the top of this file.
 
     ``memory`` rounds are looked back on; ``prior`` is the weight, in rounds, of what is believed without them.
-    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row.
+    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row. With
+    ``same_rounds`` all stations make the same number of rounds, however fast or cheap they are.
     """
 
     memory: int = 4
     prior: float = 4.0
     least_steps: int = 1
+    same_rounds: bool = False
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
+        if not situation.ledger.budget:
+            return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
         held: Held | None = situation.memo.get("held")
         if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
             held = None
@@ -155,7 +159,7 @@ class Measured:
         return _plan(held)
 
     def schedule(self, s: Situation) -> Schedule | None:
-        """Best way to spend what is left, as the model sees it now; None where no round can be paid."""
+        """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
         return self._best(s, self.outlook(s)) if self._payable(s) else None
 
     def _payable(self, s: Situation) -> bool:
@@ -168,14 +172,11 @@ class Measured:
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
     def _best(self, s: Situation, outlook: Outlook) -> Schedule:
-        if not s.ledger.budget:
-            left = float(outlook.log_left(-math.expm1(-outlook.rate)))
-            return Schedule(1, _same(s, 1), np.maximum(self.least_steps, s.sizes), left, {})
         basis = Basis.of(s, self.least_steps)
         grid = Grid.of(s, basis)
         found = min((self._search(s, outlook, basis, grid, each) for each in basis.ladders), key=lambda f: f.log_left)
-        if basis.uneven and not _knows_little(s):
-            found = self._uneven(s, outlook, basis.uneven, grid) or found
+        if not (self.same_rounds or _knows_little(s)) and basis.uneven:
+            found = self._uneven(outlook, basis.uneven, grid) or found
         best = self._scheduled(s, basis, found)
         if s.ledger.can_afford(best.cost):
             return best
@@ -188,24 +189,19 @@ class Measured:
         """The M and K that leave least; H follows from what they leave to pay."""
         M, K, limits = grid
         h = ladder.affordable(limits, basis.most_steps)
-        h[h < self.least_steps] = 0.0
+        h = np.where(h < self.least_steps, 0.0, h)
         left = _preferred(s, M, M * outlook.log_left(ladder.progress(outlook.rate, h), K))
         i = int(left.argmin())
         return Found(float(left[i]), int(M[i]), 1 if K is None else int(K[i]), float(h[i]), ladder)
 
-    def _uneven(self, s: Situation, outlook: Outlook, uneven: Uneven, grid: Grid) -> Found | None:
+    def _uneven(self, outlook: Outlook, uneven: Uneven, grid: Grid) -> Found | None:
         """The best plan with different K_b, if it promises more than the same K for all."""
         M, K = grid.M, np.ones(1) if grid.K is None else grid.K
-        left, rung = uneven.search(outlook, M, K, grid.limits, self.least_steps)
-        left = _preferred(s, M, left)
-        w, i = divmod(int(left.argmin()), left.shape[1])
-        way = uneven.ways[w]
-        one = min(float(left[k].min()) for k, other in enumerate(uneven.ways) if other.rounds.max() == 1)
-        if way.rounds.max() == 1 or left[w, i] > (1.0 + MARGIN) * one:
+        best = uneven.best(outlook, M, K, grid.limits, self.least_steps)
+        if best is None:
             return None
-        r = int(rung[w, i])
-        K_b = way.rounds[r] * (1 if grid.K is None else int(grid.K[i]))
-        return Found(float(left[w, i]), int(M[i]), K_b, float(way.ladder.ground.rungs[r]), way.ladder)
+        rounds = best.rounds if grid.K is None else best.rounds * int(K[best.place])
+        return Found(best.log_left, int(M[best.place]), rounds, best.rung, best.ladder)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
         left, cloud_rounds, station_rounds, rung, ladder = found
@@ -222,7 +218,7 @@ def _knows_little(s: Situation) -> bool:
 def _preferred(s: Situation, M: FloatArray, left: FloatArray) -> FloatArray:
     """Fewer server iterations than coupled tasks should get must promise clearly more."""
     if _knows_little(s):
-        return np.where(M >= COUPLED_ROUNDS - s.cloud_rounds, left, WORTH * left)
+        return np.where(COUPLED_ROUNDS - s.cloud_rounds > M, WORTH * left, left)
     return left
 
 

@@ -43,7 +43,8 @@ class Situation:
     ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
     ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
     holds what the rounds so far showed, the latest last. ``planning_prices`` may be higher than those of the
-    ledger, where a round may take longer than it should. ``memo`` is kept from one plan to the next while members,
+    ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each other after
+    every BS iteration, and not only for the cloud. ``memo`` is kept from one plan to the next while members,
     sizes and prices stay as they are: for what a policy need not work out again.
     """
 
@@ -59,6 +60,7 @@ class Situation:
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
     planning_prices: Cost | None = None
+    in_step: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,7 @@ class Situation:
     @cached_property
     def samples(self) -> FloatArray:
         """n_b of every station."""
-        return np.bincount(self.home, self.rows, self.layout.n_tasks)
+        return np.asarray(np.bincount(self.home, self.rows, self.layout.n_tasks), dtype=np.float64)
 
     @cached_property
     def members(self) -> IntArray:

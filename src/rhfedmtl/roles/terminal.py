@@ -95,6 +95,16 @@ class Terminal:
         return self.method.rows(self._y.shape[1]), self._X.shape[1] + self.method.intercept
 
     @property
+    def last_round(self) -> int:
+        """Round of the last order that was worked on."""
+        return self._last_round
+
+    @property
+    def pending(self) -> Update | None:
+        """The update whose fate is not known yet."""
+        return self._update
+
+    @property
     def state(self) -> TerminalState:
         """What to save."""
         duals = self._duals

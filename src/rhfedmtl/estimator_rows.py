@@ -1,0 +1,187 @@
+"""From the arrays that an estimator is given to a federation: rows by task and terminal, weights, centred labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.partition import Iid, TaskRows
+from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.maths.losses import Loss
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What an estimator learns from; ``y`` holds codes into ``classes``, or numbers where there are none.
+
+    Terminals and groups of different tasks are different ones, whatever their names.
+    """
+
+    X: Array
+    y: Array
+    classes: Array
+    task: Array
+    terminal: Array | None = None
+    weight: Float64Array | None = None
+    group: Array | None = None
+    feature_names: tuple[str, ...] = ()
+
+
+class Duals(NamedTuple):
+    """Dual variables by row as it was given, per unit of weight: feasible for any X, λ, relationship and weights."""
+
+    loss: Loss
+    targets: Float64Array
+    alpha: Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """How a federation came about: its row i is row ``order[i]`` of the ``n_rows`` given; those of weight 0 are gone.
+
+    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows, ``offset`` what was
+    subtracted from the labels of a regression.
+    """
+
+    order: IntArray
+    n_rows: int
+    tasks: Array
+    targets: Float64Array
+    weight: Float64Array
+    offset: float
+
+    def duals(self, loss: Loss, alpha: Float64Array) -> Duals:
+        """Dual variables of the federation's rows, by the rows as given."""
+        known = Duals(loss, np.zeros((self.n_rows, alpha.shape[1])), np.zeros((self.n_rows, alpha.shape[1])))
+        known.targets[self.order] = self.targets
+        known.alpha[self.order] = alpha / self.weight[:, None]
+        return known
+
+    def start(self, loss: Loss, known: Duals) -> Float64Array | None:
+        """Dual variables to start from: rows by their place, at 0 where the label changed; None under another loss."""
+        if loss != known.loss or type(loss) is not type(known.loss) or known.alpha.shape[1] != self.targets.shape[1]:
+            return None
+        alpha = np.zeros_like(self.targets)
+        there = self.order < len(known.alpha)
+        old = self.order[there]
+        same = known.targets[old] == self.targets[there] if loss.classifier else True
+        alpha[there] = np.where(same, known.alpha[old] * self.weight[there, None], 0.0)
+        return alpha
+
+
+def gather(rows: Rows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Federation, Places]:
+    """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
+    if n_terminals < 1:
+        raise ConfigError(f"n_terminals must be at least 1, got {n_terminals}")
+    kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
+    tasks, task = np.unique(rows.task, return_inverse=True)
+    _check_present(tasks, task, kept)
+    task = task[kept]
+    if rows.terminal is None:
+        terminal = _shared_out(rows.y[kept], task, tasks, n_terminals, seed)
+    else:
+        terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
+    order = np.lexsort((terminal, task))
+    pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
+    offset, y = _labels(rows, kept, centre)
+    nothing = np.zeros(len(tasks) + 1, dtype=np.int64)
+    X = rows.X[kept[order]]
+    federation = Federation(
+        X,
+        y[order],
+        _offsets(sizes),
+        _offsets(np.bincount(pairs[:, 0], minlength=len(tasks))),
+        X[:0],
+        y[:0],
+        nothing,
+        tuple(map(str, tasks.tolist())),
+        tuple(map(str, rows.classes.tolist())),
+        rows.feature_names,
+        None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
+        Origin("arrays", "given in memory", "the user's own"),
+        group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
+    )
+    weight = np.ones(len(order)) if federation.sample_weight is None else np.asarray(federation.sample_weight)
+    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight, offset)
+
+
+def column(values: Any, n_rows: int, what: str) -> Array:
+    """Names of tasks or terminals, one for each row: text, numbers or truth values, and none of them missing."""
+    array = np.asarray(values)
+    if array.shape == (n_rows, 1):
+        array = array[:, 0]
+    if array.shape != (n_rows,):
+        raise DataError(f"{what} has shape {array.shape} for {n_rows} rows: name the {what} of every row")
+    if array.dtype.kind in "biuU":
+        return array
+    known = array.tolist()
+    # NaN and NaT differ from themselves; pandas' NA will not say.
+    missing = [i for i, value in enumerate(known) if value is None or (value == value) is not True]  # noqa: PLR0124
+    if missing:
+        raise DataError(f"row {missing[0]} has no {what}: fill it, or drop the row")
+    if array.dtype.kind == "f":
+        return array
+    if all(isinstance(value, int | float | np.number) for value in known):
+        return np.array(known)
+    if not all(isinstance(value, str) for value in known):
+        raise DataError(f"{what} mixes types, as {known[0]!r}: use text or numbers for all of them")
+    return array.astype(np.str_)
+
+
+def weights(values: Any, n_rows: int) -> Float64Array | None:
+    """Weights of rows: finite, not negative, not all zero; a number stands for all."""
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    array = np.full(n_rows, float(array)) if array.ndim == 0 else array
+    if array.shape != (n_rows,):
+        raise DataError(f"sample_weight has shape {array.shape} for {n_rows} rows: give one number for each")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0.0)))
+    if len(bad):
+        raise DataError(f"row {bad[0]} has the weight {array[bad[0]]}: weights are finite and not negative")
+    if not array.any():
+        raise DataError("all rows have weight zero: there is nothing to learn from")
+    return array
+
+
+def _check_present(tasks: Array, task: IntArray, kept: IntArray) -> None:
+    gone = np.flatnonzero(np.bincount(task[kept], minlength=len(tasks)) == 0)
+    if len(gone):
+        raise DataError(f"all rows of task {str(tasks[gone[0]])!r} have weight zero: leave the task out")
+
+
+def _shared_out(y: Array, task: IntArray, tasks: Array, n_terminals: int, seed: int) -> IntArray:
+    terminal = np.zeros(len(task), dtype=np.int64)
+    for b, name in enumerate(tasks.tolist()):
+        here = np.flatnonzero(task == b)
+        rows = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
+        terminal[here] = Iid().assign(rows, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
+    return terminal
+
+
+def _labels(rows: Rows, kept: IntArray, centre: bool) -> tuple[float, Array]:
+    """Offset and labels: numbers lose their mean where an intercept can carry it, codes stay as they are."""
+    y = rows.y[kept]
+    if len(rows.classes):
+        return 0.0, y.astype(np.int32)
+    weight = None if rows.weight is None else rows.weight[kept]
+    offset = float(np.average(y, weights=weight)) if centre else 0.0
+    return offset, y.astype(np.float64) - offset
+
+
+def _normalised(weight: Float64Array, task: IntArray) -> Float64Array:
+    """Weights with mean 1 in every task, so that its loss is a weighted mean."""
+    total, count = np.bincount(task, weight), np.bincount(task)
+    return np.asarray(weight * (count / total)[task])
+
+
+def _offsets(sizes: Array) -> IntArray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -1,0 +1,154 @@
+"""One linear model as an ONNX graph: scaling, scores, and what they say, in one file that other runtimes read.
+
+Inputs are raw rows ``X``. Outputs are ``scores``, for classes also ``label``, and ``probabilities`` where the scores
+have any. Only operators that every runtime has are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.errors import ConfigError, MissingExtraError
+
+OPSET = 18
+IR_VERSION = 9
+DTYPES = ("float64", "float32")
+
+
+class Linear(NamedTuple):
+    """One model with its scaling: weights (column, feature), intercepts, labels; ``proper`` scores are log odds."""
+
+    scaler: Scaler
+    weights: npt.NDArray[np.float64]
+    intercept: npt.NDArray[np.float64]
+    classes: npt.NDArray[Any]
+    proper: bool
+
+
+def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[str, str] | None = None) -> None:
+    """Write the model in this precision; ``facts`` become metadata of the file."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"unknown precision {dtype!r}: choose one of {', '.join(DTYPES)}")
+    try:
+        from onnx import TensorProto, checker, helper
+    except ImportError as error:
+        raise MissingExtraError("export to ONNX needs onnx: pip install 'rhfedmtl[onnx]'") from error
+    graph = _Graph(np.dtype(dtype))
+    graph.add_model(model)
+    number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
+    width = model.weights.shape[1]
+    made = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "rhfedmtl",
+            [helper.make_tensor_value_info("X", number, ["rows", width])],
+            [helper.make_tensor_value_info(name, kind or number, shape) for name, kind, shape in graph.outputs],
+            graph.constants,
+        ),
+        producer_name="rhfedmtl",
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(made, dict(facts or {}))
+    checker.check_model(made, full_check=True)
+    path.write_bytes(made.SerializeToString())
+
+
+class _Graph:
+    """Nodes, constants and outputs of a graph; an output has its element type, None for that of the rows."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.outputs: list[tuple[str, int | None, list[Any]]] = []
+
+    def add_model(self, model: Linear) -> None:
+        """From ``X`` to all outputs."""
+        rows = self._scaled(model.scaler)
+        weights = self._constant("weights", np.ascontiguousarray(model.weights.T))
+        self._node("MatMul", [rows, weights], "products")
+        self._node("Add", ["products", self._constant("intercept", model.intercept)], "scores")
+        self.outputs.append(("scores", None, ["rows", len(model.weights)]))
+        if len(model.classes):
+            self._add_label(model.classes)
+        if model.proper:
+            self._add_probabilities(len(model.classes))
+
+    def _scaled(self, scaler: Scaler) -> str:
+        rows = "X"
+        if scaler.mean is not None and scaler.scale is not None:
+            self._node("Sub", [rows, self._constant("mean", scaler.mean)], "centred")
+            rows = self._node("Div", ["centred", self._constant("scale", scaler.scale)], "standard")
+        if scaler.unit:
+            squares = self._node("Mul", [rows, rows], "squares")
+            total = self._node("ReduceSum", [squares, self._whole("axis", [1])], "total", keepdims=1)
+            norm = self._node("Sqrt", [total], "norm")
+            zero, one = self._constant("zero", np.zeros(1)), self._constant("one", np.ones(1))
+            positive = self._node("Greater", [norm, zero], "positive")
+            divisor = self._node("Where", [positive, norm, one], "divisor")
+            rows = self._node("Div", [rows, divisor], "unit")
+        return rows
+
+    def _add_label(self, classes: npt.NDArray[Any]) -> None:
+        """The largest score of several; of two classes the second one where its score is above 0."""
+        if len(classes) > 2:
+            code = self._node("ArgMax", ["scores"], "code", axis=1, keepdims=0)
+        else:
+            column = self._node("Squeeze", ["scores", self._whole("column", [1])], "score")
+            above = self._node("Greater", [column, self._constant("threshold", np.zeros(1))], "above")
+            code = self._node("Cast", [above], "code", to=_element(np.dtype(np.int64)))
+        known = _label_array(classes)
+        self._tensor("labels", known)
+        self._node("Gather", ["labels", code], "label", axis=0)
+        self.outputs.append(("label", _element(known.dtype), ["rows"]))
+
+    def _add_probabilities(self, n_classes: int) -> None:
+        """σ(score) of every column; of several they are divided by their sum, as every column was learned apart."""
+        odds = self._node("Sigmoid", ["scores"], "odds")
+        if n_classes > 2:
+            total = self._node("ReduceSum", [odds, self._whole("across", [1])], "all", keepdims=1)
+            self._node("Div", [odds, total], "probabilities")
+        else:
+            other = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
+            self._node("Concat", [other, odds], "probabilities", axis=1)
+        self.outputs.append(("probabilities", None, ["rows", n_classes]))
+
+    def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def _constant(self, name: str, values: npt.NDArray[np.float64]) -> str:
+        return self._tensor(name, np.asarray(values).astype(self.dtype))
+
+    def _whole(self, name: str, values: list[int]) -> str:
+        return self._tensor(name, np.array(values, dtype=np.int64))
+
+    def _tensor(self, name: str, values: npt.NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(values, name))
+        return name
+
+
+def _label_array(classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels in a type that ONNX has: text, truth values, whole numbers or numbers."""
+    if classes.dtype.kind in "iu":
+        return classes.astype(np.int64)
+    if classes.dtype.kind == "f":
+        return classes.astype(np.float64)
+    return classes if classes.dtype.kind == "b" else classes.astype(str).astype(object)
+
+
+def _element(dtype: np.dtype[Any]) -> int:
+    from onnx import TensorProto, helper
+
+    return int(TensorProto.STRING if dtype.kind == "O" else helper.np_dtype_to_tensor_dtype(dtype))

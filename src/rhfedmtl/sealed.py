@@ -1,0 +1,106 @@
+"""Arrays and plain values in one sealed file.
+
+It is an ``.npz`` archive, which `numpy.load` reads without pickle: the arrays as they are, and ``header``, the bytes of
+a JSON object. The header says what the file is, in which version of its format, and carries a SHA-256 of all the rest:
+a file that is damaged, cut short, foreign or too new is refused instead of half understood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError, DataError
+
+Array = npt.NDArray[Any]
+HEADER = "header"
+
+
+class Kind(NamedTuple):
+    """What a file is: its name, the version of the format that is written, and the arrays that it may hold."""
+
+    name: str
+    format: int
+    arrays: Collection[str]
+
+
+def write(path: Path, kind: Kind, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write header and arrays, in one piece: whoever is killed in the middle leaves the old file, or none."""
+    sealed = {"magic": kind.name, "format": kind.format, **header}
+    try:
+        text = json.dumps({**sealed, "sha256": _digest(sealed, arrays)}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a {kind.name} holds something that is not a plain value: {error}") from error
+    made = io.BytesIO()
+    np.savez(made, **arrays, **{HEADER: np.frombuffer(text.encode(), dtype=np.uint8)})  # type: ignore[arg-type]
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        draft.write_bytes(made.getvalue())
+        draft.replace(path)
+
+
+def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Header and arrays of a file that is whole and of this kind."""
+    try:
+        arrays = _unpack(path, kind)
+        header = json.loads(arrays.pop(HEADER).tobytes())
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a {kind.name}, or was damaged ({error}): save it again") from error
+    return _verified(path, kind, header, arrays), arrays
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say plainly why a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _unpack(path: Path, kind: Kind) -> dict[str, Array]:
+    """The arrays; nothing is unpacked that could be larger than the file itself."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    names = {member.filename.removesuffix(".npy") for member in members}
+    if HEADER not in names or not names <= {*kind.arrays, HEADER}:
+        raise DataError(f"{path} is not a {kind.name}: it holds {', '.join(sorted(names)[:6]) or 'nothing'}")
+    if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > size for member in members):
+        raise DataError(f"{path} is not a {kind.name}: its parts are compressed")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _verified(path: Path, kind: Kind, header: Any, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    if not isinstance(header, dict) or header.get("magic") != kind.name or not isinstance(header.get("format"), int):
+        raise DataError(f"{path} is not a {kind.name}: its header is of another kind")
+    if header["format"] > kind.format:
+        raise DataError(
+            f"{path} has format {header['format']}, this version reads up to {kind.format}: install a newer rhfedmtl"
+        )
+    if header.pop("sha256", None) != _digest(header, arrays):
+        raise DataError(f"{path} was damaged or changed after it was written (checksum): save it again")
+    return header
+
+
+def _digest(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """SHA-256 over the header, and over name, type, shape and bytes of every array."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
