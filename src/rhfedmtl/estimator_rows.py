@@ -109,7 +109,8 @@ def gather(rows: Rows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Fe
         Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
     )
-    weight = np.ones(len(order)) if federation.sample_weight is None else np.asarray(federation.sample_weight)
+    given = federation.sample_weight
+    weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
     return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight, offset)
 
 

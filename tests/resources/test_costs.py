@@ -281,7 +281,7 @@ def test_rounds_of_a_server_iteration_take_as_long_as_the_slowest_station(
     spent = dict.fromkeys(cost, 0.0)
     ahead = None
     for k in range(int(K.max())):
-        now = replace(event, stations=K > k, ahead=ahead)
+        now = replace(event, stations=k < K, ahead=ahead)
         spent = {name: amount + event_totals(cost, now)[name] for name, amount in spent.items()}
         ahead = waited(cost, now)
     alone = [event_totals(cost, replace(event, stations=np.arange(len(K)) == b)) for b in range(len(K))]

@@ -215,7 +215,7 @@ def test_a_plan_is_not_held_for_another_budget() -> None:
     assert other.why["cloud_rounds"] < 5
 
 
-def unequal_speed(budget: Any = "time=60", *, slow: float = 5.0, energy: float = 0.0, **more: Any) -> Situation:
+def unequal_speed(budget: Any = "time=20", *, slow: float = 5.0, energy: float = 0.0, **more: Any) -> Situation:
     """One station of five is slower than the others; with a price for energy if asked."""
     pace = np.array([slow, 1.0, 1.0, 1.0, 1.0])
     cost: dict[str, Any] = {"time": {"terminal_step": 0.01 * np.repeat(pace, 5), "station_round": 0.2 * pace}}
@@ -241,7 +241,7 @@ def test_fast_stations_make_more_rounds_while_a_slow_one_makes_its_own() -> None
 @pytest.mark.parametrize(
     "same",
     [
-        lambda: situation(),
+        situation,
         lambda: unequal_speed(slow=1.0),
         lambda: unequal_speed(slow=1.5),
         lambda: unequal_speed(in_step=True),

@@ -189,7 +189,7 @@ class InProcess:
     def _crew(self, local_steps: IntArray, arrives: BoolArray | None) -> Crew:
         """Who works; the same again while nothing else is asked and everybody answers."""
         last = self._last_crew
-        if last is not None and arrives is None and np.array_equal(last.asked, local_steps):
+        if last is not None and arrives is None and _same(last.asked, local_steps):
             return last
         here = self._station >= 0 if arrives is None else (self._station >= 0) & arrives
         steps = np.where(here, local_steps, 0)
@@ -197,7 +197,7 @@ class InProcess:
         station = self._station[worked]
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
-        crew = Crew(np.array(local_steps), steps, worked, station, counts, samples)
+        crew = Crew(_copy(local_steps), steps, worked, station, counts, samples)
         self._last_crew = crew if arrives is None else None
         return crew
 
@@ -326,3 +326,14 @@ class InProcess:
         self._station = station
         self._sorted = None
         self._last_crew = None
+
+
+def _copy(steps: IntArray) -> IntArray:
+    """A copy that takes no room where all are the same number, broadcast."""
+    return np.broadcast_to(steps[:1].copy(), steps.shape) if steps.strides == (0,) else np.array(steps)
+
+
+def _same(asked: IntArray, steps: IntArray) -> bool:
+    if asked.strides == steps.strides == (0,):
+        return bool(asked[0] == steps[0])
+    return np.array_equal(asked, steps)

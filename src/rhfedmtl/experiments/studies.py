@@ -176,7 +176,7 @@ class StudyResult:
             described = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read as a study: {error}") from error
-        if described.get("format") != FORMAT:
+        if not isinstance(described, dict) or described.get("format") != FORMAT:
             raise ConfigError(f"{path} is a study in another format: make it again with this version")
         return cls(described, folder)
 

@@ -4,6 +4,9 @@ A type adds up in one of two ways. ``sum``: every charge counts (energy, bytes, 
 by side, so only the slowest path of a round counts (time), and rounds add up:
 
     elapsed of a BS iteration = max_b [ station_round_b + max_t (H_t terminal_step_t + bytes on the link of t) ]
+
+Within a server iteration a station need not wait for others before its next round: what it had to wait anyway is not
+charged again (``ahead`` of a round).
 """
 
 from __future__ import annotations

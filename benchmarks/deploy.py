@@ -1,0 +1,141 @@
+"""Networks of real processes on this machine, over loopback with mutual TLS: latency of a round, and steady load.
+
+python benchmarks/deploy.py latency              # one station with 4 and with 25 terminal processes
+python benchmarks/deploy.py load --minutes 10    # 1,000 terminals under 10 stations
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.request import Request
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.config import Resources, Waits
+from rhfedmtl.deploy.control import Operator
+from rhfedmtl.deploy.provision import Blueprint, make_network
+from rhfedmtl.deploy.store import Journal
+from rhfedmtl.deploy.supervisor import Supervisor
+
+OPTIONS = {"policy": "fixed", "local_steps": 10}
+
+
+def build(folder: Path, tasks: int, terminals: int, *, fsync: bool | None = None) -> None:
+    """A network on made data: 20 features, 15 rows a terminal."""
+    request = Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=20 * terminals)
+    make_network(
+        folder,
+        Blueprint(
+            "bench",
+            request.federation(seed=0),
+            {"algorithm": "hfedmtl", "options": OPTIONS, "certify_every": 10},
+            Resources(cost=("energy=0.1,10",)),
+            Waits(start=300.0),
+            observed=False,
+            fsync=fsync,
+        ),
+    )
+
+
+def learn(folder: Path, seconds: float, grouped: int, each: Any) -> None:
+    """Train for so long, calling ``each`` every second."""
+    with Supervisor(folder, grouped) as supervisor:
+        supervisor.start()
+        operator = Operator(folder)
+        operator.wait_for_cloud(120.0)
+        operator.command("train", budget=["energy=1e12"])
+        while not operator.command("status")["training"].get("round"):
+            time.sleep(0.2)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(1.0)
+            each(supervisor, operator)
+        operator.command("stop")
+        while (status := operator.command("status"))["training"]["state"] == "running":
+            time.sleep(0.2)
+        assert status["training"]["state"] == "ended", status["training"]
+
+
+def rounds(folder: Path) -> list[tuple[float, float]]:
+    """Seconds of every round at every station, and of the slowest terminal's work in it."""
+    journal = Journal(folder / "cloud" / "state" / "journal", fsync=False)
+    entries = [wire.Entry.FromString(data) for data in journal.entries()]
+    found = [answer.round for entry in entries if entry.kind == "round" for answer in entry.answers.values()]
+    return [(r.seconds, max((e.work_seconds for e in r.efforts), default=0.0)) for r in found]
+
+
+def latency(seconds: float, *, fsync: bool) -> None:
+    """Milliseconds of a BS iteration beyond the compute itself."""
+    print(f"state forced to disk: {'yes' if fsync else 'no'}")
+    print(f"{'terminals':>9} {'rounds':>7} {'median ms':>10} {'90 %':>7} {'99 %':>7} {'compute ms':>11}")
+    for terminals in (4, 25):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / "bench"
+            build(folder, 1, terminals, fsync=fsync)
+            learn(folder, seconds, 1, lambda *_: None)
+            table = np.array(rounds(folder)[20:])
+        beyond = 1e3 * (table[:, 0] - table[:, 1])
+        median, high, highest = np.percentile(beyond, [50, 90, 99])
+        compute = 1e3 * np.median(table[:, 1])
+        print(f"{terminals:>9} {len(beyond):>7} {median:>10.1f} {high:>7.1f} {highest:>7.1f} {compute:>11.2f}")
+
+
+def memory(supervisor: Supervisor) -> dict[str, float]:
+    """Resident megabytes of all processes, by role."""
+    total: dict[str, float] = {}
+    for name, process in supervisor.processes.items():
+        with open(f"/proc/{process.pid}/statm") as file:  # noqa: PTH123
+            pages = int(file.read().split()[1])
+        role = name.partition("-")[0]
+        total[role] = total.get(role, 0.0) + pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return total
+
+
+def load(minutes: float, terminals: int, stations: int, grouped: int) -> None:
+    """Rounds a minute and memory, minute by minute."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "bench"
+        build(folder, stations, terminals // stations)
+        seen: list[tuple[float, int, dict[str, float]]] = []
+
+        def each(supervisor: Supervisor, operator: Operator) -> None:
+            if not seen or time.monotonic() - seen[-1][0] >= 60.0:
+                training = operator.command("status")["training"]
+                seen.append((time.monotonic(), training["round"], memory(supervisor)))
+                answered = sum(training["answered"])
+                used = ", ".join(f"{role} {amount:.0f} MB" for role, amount in seen[-1][2].items())
+                print(
+                    f"minute {len(seen) - 1:>2}: round {training['round']:>5}, {answered} answered; {used}", flush=True
+                )
+
+        learn(folder, 60.0 * minutes + 2.0, grouped, each)
+        times = np.array(rounds(folder))[:, 0].reshape(-1, stations).max(axis=1)
+        for part in np.array_split(times, 5):
+            print(f"a fifth of the rounds: median {np.median(part):.3f} s, 99 % {np.percentile(part, 99):.3f} s")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("latency", "load"))
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--terminals", type=int, default=1000)
+    parser.add_argument("--stations", type=int, default=10)
+    parser.add_argument("--grouped", type=int, default=100, help="terminals that share a process")
+    given = parser.parse_args()
+    if given.what == "latency":
+        for fsync in (False, True):
+            latency(given.seconds, fsync=fsync)
+    else:
+        load(given.minutes, given.terminals, given.stations, given.grouped)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How fast the library is on this machine: ratios measured in one run, for ``rhfedmtl bench`` and ``benchmarks/``."""

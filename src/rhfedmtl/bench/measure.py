@@ -1,0 +1,135 @@
+"""Medians over interleaved repeats, memory of this process, and federations to measure with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from rhfedmtl import __version__
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.threads import cores
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.roles.cloud import Cloud
+
+METHOD = DualMethod(relationship=MeanRegularised(1e-2, 1e-3))
+DISTINCT = 2**26
+"""Random numbers that are drawn; larger federations repeat them, which costs no less to read."""
+
+
+def federation(n_tasks: int, n_terminals: int, rows: int, d: int, dtype: Any = np.float32) -> Federation:
+    """Unit rows with random labels; ``n_terminals`` under every task, ``rows`` on every terminal."""
+    rng = np.random.default_rng(0)
+    n = n_tasks * n_terminals * rows
+    some = rng.standard_normal((min(n, max(1, DISTINCT // d)), d), dtype=dtype)
+    some /= np.sqrt(np.einsum("ij,ij->i", some, some))[:, None]
+    X = some
+    if len(some) < n:
+        X = np.empty((n, d), dtype)
+        for start in range(0, n, len(some)):
+            X[start : start + len(some)] = some[: n - start]
+    return Federation(
+        X=X,
+        y=rng.integers(0, 2, n, dtype=np.int16),
+        terminal_offsets=np.arange(0, n + 1, rows),
+        task_offsets=np.arange(0, n_tasks * n_terminals + 1, n_terminals),
+        test_X=X[:0],
+        test_y=np.empty(0, dtype=np.int64),
+        test_offsets=np.zeros(n_tasks + 1, dtype=np.int64),
+        task_names=tuple(str(b) for b in range(n_tasks)),
+        class_names=("no", "yes"),
+    )
+
+
+def started(data: Federation, threads: int, method: Method = METHOD) -> InProcess:
+    """A network that is ready for its first round."""
+    assert isinstance(method, DualMethod)
+    network = InProcess(data, method, threads=threads)
+    network.assign(Cloud(method.relationship, data.n_tasks, network.shape).assign())
+    return network
+
+
+def iterations(network: InProcess, steps: int) -> Callable[[], Any]:
+    """One BS iteration after the other."""
+    numbers = count(1)
+    work = np.full(len(network.station), steps)
+    return lambda: network.round(next(numbers), work)
+
+
+def medians(repeats: int, *jobs: Callable[[], Any], warm: int = 2) -> list[float]:
+    """Median seconds of each job, taken in turn, each as often first as last; the first turns do not count."""
+    seconds: list[list[float]] = [[] for _ in jobs]
+    for turn in range(repeats + warm):
+        pairs = list(zip(jobs, seconds, strict=True))
+        for job, spent in pairs if turn % 2 else reversed(pairs):
+            start = time.perf_counter()
+            job()
+            spent.append(time.perf_counter() - start)
+    return [statistics.median(spent[warm:]) for spent in seconds]
+
+
+def ratios(repeats: int, job: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
+    """Median over turns of seconds(job)/seconds(other), and half the range between its quartiles.
+
+    A turn takes both at once after each other: what else goes on slows both alike.
+    """
+    found = []
+    for turn in range(repeats + 1):
+        spent = {}
+        for name, do in (("job", job), ("other", other)) if turn % 2 else (("other", other), ("job", job)):
+            start = time.perf_counter()
+            do()
+            spent[name] = time.perf_counter() - start
+        found.append(spent["job"] / spent["other"])
+    low, _, high = statistics.quantiles(found[1:], n=4)
+    return statistics.median(found[1:]), (high - low) / 2.0
+
+
+def resident(name: str = "VmRSS") -> int:
+    """Resident memory of this process in bytes, now (VmRSS) or at its peak (VmHWM); 0 where Linux does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+
+
+def forget_peak() -> None:
+    """Let the peak of the resident memory start anew."""
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        clear.write_text("5")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import sklearn
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    return {
+        "rhfedmtl": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "sklearn": sklearn.__version__,
+        "system": f"{sys.platform} {platform.machine()}",
+        "processor": _processor(),
+        "cores": cores(),
+        "load": load,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,64 @@
+"""How a network looks as text: the live tree of its nodes, and the lines at the end of a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+
+def tree(facts: dict[str, Any]) -> Tree:
+    """Cloud, stations and terminals, with how each stands."""
+    root = Tree(Text(f"{facts['network']}  ").append(_training(facts["training"])))
+    if facts.get("last_error"):
+        root.add(Text(f"last error: {facts['last_error'][:200]}", style="yellow"))
+    for station in facts["stations"]:
+        terminals = station["terminals"]
+        here = sum(terminal["connected"] for terminal in terminals)
+        line = f"station {station['station']} {station['task']}  round {station['round']}"
+        line += f"  {here}/{len(terminals)} terminals"
+        branch = root.add(_line(line, station["connected"]))
+        if station["last_error"]:
+            branch.add(Text(station["last_error"][:200], style="yellow"))
+        away = [terminal for terminal in terminals if not terminal["connected"]]
+        shown = terminals if len(terminals) <= 8 else away[:8]
+        for terminal in shown:
+            samples = f"  {terminal['samples']} samples" if terminal["samples"] is not None else "  not a member"
+            branch.add(_line(f"terminal {terminal['terminal']}{samples}", terminal["connected"]))
+    return root
+
+
+def closing_lines(standing: dict[str, Any]) -> list[str]:
+    """What a training came to."""
+    lines = [f"{name.replace('_', ' '):<18}{standing[name]:.3f}" for name in _METRICS if standing.get(name) is not None]
+    if standing.get("gap") is not None:
+        lines.append(f"{'gap':<18}{standing['gap']:.2e} (as of round {standing['certified_round']})")
+    lines.append(f"{'rounds':<18}{standing['rounds']} in {standing['cloud_rounds']} server iterations")
+    for name, amount in standing["spent"].items():
+        limit = standing["budget"].get(name)
+        lines.append(f"{'spent':<18}{name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
+    lines.append(f"{'stopped':<18}{standing['stopped']}, after {standing['seconds']:.2f} s")
+    return lines
+
+
+_METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
+
+
+def _training(standing: dict[str, Any]) -> str:
+    parts = [standing["state"]]
+    if standing.get("round"):
+        steps = standing["local_steps"]
+        parts += [f"round {standing['round']}", f"H {steps if isinstance(steps, int) else steps[-1]}"]
+    parts += [f"{name} {standing[name]:.3f}" for name in ("accuracy", "rmse") if standing.get(name) is not None]
+    if standing.get("gap") is not None:
+        parts.append(f"gap {standing['gap']:.1e} (round {standing['certified_round']})")
+    left = standing.get("left") or {}
+    parts += [f"{name} left {amount:.4g}" for name, amount in left.items() if amount is not None]
+    if standing.get("error"):
+        parts.append(str(standing["error"]))
+    return "  ".join(parts)
+
+
+def _line(text: str, connected: bool) -> Text:
+    return Text("● " if connected else "○ ", style="green" if connected else "red").append(text, style="default")

@@ -1,0 +1,245 @@
+"""The process of the cloud: stations attach to it, operators command it, and trainings run in it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpc import aio
+
+from rhfedmtl.deploy import codec, jobs
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.carrier import Answers, Carrier
+from rhfedmtl.deploy.config import CloudConfig, papers_of
+from rhfedmtl.deploy.identity import STATION
+from rhfedmtl.deploy.link import Door, Session, server_options
+from rhfedmtl.deploy.members import MOST_SENT
+from rhfedmtl.deploy.observe import Log, Meters
+from rhfedmtl.deploy.office import Office
+from rhfedmtl.deploy.registry import Registry
+from rhfedmtl.deploy.trainer import Trainer
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.messages import Scaling
+
+MESSAGE_BYTES = 1 << 28
+RETRY_S = 0.2
+
+
+@dataclass
+class Pending:
+    """A request that has not been answered."""
+
+    data: bytes
+    answer: asyncio.Future[wire.Answer]
+    sent: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+class CloudService:
+    """The cloud."""
+
+    def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
+        self.config, self._log, self._meters = config, log, meters
+        self._papers = papers_of(config.node, config.folder)
+        self.registry = Registry.open(config)
+        self.door = Door(config.node.network, STATION, config.limits, log, meters)
+        self.door.revoke(self.registry.revoked)
+        self._ids = itertools.count(secrets.randbits(31) << 32)
+        self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
+        self._heard = dict.fromkeys(self._pending, time.monotonic())
+        self.outlooks: dict[int, wire.Outlook] = {}
+        self._job = jobs.job_of(config.learning)
+        self._server: Any = None
+        self._closed = asyncio.Event()
+        self._office = Office(self)
+        journal = Path(config.folder, config.node.state, "journal")
+        self.carrier = Carrier(journal, self.ask_all, asyncio.get_running_loop(), fsync=config.node.fsync)
+        self.trainer = Trainer(config, self.carrier, self._memberships, self._wait_until_ready, log, meters)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the training has not broken down."""
+        return bool(self.trainer.standing["state"] != "broken")
+
+    async def run(self) -> None:
+        """Serve until `close`."""
+        limit = self.config.limits.message_bytes or MESSAGE_BYTES
+        self._server = aio.server(options=server_options(limit))
+        stations = self.door.handler("Cloud", _first, _refusal, self._greet, self._receive, self._on_gone)
+        self._server.add_generic_rpc_handlers((stations, self._office.control()))
+        self._server.add_secure_port(self.config.node.listen, self._papers.server())
+        await self._server.start()
+        await self._office.open(self._papers)
+        self.trainer.start()
+        await self._closed.wait()
+
+    async def close(self) -> None:
+        """Drain: stop the training between two requests, and force the journal to disk."""
+        self.carrier.close()
+        if await asyncio.to_thread(self.trainer.join, 10.0):
+            self.carrier.finish()
+        for session in list(self.door.sessions.values()):
+            session.send(wire.StationDown(drain=wire.Nothing()).SerializeToString())
+        await self._office.close()
+        if self._server is not None:
+            await self._server.stop(0.5)
+        self._closed.set()
+
+    def renew(self) -> None:
+        """The server takes new papers by itself."""
+
+    # Requests to stations.
+
+    async def ask_all(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
+        """Answers of all stations that were asked, in their order; one that does not answer says so.
+
+        Where not one of them is there, the cloud waits until one is: a training does not run through empty rounds.
+        """
+        while True:
+            found = await asyncio.gather(*(self.ask(b, request, seconds) for b, request in requests.items()))
+            if not all(answer.away for answer in found):
+                return dict(zip(requests, found, strict=True))
+            await asyncio.sleep(RETRY_S)
+
+    async def ask(self, station: int, request: wire.Request, seconds: float) -> wire.Answer:
+        """Answer of one station; the request is sent again where it may have got lost.
+
+        Stations tell every second how they stand: one that has been silent for longer than the cloud has patience is
+        away, and is neither asked nor waited for.
+        """
+        request.id = next(self._ids)
+        data = wire.StationDown(request=request).SerializeToString()
+        pending = Pending(data, asyncio.get_running_loop().create_future())
+        self._pending[station][request.id] = pending
+        until = pending.began + seconds
+        if self._left(station, until) > 0.0:
+            self._deliver(station, pending)
+        try:
+            while not pending.answer.done() and (left := self._left(station, until)) > 0.0:
+                done, _ = await asyncio.wait([pending.answer], timeout=min(left, self.config.waits.again))
+                if not done:
+                    self._deliver(station, pending)
+            answer = pending.answer.result() if pending.answer.done() else self._silence(station, pending)
+        finally:
+            del self._pending[station][request.id]
+        answer.seconds = time.monotonic() - pending.began
+        answer.bytes_down = len(data) * pending.sent
+        return answer
+
+    def _left(self, station: int, until: float) -> float:
+        """How much longer to wait for a station."""
+        return min(until, self._heard[station] + self.config.waits.patience) - time.monotonic()
+
+    def _deliver(self, station: int, pending: Pending) -> None:
+        """Send a request, or send it again; where bytes are measured, only once again."""
+        session = self.door.sessions.get(station)
+        spent = pending.sent >= MOST_SENT and "bytes" in self.config.resources.measured
+        if session is not None and not spent and session.send(pending.data):
+            pending.sent += 1
+
+    def _silence(self, station: int, pending: Pending) -> wire.Answer:
+        away = pending.sent == 0
+        reason = f"station {station} {'is away' if away else 'does not answer'}"
+        self._log("no answer", "warning", reason=reason)
+        return wire.Answer(trouble=reason, away=away)
+
+    # Stations.
+
+    async def _greet(self, session: Session, hello: wire.Hello) -> bytes:
+        b = session.number
+        if b not in self._pending:
+            raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
+        welcome = wire.Welcome(
+            protocol=codec.PROTOCOL,
+            job=self._job,
+            allowed=self.registry.allowed(b),
+            revoked=sorted(self.registry.revoked),
+        )
+        self._heard[b] = time.monotonic()
+        scalers = self.trainer.scaling
+        if scalers is not None:
+            welcome.scaling.CopyFrom(codec.scaling_out(Scaling.of(scalers[b])))
+        asyncio.get_running_loop().call_soon(self._catch_up, session)
+        return wire.StationDown(welcome=welcome).SerializeToString()
+
+    def _catch_up(self, session: Session) -> None:
+        if self.door.sessions.get(session.number) is session:
+            for pending in list(self._pending[session.number].values()):
+                self._deliver(session.number, pending)
+
+    async def _receive(self, session: Session, data: bytes) -> None:
+        name, content = codec.body(codec.parse(wire.StationUp, data))
+        self._meters.messages.labels("up", name).inc()
+        self._heard[session.number] = time.monotonic()
+        if name == "outlook":
+            self.outlooks[session.number] = content
+        elif name == "answer":
+            self._check(session.number, content)
+            pending = self._pending[session.number].get(content.id)
+            if pending is not None and not pending.answer.done():
+                content.bytes_up = len(data)
+                content.away = False
+                pending.answer.set_result(content)
+        else:
+            raise PeerError("a second hello")
+
+    def _check(self, station: int, answer: wire.Answer) -> None:
+        """Refuse an answer that a run could not use; shapes are known here."""
+        name = answer.WhichOneof("body")
+        if name == "report":
+            codec.report_in(answer.report)
+        elif name == "sums":
+            codec.station_sums_in(answer.sums)
+        elif name == "round":
+            codec.array(answer.round.gains, "gains")
+            allowed = {t for t, b in self.registry.station.items() if b == station} | {
+                seat.terminal for seat in self.outlooks.get(station, wire.Outlook()).roster.seats
+            }
+            strangers = [effort.terminal for effort in answer.round.efforts if effort.terminal not in allowed]
+            if strangers:
+                raise PeerError(f"station {station} speaks of terminal {strangers[0]}, which is not its own")
+        elif name is None and not answer.trouble:
+            raise PeerError("an answer that says nothing")
+
+    def _on_gone(self, session: Session) -> None:
+        self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
+
+    def tell_standing(self) -> None:
+        """Tell all stations who may join, and whose papers count no more."""
+        self.door.revoke(self.registry.revoked)
+        for b, session in list(self.door.sessions.items()):
+            standing = wire.Standing(allowed=self.registry.allowed(b), revoked=sorted(self.registry.revoked))
+            session.send(wire.StationDown(standing=standing).SerializeToString())
+
+    def _memberships(self) -> dict[int, int]:
+        return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}
+
+    def _wait_until_ready(self, seconds: float) -> None:
+        """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.carrier.closing and not self._complete():
+            time.sleep(0.02)
+
+    def _complete(self) -> bool:
+        for b in self._pending:
+            here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
+            if b not in self.door.sessions or not here or set(self.registry.allowed(b)) - here:
+                return False
+        return True
+
+
+def _first(data: bytes) -> wire.Hello:
+    name, content = codec.body(codec.parse(wire.StationUp, data))
+    if name != "hello":
+        raise PeerError(f"{name} before hello")
+    return content  # type: ignore[no-any-return]
+
+
+def _refusal(refusal: wire.Refusal) -> bytes:
+    return wire.StationDown(refusal=refusal).SerializeToString()

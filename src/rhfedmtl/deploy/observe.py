@@ -1,0 +1,107 @@
+"""What operators see: structured logs, Prometheus metrics and gRPC health of one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from rhfedmtl.errors import ConfigError
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Log:
+    """One JSON object on a line of standard error for each event; ``last_error`` is kept for the status."""
+
+    def __init__(self, node: str, level: str = "info") -> None:
+        if level not in LEVELS:
+            raise ConfigError(f"log level {level!r}: choose from {', '.join(LEVELS)}")
+        self._least = LEVELS[level]
+        self._node = node
+        self.last_error = ""
+
+    def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
+        """Write an event down."""
+        if level in ("warning", "error"):
+            self.last_error = f"{event}: {facts.get('reason', '')}".rstrip(": ")
+        if LEVELS[level] < self._least:
+            return
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() // 1_000_000 % 1000:03d}Z"
+        line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
+        sys.stderr.write(json.dumps(line, default=str) + "\n")
+        sys.stderr.flush()
+
+
+class Meters:
+    """Metrics of one process; names begin with ``rhfedmtl_``."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        of: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"}
+        self.messages = Counter("messages", "Messages by direction and kind", ["way", "kind"], **of)
+        self.bytes = Counter("bytes", "Bytes of messages by direction", ["way"], **of)
+        self.refused = Counter("refused", "Peers and messages that were refused, by reason", ["reason"], **of)
+        self.connects = Counter("connects", "Connections made to the node above, or from nodes below", **of)
+        self.connected = Gauge("connected", "Nodes connected now", **of)
+        self.round = Gauge("round", "Last round", **of)
+        self.rounds = Histogram("round_seconds", "Seconds of a round at a station", buckets=SECONDS, **of)
+        self.work = Histogram("work_seconds", "Seconds of a terminal's work for one order", buckets=SECONDS, **of)
+        self.saves = Histogram("save_seconds", "Seconds to write state down", buckets=SECONDS, **of)
+        self.papers = Gauge("certificate_seconds", "Seconds until the certificate of this node expires", **of)
+        self.gap = Gauge("gap", "Duality gap of the latest certificate", **of)
+        self.accuracy = Gauge("metric", "Mean over tasks of test metrics", ["metric"], **of)
+        self.spent = Gauge("spent", "What was spent, by type", ["type"], **of)
+        self.left = Gauge("left", "What is left of a budget, by type", ["type"], **of)
+
+
+class Window:
+    """The local addresses of a process for Prometheus and for health checks."""
+
+    def __init__(self, meters: Meters, metrics: str, health_address: str) -> None:
+        self._meters, self._metrics, self._health = meters, metrics, health_address
+        self._http: Any = None
+        self._server: Any = None
+        self._servicer: Any = health.aio.HealthServicer()
+
+    async def open(self) -> None:
+        """Begin to answer; the service counts as healthy from `healthy` on."""
+        if self._metrics:
+            host, port = split_address(self._metrics)
+            self._http, _ = start_http_server(port, host, registry=self._meters.registry)
+        if self._health:
+            self._server = aio.server()
+            health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+            self._server.add_insecure_port(self._health)
+            await self._server.start()
+            await self.healthy(False)
+
+    async def healthy(self, is_so: bool) -> None:
+        """Say whether the service does its work."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_so else health_pb2.HealthCheckResponse.NOT_SERVING
+        await self._servicer.set("", status)
+
+    async def close(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            await self._servicer.enter_graceful_shutdown()
+            await self._server.stop(0.2)
+        if self._http is not None:
+            await asyncio.to_thread(self._http.shutdown)
+            self._http.server_close()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{address!r} is no address: write it as 127.0.0.1:7000")
+    return host.strip("[]"), int(port)

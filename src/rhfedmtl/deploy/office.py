@@ -1,0 +1,208 @@
+"""The cloud's counters for people: commands of operators, and certificates for tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc import aio
+
+from rhfedmtl.deploy import codec
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.identity import OPERATOR, TERMINAL, Authority, Identity, Papers, caller
+from rhfedmtl.deploy.link import SERVICE, Rate
+from rhfedmtl.deploy.memory import NOWHERE
+from rhfedmtl.deploy.registry import Token
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.experiments.records import plain
+from rhfedmtl.resources.costs import Budget
+
+if TYPE_CHECKING:
+    from rhfedmtl.deploy.cloud import CloudService
+
+TRIES_A_SECOND = 5.0
+
+
+class Office:
+    """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
+
+    def __init__(self, cloud: CloudService) -> None:
+        self._cloud = cloud
+        self._enrolment: Any = None
+        self._rate = Rate(TRIES_A_SECOND)
+
+    def control(self) -> grpc.GenericRpcHandler:
+        """The service for operators."""
+        method = grpc.unary_unary_rpc_method_handler(self._command)
+        return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", {"Command": method})
+
+    async def open(self, papers: Papers) -> None:
+        """Begin to hand out certificates, if so configured."""
+        enrolment = self._cloud.config.enrolment
+        if not enrolment.listen:
+            return
+        credentials = papers.server(callers_known=False)
+        self._enrolment = aio.server(options=[("grpc.max_receive_message_length", 1 << 16)])
+        method = grpc.unary_unary_rpc_method_handler(self._enrol)
+        handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
+        self._enrolment.add_generic_rpc_handlers((handler,))
+        self._enrolment.add_secure_port(enrolment.listen, credentials)
+        await self._enrolment.start()
+
+    async def close(self) -> None:
+        """Stop handing out certificates."""
+        if self._enrolment is not None:
+            await self._enrolment.stop(0.2)
+
+    async def _command(self, data: bytes, context: Any) -> bytes:
+        reply = wire.Reply()
+        try:
+            passport = caller(context.auth_context())
+            who = passport.identity
+            if who.role != OPERATOR or who.network != self._cloud.config.node.network:
+                raise PeerError(f"{who.uri} is no operator of this network")
+            if passport.serial in self._cloud.registry.revoked:
+                raise PeerError("this certificate was revoked")
+            command = codec.parse(wire.Command, data)
+            handler = getattr(self, f"_do_{command.name}", None) if command.name.isidentifier() else None
+            if handler is None:
+                raise PeerError(f"unknown command {command.name[:40]!r}")
+            result = await handler(**json.loads(command.arguments or "{}"))
+            reply.result = json.dumps(plain(result))
+        except (RHFedMTLError, ValueError, TypeError) as error:
+            self._cloud._log("command refused", "warning", reason=str(error))
+            reply.trouble = str(error)
+        return reply.SerializeToString()
+
+    # Commands.
+
+    async def _do_status(self) -> dict[str, Any]:
+        cloud, now = self._cloud, time.time()
+        stations = []
+        for b, task in enumerate(cloud.config.learning.tasks):
+            session, outlook = cloud.door.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
+            seats = {seat.terminal: seat for seat in outlook.roster.seats}
+            known = sorted({*cloud.registry.allowed(b), *seats})
+            stations.append(
+                {
+                    "station": b,
+                    "task": task,
+                    "connected": session is not None,
+                    "connected_seconds": now - session.since if session else None,
+                    "round": outlook.round,
+                    "last_error": outlook.last_error,
+                    "terminals": [
+                        {
+                            "terminal": t,
+                            "member": t in seats,
+                            "connected": t in seats and seats[t].connected and session is not None,
+                            "samples": seats[t].n_samples if t in seats else None,
+                        }
+                        for t in known
+                    ],
+                }
+            )
+        return {
+            "network": cloud.config.node.network,
+            "training": cloud.trainer.standing,
+            "stations": stations,
+            "last_error": cloud._log.last_error,
+        }
+
+    async def _do_train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
+        standing = self._cloud.trainer.standing
+        if standing["state"] in ("running", "recovering", "broken"):
+            raise ConfigError(f"a training is {standing['state']}: {standing.get('error', 'stop it first')}")
+        Budget.of(budget)
+        gap = self._cloud.config.learning.target_gap if target_gap is None else float(target_gap)
+        spec = {"budget": budget, "target_gap": gap, "at": time.time()}
+        self._cloud.trainer.standing = {"state": "running", "spec": spec}
+        self._cloud.carrier.order(json.dumps(spec))
+        return spec
+
+    async def _do_stop(self) -> dict[str, Any]:
+        self._cloud.carrier.stop()
+        return {}
+
+    async def _do_export(self, folder: str) -> dict[str, Any]:
+        path = Path(folder)
+        return {"folder": str(path), "files": self._cloud.trainer.save(path)}
+
+    async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
+        return await self._transfer(terminal, station, wire.Place(station=station))
+
+    async def _do_leave(self, terminal: int) -> dict[str, Any]:
+        return await self._transfer(terminal, -1, wire.Place(station=NOWHERE))
+
+    async def _do_forget(self, terminal: int) -> dict[str, Any]:
+        return await self._transfer(terminal, -1, None)
+
+    async def _transfer(self, terminal: int, station: int, place: wire.Place | None) -> dict[str, Any]:
+        """Let a terminal belong elsewhere, and ask its station to let it go."""
+        cloud = self._cloud
+        old = cloud.registry.station.get(terminal, -1)
+        if old < 0 or old == station:
+            raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
+        if len(cloud.registry.allowed(old)) == 1:
+            raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
+        cloud.registry.place(terminal, station)
+        cloud.tell_standing()
+        transfer = wire.Transfer(terminal=terminal, forget=place is None)
+        if place is not None:
+            place.address = cloud.registry.address.get(station, "")
+            transfer.destination.CopyFrom(place)
+        answer = await cloud.ask(old, wire.Request(transfer=transfer), cloud.config.waits.answer)
+        if answer.trouble:
+            raise ConfigError(f"station {old}: {answer.trouble}")
+        return {"terminal": terminal, "from": old, "to": station}
+
+    async def _do_revoke(self, serial: str) -> dict[str, Any]:
+        self._cloud.registry.revoke(serial)
+        self._cloud.tell_standing()
+        return {"revoked": serial}
+
+    async def _do_invite(
+        self, role: str = TERMINAL, number: int | None = None, station: int | None = None
+    ) -> dict[str, Any]:
+        config = self._cloud.config
+        if not config.enrolment.listen:
+            raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.authority")
+        secret, number = self._cloud.registry.invite(role, number, station)
+        self._cloud.tell_standing()
+        authorities = (config.folder / config.node.papers / "ca.crt").read_text()
+        token = Token(config.node.network, config.enrolment.address, authorities, secret)
+        return {"token": token.text(), "role": role, "number": number}
+
+    # Certificates.
+
+    async def _enrol(self, data: bytes, context: Any) -> bytes:
+        cloud, reply = self._cloud, wire.Enrolled()
+        try:
+            if not self._rate.allows():
+                raise PeerError("too many tries: wait a second")
+            asked = codec.parse(wire.Enrol, data)
+            authority = Authority.load(cloud.config.folder / cloud.config.enrolment.authority)
+            role, number = cloud.registry.redeem(asked.token)
+            reply.certificate = authority.issue_for(Identity(cloud.config.node.network, role, number), asked.request)
+            reply.authorities = authority.certificate
+            reply.settings = json.dumps(self._settings(role, number))
+            cloud._log("enrolled", peer=f"{role} {number}")
+        except RHFedMTLError as error:
+            cloud._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
+            reply.trouble = str(error)
+        return reply.SerializeToString()
+
+    def _settings(self, role: str, number: int) -> dict[str, Any]:
+        registry = self._cloud.registry
+        station = registry.station.get(number, -1) if role == TERMINAL else -1
+        return {
+            "role": role,
+            "number": number,
+            "station": station,
+            "address": registry.address.get(station, ""),
+            "cloud": self._cloud.config.node.listen,
+            "least_steps": self._cloud.config.learning.least_steps,
+        }

@@ -1,0 +1,119 @@
+"""What the cloud knows of its nodes: who belongs where, whose papers count no more, and open tokens."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.config import CloudConfig
+from rhfedmtl.deploy.identity import ROLES, TERMINAL
+from rhfedmtl.deploy.store import StateFile
+from rhfedmtl.errors import ConfigError, PeerError
+
+TOKEN_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Token:
+    """What whoever wants a certificate needs: where to ask, whom to trust there, and a secret that counts once."""
+
+    network: str
+    address: str
+    authorities: str
+    secret: str
+
+    def text(self) -> str:
+        """One word to be copied."""
+        return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read what `text` wrote."""
+        try:
+            return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
+        except (ValueError, TypeError):
+            raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
+
+
+@dataclass
+class Registry:
+    """Written down before anybody is told of a change."""
+
+    file: StateFile
+    station: dict[int, int]
+    address: dict[int, str]
+    revoked: set[str] = field(default_factory=set)
+    tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, config: CloudConfig) -> Registry:
+        """From the state folder, or as the configuration has it."""
+        file = StateFile(Path(config.folder, config.node.state, "registry.state"), fsync=True)
+        home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
+        registry = cls(file, home, {b: entry.address for b, entry in enumerate(config.stations)})
+        payload = file.read()
+        if payload is not None:
+            table = json.loads(payload)
+            registry.station = home | {int(t): b for t, b in table["station"].items()}
+            registry.revoked, registry.tokens = set(table["revoked"]), table["tokens"]
+        return registry
+
+    def allowed(self, station: int) -> list[int]:
+        """Terminals that may join a station."""
+        return sorted(t for t, b in self.station.items() if b == station)
+
+    def place(self, terminal: int, station: int) -> None:
+        """Let a terminal belong to a station (−1: to none)."""
+        if station >= 0 and station not in self.address:
+            raise ConfigError(f"no station {station}: there are {len(self.address)}, from 0")
+        self.station[terminal] = station
+        self._save()
+
+    def revoke(self, serial: str) -> None:
+        """Let a certificate count no more."""
+        if not serial or set(serial) - set("0123456789abcdef"):
+            raise ConfigError(f"{serial!r} is no serial number: `rhfedmtl network nodes` lists them")
+        self.revoked.add(serial)
+        self._save()
+
+    def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
+        """A secret for one certificate, and the node that it is for: a new terminal where no number is given."""
+        if role not in ROLES:
+            raise ConfigError(f"no role {role!r}: choose from {', '.join(ROLES)}")
+        if number is None:
+            if role != TERMINAL:
+                raise ConfigError(f"name the {role}: only terminals get their numbers by themselves")
+            taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
+            number = max(taken, default=-1) + 1
+        if role == TERMINAL and station is not None:
+            self.place(number, station)
+        if role == TERMINAL and self.station.get(number, -1) < 0:
+            raise ConfigError(f"terminal {number} belongs to no station yet: name one")
+        secret = secrets.token_urlsafe(24)
+        self.tokens[_hash(secret)] = {"role": role, "number": number, "until": time.time() + TOKEN_S}
+        self._save()
+        return secret, number
+
+    def redeem(self, secret: str) -> tuple[str, int]:
+        """Role and number that a secret stands for; it counts no more afterwards."""
+        found = self.tokens.pop(_hash(secret), None)
+        if found is None:
+            raise PeerError("this token is not known, or was used already: ask for a new one")
+        self._save()
+        if found["until"] < time.time():
+            raise PeerError("this token is too old: ask for a new one")
+        return found["role"], found["number"]
+
+    def _save(self) -> None:
+        table = {"station": self.station, "revoked": sorted(self.revoked), "tokens": self.tokens}
+        self.file.write(json.dumps(table).encode())
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

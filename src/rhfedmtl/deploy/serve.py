@@ -1,0 +1,113 @@
+"""Starting and ending the process of a node: signals, locks, the local window for operators, new papers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.config import papers_of, read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.identity import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.observe import Log, Meters, Window
+from rhfedmtl.deploy.store import Lock
+from rhfedmtl.errors import ConfigError
+
+WATCH_S = 0.5
+"""How often papers and health are looked at."""
+LAST_S = 2.0
+SOON_S = 14 * 86400.0
+
+
+def serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> None:
+    """Run a node until SIGTERM or SIGINT; several terminals may share a process.
+
+    ``abandoned`` says whether whoever started this process is gone; it then ends as if it were told to.
+    """
+    if role != TERMINAL and len(paths) != 1:
+        raise ConfigError(f"one process serves one {role}, got {len(paths)} configurations")
+    asyncio.run(_serve(role, paths, abandoned))
+
+
+async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]) -> None:
+    read: Any = {CLOUD: read_cloud, STATION: read_station, TERMINAL: read_terminal}[role]
+    configs = [read(path) for path in paths]
+    locks = [Lock(Path(config.folder, config.node.state)) for config in configs]
+    meters = Meters()
+    window = Window(meters, configs[0].node.metrics, configs[0].node.health)
+    logs = [Log(_name(config), config.node.log) for config in configs]
+    services = [_service(role)(config, log, meters) for config, log in zip(configs, logs, strict=True)]
+    _watch_papers(configs, logs, meters)
+    await window.open()
+    logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
+    stop = _stop_signal()
+    everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
+    watch = asyncio.create_task(_watch(services, window, stop, abandoned))
+    try:
+        # Ends when told to, when all nodes have left the network, or when one breaks.
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([stopped, everything], return_when=asyncio.FIRST_COMPLETED)
+        logs[0]("draining")
+        await window.healthy(False)
+        await asyncio.gather(*(service.close() for service in services))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(everything, LAST_S)
+    finally:
+        watch.cancel()
+        await window.close()
+        for lock in locks:
+            lock.release()
+        logs[0]("ended")
+
+
+def _watch_papers(configs: list[Any], logs: list[Log], meters: Meters) -> None:
+    """Show how long the certificates last, and warn where that is not long."""
+
+    def left() -> float:
+        untils = [papers_of(config.node, config.folder).passport.until for config in configs]
+        return (min(untils) - datetime.now(UTC)).total_seconds()
+
+    meters.papers.set_function(left)
+    if left() < SOON_S:
+        logs[0]("papers expire", "warning", reason=f"in {left() / 86400.0:.1f} days: `rhfedmtl network rotate` renews")
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _watch(services: list[Any], window: Window, stop: asyncio.Event, abandoned: Callable[[], bool]) -> None:
+    while True:
+        await asyncio.sleep(WATCH_S)
+        await window.healthy(all(service.healthy for service in services))
+        for service in services:
+            service.renew()
+        if abandoned():
+            stop.set()
+
+
+def _service(role: str) -> Any:
+    """The service of a role; imported here, so that a terminal does not load what only a cloud needs."""
+    if role == CLOUD:
+        from rhfedmtl.deploy.cloud import CloudService
+
+        return CloudService
+    if role == STATION:
+        from rhfedmtl.deploy.station import StationService
+
+        return StationService
+    from rhfedmtl.deploy.terminal import TerminalService
+
+    return TerminalService
+
+
+def _name(config: Any) -> str:
+    node = config.node
+    return str(node.role) if node.role == CLOUD else f"{node.role} {node.number}"

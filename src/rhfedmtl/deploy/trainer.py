@@ -1,0 +1,199 @@
+"""Trainings of a network, one after the other, in a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.federation import kind_of
+from rhfedmtl.deploy import jobs
+from rhfedmtl.deploy.carrier import Carrier, ClosingError
+from rhfedmtl.deploy.config import CloudConfig
+from rhfedmtl.deploy.live import Careful, LiveRun, settings_of
+from rhfedmtl.deploy.network import RemoteNetwork, census
+from rhfedmtl.deploy.observe import Log, Meters
+from rhfedmtl.deploy.prices import measured_cost
+from rhfedmtl.deploy.store import CorruptError
+from rhfedmtl.engines.training import Progress, Result, mean
+from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.experiments.records import plain, summary
+from rhfedmtl.models import TaskModels
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.measured import Measured
+from rhfedmtl.resources.planning import Policy
+
+
+class Trainer:
+    """Runs what operators order, and knows how it stands. A cloud that comes back takes up what was going on."""
+
+    def __init__(
+        self,
+        config: CloudConfig,
+        carrier: Carrier,
+        memberships: Callable[[], dict[int, int]],
+        ready: Callable[[float], None],
+        log: Log,
+        meters: Meters,
+    ) -> None:
+        self._config, self._carrier, self._log, self._meters = config, carrier, log, meters
+        self._ready = ready
+        self._kind = kind_of(config.learning.classes)
+        self._job = jobs.job_of(config.learning)
+        self._algorithm = jobs.algorithm_of(self._job)
+        self._network = RemoteNetwork(config, self._algorithm.method, carrier, memberships)
+        self._run: LiveRun | None = None
+        self._result: Result | None = None
+        self._thread = threading.Thread(target=self._work, name="training", daemon=True)
+        self.standing: dict[str, Any] = {"state": "recovering" if carrier.replaying else "idle"}
+
+    def start(self) -> None:
+        """Begin to work off orders."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread to end, after `Carrier.close`; False if it does not."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def scaling(self) -> Any:
+        """The scaling of round zero, station by station; None before it."""
+        return None if self._run is None else self._run.scalers
+
+    def save(self, folder: Path) -> list[str]:
+        """Write the models with their certificate, and the ledger, of the last training that ended."""
+        if self._result is None:
+            raise ConfigError("nothing to export yet: no training has ended; begin one with `rhfedmtl network train`")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._models(self._result).save(folder / "model.npz")
+        self._result.ledger.save(folder / "ledger.json")
+        (folder / "result.json").write_text(json.dumps(self.standing, indent=1) + "\n")
+        return ["model.npz", "ledger.json", "result.json"]
+
+    def _work(self) -> None:
+        """Take orders until the cloud closes."""
+        try:
+            while True:
+                self._one(json.loads(self._carrier.next_order()))
+        except ClosingError:
+            return
+        except Exception as error:
+            self.standing |= {"state": "broken", "error": f"{type(error).__name__}: {error}"}
+            self._log("training broke", "error", reason=f"{type(error).__name__}: {error}")
+            if not isinstance(error, RHFedMTLError):
+                raise
+
+    def _one(self, spec: dict[str, Any]) -> None:
+        """One training, from the order to its end."""
+        self.standing = {"state": "recovering" if self._carrier.replaying else "running", "spec": spec}
+        self._log("training begins", again=self._carrier.replaying, **spec)
+        try:
+            end = self._learn(spec)
+        except (CorruptError, ClosingError):
+            raise
+        except RHFedMTLError as error:
+            self._log("training failed", "error", reason=str(error))
+            end = {"state": "failed", "error": str(error)}
+        end["seconds"] = time.time() - spec["at"]
+        self.standing |= json.loads(self._carrier.mark("end", json.dumps(end)))
+        self._log("training ended", **{k: v for k, v in self.standing.items() if k not in ("spec", "local_steps")})
+
+    def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
+        cost, budget = self._resources(spec)
+        policy = self._policy(cost)
+        ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
+        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
+        self._carrier.write_once("ready", lambda: self._ready(self._config.waits.start))
+        if self._run is None:
+            self._network.sync(first=True)
+            people = census(self._config, self._network)
+            self._run = LiveRun(self._config, people, self._network, Ledger(cost, budget), settings)
+        else:
+            limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
+            self._run.go_on(budget, **limits)
+        self._result = self._run.result(self._run.learn(policy, self._watch))
+        found: dict[str, Any] = plain(
+            {**summary(self._result), "state": "ended", "overshoot": self._result.ledger.overshoot}
+        )
+        return found
+
+    def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
+        resources = self._config.resources
+        given = list(spec["budget"] or resources.budget)
+        cost, budget = read_resources([*resources.cost, *self._guesses()], given)
+        return measured_cost(cost, resources.measured), budget
+
+    def _guesses(self) -> list[str]:
+        """A place for measured types that have no price, so that a budget for them can be given."""
+        resources = self._config.resources
+        named = Cost.of(list(resources.cost))
+        return [f"{name}=0" for name in resources.measured if name not in named]
+
+    def _policy(self, cost: Cost) -> Policy:
+        """The algorithm's policy, within what terminals allow."""
+        policy, least = self._algorithm.policy, self._config.learning.least_steps
+        if isinstance(policy, Measured):
+            policy = replace(policy, least_steps=max(least, policy.least_steps))
+        timed = "time" in cost and cost["time"].adds == "elapsed"
+        if least == 1 and not timed:
+            return policy
+        return Careful(policy, least, self._config.resources.deadline if timed else None)
+
+    def _watch(self, progress: Progress) -> bool:
+        ledger, run = progress.left, self._run
+        assert run is not None
+        certificate = progress.certificate
+        facts: dict[str, Any] = {
+            "round": progress.round,
+            "cloud_round": progress.cloud_round,
+            "local_steps": int(run.observed[-1].local_steps.max(initial=0)),
+            "answered": run.observed[-1].answers.tolist(),
+            "spent": run.ledger.spent,
+            "left": ledger,
+            "gap": certificate.gap if certificate else None,
+            "certified_round": certificate.round if certificate else None,
+            **{name: mean(values) for name, values in progress.metrics.items()},
+        }
+        self.standing = {
+            **self.standing,
+            **plain(facts),
+            "state": "recovering" if self._carrier.replaying else "running",
+        }
+        self._measure(progress)
+        self._log("round", "debug", **facts)
+        return not self._carrier.stopped()
+
+    def _measure(self, progress: Progress) -> None:
+        assert self._run is not None
+        self._meters.round.set(progress.round)
+        if progress.certificate is not None:
+            self._meters.gap.set(progress.certificate.gap)
+        for name, values in progress.metrics.items():
+            self._meters.accuracy.labels(name).set(mean(values))
+        for name, amount in self._run.ledger.spent.items():
+            self._meters.spent.labels(name).set(amount)
+        for name, amount in progress.left.items():
+            self._meters.left.labels(name).set(amount)
+
+    def _models(self, result: Result) -> TaskModels:
+        learning = self._config.learning
+        return TaskModels(
+            models=result.models,
+            scalers=tuple(result.scalers),
+            tasks=np.array(learning.tasks),
+            classes=np.array(learning.classes, dtype=np.str_),
+            n_features=learning.features,
+            loss=self._algorithm.method.loss,
+            certificate=result.certificate,
+            ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
+            provenance={"network": self._config.node.network, "algorithm": learning.algorithm, "seed": learning.seed},
+        )

@@ -1,0 +1,703 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FLOAT64: _ClassVar[Precision]
+    FLOAT32: _ClassVar[Precision]
+FLOAT64: Precision
+FLOAT32: Precision
+
+class Tensor(_message.Message):
+    __slots__ = ("shape", "precision", "data")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    precision: Precision
+    data: bytes
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch")
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PENDING_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    oldest: int
+    newest: int
+    network: str
+    software: str
+    node: int
+    incarnation: int
+    pending_round: int
+    round: int
+    epoch: str
+    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("algorithm", "options", "classes", "features", "seed", "precision", "least_steps")
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    LEAST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    algorithm: str
+    options: str
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    features: int
+    seed: int
+    precision: Precision
+    least_steps: int
+    def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., seed: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    epoch: str
+    job: Job
+    scaling: Scaling
+    incarnation: int
+    allowed: _containers.RepeatedScalarFieldContainer[int]
+    revoked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "reason")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    reason: str
+    def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("round", "factor", "until", "incarnation")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    factor: float
+    until: int
+    incarnation: int
+    def __init__(self, round: _Optional[int] = ..., factor: _Optional[float] = ..., until: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Anchor(_message.Message):
+    __slots__ = ("cloud_round", "task", "center", "lam")
+    CLOUD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    CENTER_FIELD_NUMBER: _ClassVar[int]
+    LAM_FIELD_NUMBER: _ClassVar[int]
+    cloud_round: int
+    task: int
+    center: Tensor
+    lam: float
+    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ...) -> None: ...
+
+class WorkOrder(_message.Message):
+    __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    terminal: int
+    model: Tensor
+    scale: float
+    local_steps: int
+    verdict: Verdict
+    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Update(_message.Message):
+    __slots__ = ("round", "terminal", "delta", "gains", "course")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    GAINS_FIELD_NUMBER: _ClassVar[int]
+    COURSE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    terminal: int
+    delta: Tensor
+    gains: Tensor
+    course: Tensor
+    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., delta: _Optional[_Union[Tensor, _Mapping]] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., course: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("terminal", "number", "models", "verdict")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    number: int
+    models: Tensor
+    verdict: Verdict
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Sums(_message.Message):
+    __slots__ = ("terminal", "number", "losses", "dual")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    DUAL_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    number: int
+    losses: Tensor
+    dual: float
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[float] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("cloud_round", "task", "round", "v", "n_samples", "membership")
+    CLOUD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    V_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    cloud_round: int
+    task: int
+    round: int
+    v: Tensor
+    n_samples: int
+    membership: int
+    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., round: _Optional[int] = ..., v: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
+
+class StationSums(_message.Message):
+    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    DUAL_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    round: int
+    losses: Tensor
+    dual: float
+    n_samples: int
+    membership: int
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[float] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("terminal", "incarnation", "n_samples", "share")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    incarnation: int
+    n_samples: int
+    share: Tensor
+    def __init__(self, terminal: _Optional[int] = ..., incarnation: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("terminal", "verdict")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    verdict: Verdict
+    def __init__(self, terminal: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("terminal", "incarnation", "share")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    incarnation: int
+    share: Tensor
+    def __init__(self, terminal: _Optional[int] = ..., incarnation: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("terminal", "incarnation", "destination")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    incarnation: int
+    destination: Place
+    def __init__(self, terminal: _Optional[int] = ..., incarnation: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class MomentsReport(_message.Message):
+    __slots__ = ("sender", "count", "mean", "spread")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    count: int
+    mean: Tensor
+    spread: Tensor
+    def __init__(self, sender: _Optional[int] = ..., count: _Optional[int] = ..., mean: _Optional[_Union[Tensor, _Mapping]] = ..., spread: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Scaling(_message.Message):
+    __slots__ = ("mean", "scale", "unit")
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    mean: Tensor
+    scale: Tensor
+    unit: bool
+    def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: _Optional[bool] = ...) -> None: ...
+
+class Place(_message.Message):
+    __slots__ = ("station", "address")
+    STATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    station: int
+    address: str
+    def __init__(self, station: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Trial(_message.Message):
+    __slots__ = ("number", "model")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    model: Tensor
+    def __init__(self, number: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Tally(_message.Message):
+    __slots__ = ("number", "counts", "squares", "rows")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    counts: Tensor
+    squares: float
+    rows: int
+    def __init__(self, number: _Optional[int] = ..., counts: _Optional[_Union[Tensor, _Mapping]] = ..., squares: _Optional[float] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class Nothing(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TerminalUp(_message.Message):
+    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "seconds")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    TALLY_FIELD_NUMBER: _ClassVar[int]
+    SCALED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    update: Update
+    sums: Sums
+    join: Join
+    leave: Leave
+    moments: MomentsReport
+    tally: Tally
+    scaled: Nothing
+    seconds: float
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class TerminalDown(_message.Message):
+    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    ASK_MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refusal: Refusal
+    order: WorkOrder
+    probe: Probe
+    release: Release
+    goodbye: Goodbye
+    ask_moments: Nothing
+    scaling: Scaling
+    trial: Trial
+    drain: Nothing
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+
+class RoundRequest(_message.Message):
+    __slots__ = ("round", "terminals", "local_steps", "deadline")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERMINALS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    terminals: _containers.RepeatedScalarFieldContainer[int]
+    local_steps: _containers.RepeatedScalarFieldContainer[int]
+    deadline: float
+    def __init__(self, round: _Optional[int] = ..., terminals: _Optional[_Iterable[int]] = ..., local_steps: _Optional[_Iterable[int]] = ..., deadline: _Optional[float] = ...) -> None: ...
+
+class Effort(_message.Message):
+    __slots__ = ("terminal", "local_steps", "answered", "work_seconds", "wait_seconds", "bytes_down", "bytes_up")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    WORK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_UP_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    local_steps: int
+    answered: bool
+    work_seconds: float
+    wait_seconds: float
+    bytes_down: int
+    bytes_up: int
+    def __init__(self, terminal: _Optional[int] = ..., local_steps: _Optional[int] = ..., answered: _Optional[bool] = ..., work_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ...) -> None: ...
+
+class RoundResult(_message.Message):
+    __slots__ = ("round", "efforts", "factor", "gains", "seconds")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EFFORTS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    GAINS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    efforts: _containers.RepeatedCompositeFieldContainer[Effort]
+    factor: float
+    gains: Tensor
+    seconds: float
+    def __init__(self, round: _Optional[int] = ..., efforts: _Optional[_Iterable[_Union[Effort, _Mapping]]] = ..., factor: _Optional[float] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class SumsRequest(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: Tensor
+    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class TrialRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Tensor
+    def __init__(self, model: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Metrics(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Seat(_message.Message):
+    __slots__ = ("terminal", "n_samples", "incarnation", "connected")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    n_samples: int
+    incarnation: int
+    connected: bool
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
+
+class Roster(_message.Message):
+    __slots__ = ("membership", "seats")
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    membership: int
+    seats: _containers.RepeatedCompositeFieldContainer[Seat]
+    def __init__(self, membership: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("terminal", "destination", "forget")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    destination: Place
+    forget: bool
+    def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    assign: Anchor
+    round: RoundRequest
+    report: int
+    sums: SumsRequest
+    moments: Nothing
+    scale: Scaling
+    models: Nothing
+    trial: TrialRequest
+    roster: Nothing
+    transfer: Transfer
+    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "seconds", "bytes_down", "bytes_up", "away")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_UP_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    trouble: str
+    done: Nothing
+    round: RoundResult
+    report: Report
+    sums: StationSums
+    moments: MomentsReport
+    models: Tensor
+    metrics: Metrics
+    roster: Roster
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    away: bool
+    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ...) -> None: ...
+
+class StationUp(_message.Message):
+    __slots__ = ("hello", "answer", "outlook")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    OUTLOOK_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    answer: Answer
+    outlook: Outlook
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., outlook: _Optional[_Union[Outlook, _Mapping]] = ...) -> None: ...
+
+class Outlook(_message.Message):
+    __slots__ = ("membership", "round", "roster", "last_error")
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    membership: int
+    round: int
+    roster: Roster
+    last_error: str
+    def __init__(self, membership: _Optional[int] = ..., round: _Optional[int] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class StationDown(_message.Message):
+    __slots__ = ("welcome", "refusal", "request", "standing", "drain")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refusal: Refusal
+    request: Request
+    standing: Standing
+    drain: Nothing
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("allowed", "revoked")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    allowed: _containers.RepeatedScalarFieldContainer[int]
+    revoked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("name", "arguments")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    arguments: str
+    def __init__(self, name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("trouble", "result")
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    trouble: str
+    result: str
+    def __init__(self, trouble: _Optional[str] = ..., result: _Optional[str] = ...) -> None: ...
+
+class Enrol(_message.Message):
+    __slots__ = ("token", "request")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    request: bytes
+    def __init__(self, token: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class Enrolled(_message.Message):
+    __slots__ = ("trouble", "certificate", "authorities", "settings")
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    trouble: str
+    certificate: bytes
+    authorities: bytes
+    settings: str
+    def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
+
+class TerminalFile(_message.Message):
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    USUAL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    network: str
+    epoch: str
+    job: Job
+    scaling: Scaling
+    alpha: Tensor
+    pending: Tensor
+    update: Update
+    last_round: int
+    phase: str
+    incarnation: int
+    residual: Tensor
+    usual_factor: float
+    place: Place
+    rows: int
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class MemberFile(_message.Message):
+    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    DEPARTED_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    n_samples: int
+    share: Tensor
+    incarnation: int
+    applied_round: int
+    applied_factor: float
+    departed: bool
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ...) -> None: ...
+
+class StationFile(_message.Message):
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving")
+    class LeavingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Place
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    U_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    network: str
+    epoch: str
+    job: Job
+    scaling: Scaling
+    U: Tensor
+    members: _containers.RepeatedCompositeFieldContainer[MemberFile]
+    round: int
+    anchor: Anchor
+    membership: int
+    probe: int
+    last: RoundResult
+    allowed: _containers.RepeatedScalarFieldContainer[int]
+    revoked: _containers.RepeatedScalarFieldContainer[str]
+    leaving: _containers.MessageMap[int, Place]
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ...) -> None: ...
+
+class OpenFile(_message.Message):
+    __slots__ = ("round", "digest", "ordered")
+    class OrderedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    digest: bytes
+    ordered: _containers.ScalarMap[int, int]
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., ordered: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("index", "kind", "text", "answers")
+    class AnswersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Answer
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    kind: str
+    text: str
+    answers: _containers.MessageMap[int, Answer]
+    def __init__(self, index: _Optional[int] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., answers: _Optional[_Mapping[int, Answer]] = ...) -> None: ...

@@ -1,0 +1,398 @@
+"""Kernels of the GPU engine, in Triton: draws, coordinate steps, courses, sums.
+
+One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
+registers. Rows lie padded with zeros to a multiple of 16 features, which a model holds in two parts of a power of two
+each. While a row is worked on, the next one is on its way. Random numbers are those of `maths.rounds`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rhfedmtl.engines.gpu_losses import conjugate, conjugate_inside, dual_step, line, rate, value
+
+_GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+_MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+_MIX_2 = tl.constexpr(0x94D049BB133111EB)
+_POINTS = tl.constexpr(32)
+"""Room for a gain curve: the next power of two above its length."""
+_INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def _mix(z):
+    z = (z ^ (z >> 30)) * _MIX_1
+    z = (z ^ (z >> 27)) * _MIX_2
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def draw_rows(
+    base,
+    ids,
+    starts,
+    ends,
+    steps,
+    terminals,
+    deck,
+    visits,
+    first,
+    last,
+    longest,
+    UNIFORM: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Write the rows that terminals first … last − 1 of ``terminals`` visit; each lane shuffles one terminal's deck.
+
+    ``deck`` numbers the rows of every terminal from 0, and does so again afterwards.
+    """
+    place = first + tl.program_id(0) * N + tl.arange(0, N)
+    there = place < last
+    t = tl.load(terminals + place, mask=there, other=0)
+    start = tl.load(starts + t)
+    n = tl.load(ends + t) - start
+    H = tl.where(there, tl.load(steps + t), 0)
+    key = _mix(tl.load(base).to(tl.uint64, bitcast=True) + tl.load(ids + t).to(tl.uint64) * _GOLDEN)
+    out = visits + (place - first) * longest
+    most = tl.max(H, axis=0)
+    for h in range(0, most):
+        active = h < H
+        key += _GOLDEN
+        number = _mix(key) >> 32
+        if UNIFORM:
+            row = ((number * n.to(tl.uint64)) >> 32).to(tl.int32)
+        else:
+            spot = h % tl.maximum(n, 1)
+            other = spot + ((number * (n - spot).to(tl.uint64)) >> 32).to(tl.int64)
+            row = tl.load(deck + start + other, mask=active)
+            card = tl.load(deck + start + spot, mask=active)
+            tl.store(deck + start + spot, row, mask=active)
+            tl.store(deck + start + other, card, mask=active)
+        tl.store(out + h, row, mask=active)
+    if not UNIFORM:
+        seen = tl.minimum(H, n)
+        most = tl.max(seen, axis=0)
+        if tl.max(n - seen, axis=0) > 0:  # cards that were not dealt may lie elsewhere, where dealt ones had been
+            for h in range(0, most):
+                active = h < seen
+                card = tl.load(deck + start + h, mask=active, other=0)
+                tl.store(deck + start + card, card, mask=active & (card >= seen))
+        for h in range(0, most):
+            tl.store(deck + start + h, tl.zeros_like(H).to(tl.int32) + h, mask=h < seen)
+
+
+@triton.jit
+def _fetch_row(X, i, stride, LINES: tl.constexpr):
+    """Ask for row i, a line of 32 numbers to each lane: it is nearer when it is loaded."""
+    line = tl.minimum(tl.arange(0, LINES) * 32, stride - 1)
+    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
+    tl.inline_asm_elementwise(code, "=r,l", [X + i * stride + line], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def ascend(
+    X,
+    y,
+    weight,
+    norm,
+    alpha,
+    pending,
+    starts,
+    steps,
+    terminals,
+    visits,
+    blocks,
+    stations,
+    models,
+    scales,
+    sums,
+    gamma,
+    stride,
+    width,
+    features,
+    columns,
+    n_terminals,
+    first_block,
+    first_place,
+    longest,
+    LOSS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    INTERCEPT: tl.constexpr,
+    MAIN: tl.constexpr,
+    REST: tl.constexpr,
+    CURVE: tl.constexpr,
+    LINES: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """Coordinate steps of one block of terminals in one column: changes ``pending``; XᵀΔα and gain curve of the block.
+
+    ``terminals`` are those with work, ``alpha`` and ``pending`` are by row and column, ``models`` by station, column
+    and (padded) feature. ``LINES`` > 0 asks for rows ``AHEAD`` steps before their turn.
+    """
+    block = first_block + tl.program_id(0)
+    c = tl.program_id(1)
+    station = tl.load(stations + block)
+    per_scale = 1.0 / tl.load(scales + station)
+    parameter = tl.load(gamma)
+    j = tl.arange(0, MAIN)
+    r = MAIN + tl.arange(0, REST if REST > 0 else 1)
+    model = models + (station * columns + c) * width
+    total = tl.zeros([MAIN], tl.float64)
+    total_rest = tl.zeros([REST if REST > 0 else 1], tl.float64)
+    total_own = per_scale * 0.0
+    point = tl.arange(0, _POINTS)
+    limit = tl.where(point < CURVE - 1, 1 << tl.minimum(point, CURVE), 0x7FFFFFFF)
+    curve = tl.zeros([_POINTS], tl.float64)
+
+    first = tl.load(blocks + block)
+    last = tl.load(blocks + block + 1)
+    place = tl.minimum(first, n_terminals - 1)
+    t = tl.load(terminals + place)
+    start = tl.load(starts + t)
+    H = tl.load(steps + t).to(tl.int32)
+    visit = visits + (place - first_place) * longest
+    # What a step needs is read a step before: of the next row, or of the first row of the next terminal.
+    i = start + tl.load(visit, mask=first < last, other=0)
+    x = tl.load(X + i * stride + j, eviction_policy="evict_first")
+    x_rest = tl.load(X + i * stride + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
+    place_i = i * columns + c
+    was = tl.load(pending + place_i)
+    label = tl.load(y + place_i).to(tl.float64)
+    s = tl.load(weight + i).to(tl.float64) if WEIGHTED else 1.0
+    a = (tl.load(alpha + place_i) + was) * (1.0 / tl.where(s > 0.0, s, 1.0) if WEIGHTED else 1.0)
+    q = s * tl.load(norm + i).to(tl.float64) * per_scale
+    slope_rate = rate(q, parameter, LOSS)
+    for place in range(first, last):
+        next_place = tl.minimum(place + 1, last - 1)
+        t = tl.load(terminals + next_place)
+        next_start = tl.load(starts + t)
+        next_H = tl.load(steps + t).to(tl.int32)
+        next_visit = visits + (next_place - first_place) * longest
+        w = tl.load(model + j)
+        rest = tl.load(model + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
+        own = tl.load(model + stride) if INTERCEPT else 0.0
+        gain = per_scale * 0.0
+        own_curve = tl.zeros([_POINTS], tl.float64)
+        for h in range(0, H):
+            if LINES > 0:
+                later = h + AHEAD
+                from_here = tl.load(visit + later, mask=later < H, other=0) + start
+                beyond = tl.minimum(later - H, next_H - 1)
+                from_next = tl.load(next_visit + beyond, mask=later >= H, other=0) + next_start
+                _fetch_row(X, tl.where(later < H, from_here, from_next), stride, LINES)
+            here = h + 1 < H
+            next_i = tl.load(tl.where(here, visit + h + 1, next_visit)) + tl.where(here, start, next_start)
+            next_x = tl.load(X + next_i * stride + j, eviction_policy="evict_first")
+            next_rest = tl.load(X + next_i * stride + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
+            next_place_i = next_i * columns + c
+            next_was = tl.load(pending + next_place_i)
+            next_alpha = tl.load(alpha + next_place_i)
+            next_label = tl.load(y + next_place_i).to(tl.float64)
+            next_s = tl.load(weight + next_i).to(tl.float64) if WEIGHTED else 1.0
+            next_per_s = 1.0 / tl.where(next_s > 0.0, next_s, 1.0) if WEIGHTED else 1.0
+            next_q = next_s * tl.load(norm + next_i).to(tl.float64) * per_scale
+
+            z = tl.sum(x * w, axis=0)
+            if REST > 0:
+                z += tl.sum(x_rest * rest, axis=0)
+            z = z.to(tl.float64)
+            if INTERCEPT:
+                z += own.to(tl.float64)
+            step = dual_step(a, label, z, q, slope_rate, parameter, LOSS)
+            if WEIGHTED:
+                step = tl.where(s > 0.0, step, 0.0)
+            gained = conjugate_inside(a, label, parameter, LOSS) - conjugate_inside(a + step, label, parameter, LOSS)
+            gain += s * (gained - step * z - 0.5 * q * step * step)
+            own_curve = tl.where(limit >= h + 1, gain, own_curve)
+            change = s * step
+            factor = (change * per_scale).to(tl.float32)
+            w += factor * x
+            total += change * x.to(tl.float64)
+            if REST > 0:
+                rest += factor * x_rest
+                total_rest += change * x_rest.to(tl.float64)
+            if INTERCEPT:
+                own += factor
+                total_own += change
+            now = was + change
+            tl.store(pending + place_i, now)
+            tl.debug_barrier()
+
+            # The next row may be the same one, and what was read of it is out of date then.
+            was = tl.where(next_i == i, now, next_was)
+            a = (next_alpha + was) * next_per_s
+            i = next_i
+            x = next_x
+            x_rest = next_rest
+            place_i = next_place_i
+            label = next_label
+            q = next_q
+            slope_rate = rate(q, parameter, LOSS)
+            s = next_s
+        curve += own_curve
+        start = next_start
+        H = next_H
+        visit = next_visit
+    out = sums + (block * columns + c).to(tl.int64) * (width + CURVE)
+    tl.store(out + j, total, mask=j < features)
+    if REST > 0:
+        tl.store(out + r, total_rest, mask=r < features)
+    if INTERCEPT:
+        tl.store(out + stride, total_own)
+    tl.store(out + width + point, curve, mask=point < CURVE)
+
+
+@triton.jit
+def follow_course(
+    y,
+    weight,
+    alpha,
+    pending,
+    starts,
+    ends,
+    steps,
+    terminals,
+    blocks,
+    factors,
+    lines,
+    gamma,
+    columns,
+    n_factors,
+    LOSS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    QUADRATIC: tl.constexpr,
+    FACTORS: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Course of a block's dual sum along Δα, for the line search: (linear, quadratic, room), or values at factors."""
+    block = tl.program_id(0)
+    c = tl.program_id(1)
+    row = tl.arange(0, N)
+    k = tl.arange(0, FACTORS)
+    parameter = tl.load(gamma)
+    eta = tl.load(factors + k, mask=k < n_factors, other=0.0)
+    values = tl.zeros([FACTORS], tl.float64)
+    linear = tl.zeros([N], tl.float64)
+    quadratic = tl.zeros([N], tl.float64)
+    room = tl.zeros([N], tl.float64) + _INFINITY
+    for place in range(tl.load(blocks + block), tl.load(blocks + block + 1)):
+        t = tl.load(terminals + place)
+        stop = tl.where(tl.load(steps + t) > 0, tl.load(ends + t), 0)
+        for first in range(tl.load(starts + t), stop, N):
+            i = first + row
+            there = i < stop
+            s = tl.load(weight + i, mask=there, other=0.0).to(tl.float64) if WEIGHTED else tl.where(there, 1.0, 0.0)
+            used = s > 0.0
+            safe = tl.where(used, s, 1.0).to(tl.float64)
+            a = tl.load(alpha + i * columns + c, mask=used, other=0.0) / safe
+            d = tl.load(pending + i * columns + c, mask=used, other=0.0) / safe
+            label = tl.load(y + i * columns + c, mask=used, other=1.0).to(tl.float64)
+            if QUADRATIC:
+                part, bend, end = line(a, label, d, parameter, LOSS)
+                linear += tl.where(used, safe * part, 0.0)
+                quadratic += tl.where(used, safe * bend, 0.0)
+                room = tl.minimum(room, tl.where(used, end, _INFINITY))
+            else:
+                at = a[:, None] + eta[None, :] * d[:, None]
+                term = safe[:, None] * conjugate(at, label[:, None], parameter, LOSS)
+                values -= tl.sum(tl.where(used[:, None], term, 0.0), axis=0)
+    out = lines + (block * columns + c).to(tl.int64) * n_factors
+    if QUADRATIC:
+        tl.store(out, tl.sum(linear, axis=0))
+        tl.store(out + 1, tl.sum(quadratic, axis=0))
+        tl.store(out + 2, tl.min(room, axis=0))
+    else:
+        tl.store(out + k, values, mask=k < n_factors)
+
+
+@triton.jit
+def settle(alpha, pending, factor, row_terminal, n, columns, N: tl.constexpr):
+    """α += factor Δα; nothing is pending afterwards."""
+    place = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
+    there = place < n
+    change = tl.load(pending + place, mask=there, other=0.0)
+    t = tl.load(row_terminal + place // columns, mask=there, other=0)
+    a = tl.load(alpha + place, mask=there, other=0.0) + tl.load(factor + t) * change
+    tl.store(alpha + place, a, mask=there)
+    tl.store(pending + place, tl.zeros([N], tl.float64), mask=there)
+
+
+@triton.jit
+def add_up(
+    X,
+    y,
+    weight,
+    alpha,
+    starts,
+    ends,
+    terminals,
+    blocks,
+    stations,
+    models,
+    losses,
+    duals,
+    gamma,
+    stride,
+    width,
+    columns,
+    n_stations,
+    LOSS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    INTERCEPT: tl.constexpr,
+    N: tl.constexpr,
+    D: tl.constexpr,
+):
+    """Losses of a block under one model (the first of the grid), one column of it; with model 0 also the dual terms."""
+    m = tl.program_id(0)
+    block = tl.program_id(1)
+    c = tl.program_id(2)
+    model = models + ((m * n_stations + tl.load(stations + block)) * columns + c).to(tl.int64) * width
+    parameter = tl.load(gamma)
+    row = tl.arange(0, N)
+    j = tl.arange(0, D)
+    loss_sum = tl.zeros([N], tl.float64)
+    dual_sum = tl.zeros([N], tl.float64)
+    for place in range(tl.load(blocks + block), tl.load(blocks + block + 1)):
+        t = tl.load(terminals + place)
+        stop = tl.load(ends + t)
+        for first in range(tl.load(starts + t), stop, N):
+            i = first + row
+            there = i < stop
+            z = tl.zeros([N], tl.float64)
+            for k in range(0, stride, D):
+                inside = k + j < stride
+                x = tl.load(
+                    X + i[:, None] * stride + (k + j)[None, :], mask=there[:, None] & inside[None, :], other=0.0
+                )
+                w = tl.load(model + k + j, mask=inside, other=0.0)
+                z += tl.sum(x.to(tl.float64) * w[None, :], axis=1)
+            if INTERCEPT:
+                z += tl.load(model + stride)
+            s = tl.load(weight + i, mask=there, other=0.0).to(tl.float64) if WEIGHTED else tl.where(there, 1.0, 0.0)
+            used = s > 0.0
+            safe = tl.where(used, s, 1.0).to(tl.float64)
+            label = tl.load(y + i * columns + c, mask=used, other=1.0).to(tl.float64)
+            loss_sum += tl.where(used, safe * value(z, label, parameter, LOSS), 0.0)
+            if m == 0:
+                a = tl.load(alpha + i * columns + c, mask=used, other=0.0) / safe
+                dual_sum -= tl.where(used, safe * conjugate(a, label, parameter, LOSS), 0.0)
+    n_models = tl.num_programs(0)
+    tl.store(losses + (block * columns + c) * n_models + m, tl.sum(loss_sum, axis=0))
+    if m == 0:
+        tl.store(duals + block * columns + c, tl.sum(dual_sum, axis=0))
+
+
+@triton.jit
+def add_blocks(parts, starts, sums, width, N: tl.constexpr, D: tl.constexpr):
+    """Sum of each station's blocks, N at a time."""
+    station = tl.program_id(0)
+    j = tl.program_id(1) * D + tl.arange(0, D)
+    row = tl.arange(0, N)
+    total = tl.zeros([D], tl.float64)
+    stop = tl.load(starts + station + 1)
+    for first in range(tl.load(starts + station), stop, N):
+        k = first + row
+        mask = (k < stop)[:, None] & (j < width)[None, :]
+        total += tl.sum(tl.load(parts + k[:, None].to(tl.int64) * width + j[None, :], mask=mask, other=0.0), axis=0)
+    tl.store(sums + station.to(tl.int64) * width + j, total, mask=j < width)

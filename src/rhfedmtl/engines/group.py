@@ -1,0 +1,292 @@
+"""Some stations of a federation with the terminals that are under them now: what one process of a cluster holds.
+
+Stations that lie one after the other form a group. Inside, all is batched as in `InProcess`, over the group's own rows
+with the ids that the terminals have in the whole: so the numbers are those of one process that holds everything.
+
+Stations are counted from the group's first. Rows never travel between groups: a terminal that moves to another group
+takes its duals along, and its rows are read where it arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
+from rhfedmtl.errors import ProtocolError
+from rhfedmtl.roles.messages import Anchor
+
+
+class Taken(NamedTuple):
+    """Training rows as they are before scaling, their labels, and their weights if they have any."""
+
+    X: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    weight: npt.NDArray[Any] | None
+
+
+class Source(Protocol):
+    """Where training rows come from, on any machine."""
+
+    def rows(self, first: int, last: int) -> Taken:
+        """Rows first … last − 1 of the federation."""
+
+
+class Part(NamedTuple):
+    """Stations that lie one after the other in a federation, with their terminals and rows; offsets start at 0."""
+
+    station: int
+    terminal: int
+    row: int
+    task_offsets: IntArray
+    terminal_offsets: IntArray
+    present: IntArray
+    task_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, federation: Federation, first: int, last: int, present: IntArray) -> Part:
+        """Stations first … last − 1."""
+        terminals = slice(int(federation.task_offsets[first]), int(federation.task_offsets[last]))
+        rows = federation.terminal_offsets[terminals.start : terminals.stop + 1]
+        return cls(
+            first,
+            terminals.start,
+            int(rows[0]),
+            np.asarray(federation.task_offsets[first : last + 1] - terminals.start, dtype=np.int64),
+            np.asarray(rows - rows[0], dtype=np.int64),
+            present[terminals],
+            federation.task_names[first:last],
+            federation.class_names,
+            federation.feature_names,
+        )
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """First row, and the one behind the last."""
+        return self.row, self.row + int(self.terminal_offsets[-1])
+
+    def federation(self, taken: Taken) -> Federation:
+        """The part as a federation of its own, without test rows."""
+        return Federation(
+            taken.X,
+            taken.y,
+            self.terminal_offsets,
+            self.task_offsets,
+            taken.X[:0],
+            taken.y[:0],
+            np.zeros(len(self.task_offsets), dtype=np.int64),
+            self.task_names,
+            self.class_names,
+            self.feature_names,
+            taken.weight,
+        )
+
+
+class Visitor(NamedTuple):
+    """A terminal from another group: its id, where its rows lie, and how they are scaled at home."""
+
+    terminal: int
+    first: int
+    last: int
+    scaler: Scaler
+
+
+class Reported(NamedTuple):
+    """Reports of a group: as of which round, and v_b, samples and membership count of every station."""
+
+    round: int
+    v: Float64Array
+    n_samples: IntArray
+    membership: IntArray
+
+
+class Snapshot(NamedTuple):
+    """All of a group but its rows: who is known here and who is here now, and the state by these terminals."""
+
+    scalers: list[Scaler] | None
+    visitors: list[Visitor]
+    here: BoolArray
+    state: State
+
+
+class Group:
+    """The stations of a part, and whoever is under them; terminals go by the ids that they have in the whole."""
+
+    def __init__(
+        self, part: Part, source: Source, method: Method, *, seed: int = 0, threads: int | None = None
+    ) -> None:
+        self._part, self._source, self._method = part, source, method
+        self._seed, self._threads = seed, threads
+        self._federation = part.federation(source.rows(*part.rows))
+        self._ids = part.terminal + np.arange(self._federation.n_terminals)
+        self._here = np.ones(len(self._ids), dtype=bool)
+        self._scalers: list[Scaler] | None = None
+        self._visitors: list[Visitor] = []
+        self._network = self._batched(part.present)
+
+    def moments(self) -> list[Moments]:
+        """Moments of the training rows of every station."""
+        return self._network.moments()
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Scale the rows of each station by its scaler. Told again, it changes nothing."""
+        if self._scalers is not None:
+            return
+        self._scalers = scalers
+        X, first = self._federation.X, scalers[0]
+        if all(scaler is first for scaler in scalers):
+            scaled = first.transform(X)
+            if scaled is X:
+                scaled = X.copy()  # out of shared memory, whose small pages make rows slow to reach
+        else:
+            scaled = np.empty_like(X)
+            bounds = self._federation.terminal_offsets[self._federation.task_offsets]
+            for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
+                scaler.transform(X[a:b], out=scaled[a:b])
+        self._federation = replace(self._federation, X=scaled)
+        self._network = self._batched(self._part.present)
+
+    def assign(self, cloud_round: int, center: Float64Array, lam: Float64Array) -> None:
+        """Take the anchors of all stations."""
+        self._network.assign([Anchor(cloud_round, b, center[b], float(lam[b])) for b in range(len(lam))])
+
+    def round(
+        self, number: int, steps: IntArray, by_station: bool, arrives: BoolArray | None, report: bool = False
+    ) -> tuple[Outcome, Reported | None]:
+        """One BS iteration; steps by station, or by the terminals that are here in the order of their ids.
+
+        ``report`` asks for the reports at the same time.
+        """
+        station = self._network.station
+        ordered = np.where(station >= 0, steps[np.maximum(station, 0)], 0) if by_station else self._spread(steps)
+        outcome = self._network.round(number, ordered, None if arrives is None else self._spread(arrives))
+        return outcome, self.reports() if report else None
+
+    def reports(self) -> Reported:
+        """What the stations tell the cloud."""
+        known = self._network.reports(0)
+        counts = np.array([(report.n_samples, report.membership) for report in known])
+        return Reported(known[0].round, np.array([report.v for report in known]), counts[:, 0], counts[:, 1])
+
+    def models(self) -> Float64Array:
+        """What orders start from, of every station."""
+        return self._network.models
+
+    def sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Losses of every station under each of the models, and its dual sum."""
+        known = [sums for sums in self._network.sums(models) if sums is not None]
+        return np.array([sums.losses for sums in known]), np.array([sums.dual for sums in known])
+
+    def move(self, terminal: int, station: int) -> None:
+        """Move a terminal that is here to a station of the group, or out of the network (−1)."""
+        self._network.move(self._place(terminal), station)
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Let the next rows of a terminal arrive."""
+        self._network.grow(self._place(terminal), n_rows)
+
+    def release(self, terminal: int) -> tuple[int, Float64Array]:
+        """Let a terminal go to another group: its samples and its duals; its rows stay, in case it comes back."""
+        place = self._place(terminal)
+        self._network.move(place, -1)
+        self._here[place] = False
+        return int(self._network.sizes[place]), self._network.alpha[self._span(place)].copy()
+
+    def admit(self, visitor: Visitor, station: int, size: int, alpha: Float64Array) -> None:
+        """Take in a terminal from another group, with its duals, under a station."""
+        state = self._network.state()
+        if visitor.terminal not in self._ids:
+            state = self._lengthened(state, visitor)
+            self._visitors.append(visitor)
+            self._seat([visitor])
+        place = int(np.flatnonzero(self._ids == visitor.terminal)[0])
+        state.alpha[self._span(place)] = alpha  # type: ignore[index]
+        state.sizes[place] = size
+        self._here[place] = True
+        self._network.resume(state)
+        self._network.move(place, station)
+
+    def head(self) -> State:
+        """The state of the stations alone."""
+        return self._network.state()._replace(alpha=np.empty((0, 0)))
+
+    def duals(self) -> tuple[IntArray, Float64Array]:
+        """Who is here, and the duals of all of their rows, one after the other."""
+        places = np.flatnonzero(self._here)
+        alpha = self._network.alpha
+        return self._ids[places], np.concatenate([alpha[:0], *(alpha[self._span(place)] for place in places.tolist())])
+
+    def snapshot(self) -> Snapshot:
+        """All that a new group of the same part needs to be this one."""
+        return Snapshot(self._scalers, list(self._visitors), self._here.copy(), self._network.state())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become the group of which this is a snapshot; for a new group."""
+        if snapshot.scalers is not None:
+            self.scale(snapshot.scalers)
+        self._visitors = list(snapshot.visitors)
+        if self._visitors:
+            self._seat(self._visitors)
+        self._here = snapshot.here.copy()
+        self._network.resume(snapshot.state)
+
+    def _seat(self, visitors: list[Visitor]) -> None:
+        """Put the rows of visitors behind the others, as rows of terminals that are under no station yet."""
+        old = self._federation
+        taken = [self._source.rows(visitor.first, visitor.last) for visitor in visitors]
+        X = [v.scaler.transform(np.ascontiguousarray(t.X)) for v, t in zip(visitors, taken, strict=True)]
+        weight = old.sample_weight
+        sizes = [len(t.X) for t in taken]
+        self._federation = replace(
+            old,
+            X=np.concatenate([old.X, *X]),
+            y=np.concatenate([old.y, *(t.y for t in taken)]),
+            sample_weight=None if weight is None else np.concatenate([weight, *(t.weight for t in taken)]),
+            terminal_offsets=np.append(old.terminal_offsets, old.terminal_offsets[-1] + np.cumsum(sizes)),
+            task_offsets=np.append(old.task_offsets[:-1], old.task_offsets[-1] + len(visitors)),
+        )
+        self._ids = np.append(self._ids, [visitor.terminal for visitor in visitors])
+        self._here = np.append(self._here, np.zeros(len(visitors), dtype=bool))
+        self._network = self._batched()
+
+    def _batched(self, present: IntArray | None = None) -> InProcess:
+        """The rows as they are now, at the start."""
+        return InProcess(
+            self._federation, self._method, seed=self._seed, threads=self._threads, present=present, ids=self._ids
+        )
+
+    @staticmethod
+    def _lengthened(state: State, visitor: Visitor) -> State:
+        """The state with room for a terminal that is under no station."""
+        rows = visitor.last - visitor.first
+        alpha = np.asarray(state.alpha)
+        return state._replace(
+            station=np.append(state.station, -1),
+            sizes=np.append(state.sizes, rows),
+            alpha=np.concatenate([alpha, np.zeros((rows, alpha.shape[1]))]),
+        )
+
+    def _place(self, terminal: int) -> int:
+        found = np.flatnonzero((self._ids == terminal) & self._here)
+        if not len(found):
+            raise ProtocolError(f"terminal {terminal} is not in the group of stations from {self._part.station}")
+        return int(found[0])
+
+    def _span(self, place: int) -> slice:
+        return slice(*self._federation.terminal_offsets[place : place + 2].tolist())
+
+    def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values of those who are here, given in the order of ids, at the places of all."""
+        spread = np.zeros(len(self._ids), dtype=values.dtype)
+        places = np.flatnonzero(self._here)
+        spread[places[np.argsort(self._ids[places])]] = values
+        return spread

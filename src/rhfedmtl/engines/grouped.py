@@ -1,0 +1,282 @@
+"""A network whose stations are shared out over groups, wherever these are: the side that speaks to them.
+
+It knows who is where, and nothing of rows and duals. What goes down are anchors, models and numbers of steps (by
+station, where all terminals of one have the same); what comes up are v_b, sums and gain curves. For each terminal it
+keeps its station, its group and its samples: 20 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.engines.group import Part, Reported, Snapshot, Visitor
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
+from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+
+Calls = Mapping[int, tuple[Any, ...]]
+
+
+class Crew(Protocol):
+    """The groups, and the way to them."""
+
+    def post(self, group: int, name: str, *given: Any) -> None:
+        """Call a method of a group for what it does; it may wait until the group is asked something."""
+
+    def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
+        """Call a method of several groups at once, each with its own arguments, for what they answer.
+
+        ``changes`` says that it does something, too.
+        """
+
+    def rest(self) -> None:
+        """Called between rounds: time to put the groups away."""
+
+    def close(self) -> None:
+        """Give the groups back."""
+
+
+def share_out(federation: Federation, weights: Sequence[float], present: IntArray) -> list[Part]:
+    """Cut the stations into parts with rows in proportion to the weights; fewer parts where stations are few."""
+    rows = np.asarray(federation.terminal_offsets)[federation.task_offsets]
+    n = min(len(weights), federation.n_tasks)
+    shares = np.cumsum(weights[:n])[:-1] / np.sum(weights[:n])
+    cuts = np.searchsorted((rows[:-1] + rows[1:]) / 2.0, shares * rows[-1])
+    # Each part has a station at least.
+    cuts = np.clip(cuts, np.arange(1, n), federation.n_tasks - np.arange(n - 1, 0, -1))
+    bounds = [0, *cuts.tolist(), federation.n_tasks]
+    for i in range(1, n):
+        bounds[i] = max(bounds[i], bounds[i - 1] + 1)
+    return [Part.of(federation, first, last, present) for first, last in pairwise(bounds)]
+
+
+class Grouped:
+    """All stations and terminals, in groups."""
+
+    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], crew: Crew) -> None:
+        self.method = method
+        self.crew = crew
+        columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
+        self.shape = columns, federation.n_features + method.intercept
+        self._matrix = method.rows(columns), self.shape[1]
+        self._shared = method.shared_rows(columns)
+        self._offsets: IntArray = np.asarray(federation.terminal_offsets, dtype=np.int64)
+        self._home = federation.terminal_task
+        self._bounds = [*(part.station for part in parts), federation.n_tasks]
+        self._of_station = np.repeat(np.arange(len(parts)), np.diff(self._bounds))
+        self._station = federation.terminal_task.astype(np.int64)
+        self._where = self._of_station[self._station].astype(np.int32)
+        self._sizes: IntArray = np.concatenate([part.present for part in parts])
+        self._scalers: list[Scaler] = []
+        self._reports: dict[int, Reported] | None = None
+        self._reported = False
+
+    @property
+    def station(self) -> IntArray:
+        """Station of every terminal."""
+        return self._station
+
+    @property
+    def sizes(self) -> IntArray:
+        """Samples of every terminal."""
+        return self._sizes
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round."""
+        return Sizes.of(self._matrix, self._shared, self.method.course_length)
+
+    @property
+    def V(self) -> Float64Array:
+        """What the stations tell the cloud."""
+        return np.array([report.v for report in self.reports(0)])
+
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from, of every station."""
+        return self._stacked(self.crew.ask("models", self._each()))
+
+    def moments(self) -> list[Moments]:
+        """Round zero: moments of the training rows of every station."""
+        found = self.crew.ask("moments", self._each())
+        return [moments for g in sorted(found) for moments in found[g]]
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Round zero: scale the rows of every terminal as its station says."""
+        self._scalers = scalers
+        for g in range(self._n):
+            self.crew.post(g, "scale", scalers[self._stations(g)])
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Carry anchors from the cloud to the stations: those of all of them, in their order."""
+        if [anchor.task for anchor in anchors] != list(range(len(self._of_station))):
+            raise ProtocolError(f"{len(anchors)} anchors for {len(self._of_station)} stations: each needs one")
+        center = np.array([anchor.center for anchor in anchors])
+        lam = np.array([anchor.lam for anchor in anchors])
+        for g in range(self._n):
+            own = self._stations(g)
+            self.crew.post(g, "assign", anchors[0].cloud_round, center[own], lam[own])
+        self._reports = None
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration of all groups at once."""
+        if np.shape(local_steps) != self._station.shape:
+            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
+        by_station = self._by_station(local_steps)
+        calls: dict[int, tuple[Any, ...]] = {}
+        for g in range(self._n):
+            here = self._where == g if by_station is None or arrives is not None else None
+            steps = local_steps[here] if by_station is None else by_station[self._stations(g)]
+            given = None if arrives is None else arrives[here]
+            calls[g] = number, steps, by_station is not None, given, self._reported
+        found = self.crew.ask("round", calls, changes=True)
+        self._reports = {g: reported for g, (_, reported) in found.items()} if self._reported else None
+        self._reported = False
+        self.crew.rest()
+        return Outcome(*(np.concatenate([found[g][0][i] for g in sorted(found)]) for i in range(3)))
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """Carry the stations' reports to the cloud; they are asked once, as long as nothing happens.
+
+        Reports that are wanted after a round come along with the next one.
+        """
+        self._reported = True
+        if self._reports is None:
+            self._reports = self.crew.ask("reports", self._each())
+        return [
+            Report(cloud_round, self._bounds[g] + i, known.round, v, int(n), int(membership))
+            for g, known in sorted(self._reports.items())
+            for i, (v, n, membership) in enumerate(zip(*known[1:], strict=True))
+        ]
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Sums of every station under each of the models, for the certificate."""
+        needed = (len(self._of_station), *self.shape)
+        if models.ndim != 4 or models.shape[1:] != needed:
+            raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
+        found = self.crew.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
+        losses, duals = (np.concatenate([found[g][i] for g in sorted(found)]) for i in range(2))
+        return [
+            StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
+            for r in self.reports(0)
+        ]
+
+    def move(self, terminal: int, station: int) -> None:
+        """Move a terminal, with its duals, under another station, or out of the network (−1)."""
+        if not (0 <= terminal < len(self._station) and -1 <= station < len(self._of_station)):
+            raise ProtocolError(
+                f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
+                f"{len(self._of_station)} stations"
+            )
+        old = int(self._where[terminal])
+        new = int(self._of_station[station]) if station >= 0 else old
+        place = station - self._bounds[new] if station >= 0 else -1
+        if new == old:
+            self.crew.post(old, "move", terminal, place)
+        else:
+            size, alpha = self.crew.ask("release", {old: (terminal,)}, changes=True)[old]
+            self.crew.post(new, "admit", self._visitor(terminal), place, size, alpha)
+        self._where[terminal], self._station[terminal] = new, station
+        self._reports = None
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Let the next rows of a terminal arrive."""
+        size = int(self._sizes[terminal]) + n_rows
+        if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
+            raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
+        self.crew.post(int(self._where[terminal]), "grow", terminal, n_rows)
+        self._sizes = self._sizes.copy()
+        self._sizes[terminal] = size
+        self._reports = None
+
+    def state(self) -> State:
+        """All that the rounds so far have changed; the duals are fetched group by group when they are written."""
+        heads = self.crew.ask("head", self._each())
+        U, center, lam, membership = (
+            np.concatenate([getattr(heads[g], name) for g in sorted(heads)])
+            for name in ("U", "center", "lam", "membership")
+        )
+        alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
+        return State(heads[0].round, self._station.copy(), self._sizes.copy(), membership, U, center, lam, alpha)
+
+    def resume(self, state: State) -> None:
+        """Go on from what `state` gave, for whatever number of groups."""
+        self._station, self._sizes = state.station.copy(), state.sizes.copy()
+        under = np.where(self._station >= 0, self._station, self._home)
+        self._where = self._of_station[under].astype(np.int32)
+        alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
+        for g in range(self._n):
+            self.crew.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
+            self.crew.rest()
+        self._reports = None
+
+    def close(self) -> None:
+        """Give the groups back."""
+        self.crew.close()
+
+    @property
+    def _n(self) -> int:
+        return len(self._bounds) - 1
+
+    def _each(self) -> Calls:
+        return dict.fromkeys(range(self._n), ())
+
+    def _stations(self, group: int) -> slice:
+        return slice(self._bounds[group], self._bounds[group + 1])
+
+    def _stacked(self, found: Mapping[int, Float64Array]) -> Float64Array:
+        return np.concatenate([found[g] for g in sorted(found)])
+
+    def _by_station(self, steps: IntArray) -> IntArray | None:
+        """Steps of each station, where all of its terminals have the same."""
+        if steps.strides == (0,):
+            return np.full(len(self._of_station), steps[0])
+        here = self._station >= 0
+        station, own = self._station[here], steps[here]
+        each = np.zeros(len(self._of_station), dtype=np.int64)
+        each[station] = own
+        return each if np.array_equal(each[station], own) else None
+
+    def _visitor(self, terminal: int) -> Visitor:
+        first, last = self._offsets[terminal : terminal + 2].tolist()
+        scaler = self._scalers[self._home[terminal]] if self._scalers else Scaler()
+        return Visitor(terminal, first, last, scaler)
+
+    def _fill_duals(self, out: Float64Array) -> None:
+        for g in range(self._n):
+            ids, alpha = self.crew.ask("duals", {g: ()})[g]
+            start = 0
+            for t in ids.tolist():
+                a, b = self._offsets[t : t + 2].tolist()
+                out[a:b] = alpha[start : start + b - a]
+                start += b - a
+
+    def _snapshot(self, group: int, state: State, alpha: Float64Array) -> Snapshot:
+        """What a group has to become, for a state of the whole."""
+        own = self._stations(group)
+        first, last = np.searchsorted(self._home, [own.start, own.stop]).tolist()
+        guests = np.flatnonzero((self._where == group) & ((self._home < own.start) | (self._home >= own.stop)))
+        ids = np.append(np.arange(first, last), guests)
+        here = self._where[ids] == group
+        station = np.where(here & (state.station[ids] >= 0), state.station[ids] - own.start, -1)
+        rows = [slice(int(self._offsets[first]), int(self._offsets[last]))]
+        rows += [slice(*self._offsets[t : t + 2].tolist()) for t in guests.tolist()]
+        parts = State(
+            state.round,
+            station,
+            state.sizes[ids],
+            state.membership[own],
+            state.U[own],
+            state.center[own],
+            state.lam[own],
+            np.concatenate([alpha[span] for span in rows]),
+        )
+        scalers = self._scalers[own] if self._scalers else None
+        return Snapshot(scalers, [self._visitor(t) for t in guests.tolist()], here, parts)

@@ -1,0 +1,247 @@
+"""Groups as actors of a Ray cluster, which may die: what is said to them is numbered, written down and said again.
+
+A call has a number, one more than the call before. An actor that is told a number again gives the same answer again,
+and one that was restarted does not know the number before: it is then made anew from the latest snapshot of its group
+and what was said since. Groups are deterministic, so the result is that of an undisturbed run, to the bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.engines.group import Group, Part, Snapshot, Source
+from rhfedmtl.engines.grouped import Calls
+from rhfedmtl.engines.ray_session import MIB, Node
+from rhfedmtl.errors import ClusterError, RHFedMTLError
+
+START_SECONDS = 600.0
+"""How long actors may take to start and to read their rows."""
+GIVE_UP_SECONDS = 300.0
+"""How long an actor may be away, and be restarted, before the run is given up."""
+SNAPSHOT_SECONDS = 30.0
+SNAPSHOT_BYTES = 64 * MIB
+"""Groups are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
+
+Command = tuple[str, tuple[Any, ...]]
+logger = logging.getLogger(__name__)
+
+
+class Plan(NamedTuple):
+    """What an actor is to be: a part, where its rows are, the method, seed and threads, and the bytes that it takes."""
+
+    part: Part
+    source: Source
+    method: Method
+    seed: int
+    threads: int
+    bytes: int
+
+    def group(self) -> Group:
+        """The group at its start."""
+        return Group(self.part, self.source, self.method, seed=self.seed, threads=self.threads)
+
+
+class Reply(NamedTuple):
+    """What an actor answers: a value, an error raised on purpose, or that it does not know what came before."""
+
+    value: Any = None
+    error: RHFedMTLError | None = None
+    lost: bool = False
+
+
+class Worker:
+    """An actor: a group, and which call it has answered last. It starts with nothing, also where it is restarted."""
+
+    def __init__(self) -> None:
+        self._group: Group | None = None
+        self._number = -1
+        self._reply = Reply()
+
+    def restore(self, plan: Plan, number: int, snapshot: Snapshot | None, said: Sequence[Command]) -> Reply:
+        """Become the group as it was after call ``number``: from a snapshot, or the start, and what was said since."""
+        try:
+            group = plan.group()
+            if snapshot is not None:
+                group.restore(snapshot)
+            for name, given in said:
+                getattr(group, name)(*given)
+        except RHFedMTLError as error:
+            return Reply(error=error)
+        self._group, self._number = group, number
+        return Reply(versions())
+
+    def call(self, number: int, commands: Sequence[Command]) -> Reply:
+        """Carry out commands, once for each number; the answer is that of the last."""
+        if number == self._number and self._group is not None:
+            return self._reply
+        if number != self._number + 1 or self._group is None:
+            return Reply(lost=True)
+        try:
+            answers = [getattr(self._group, name)(*given) for name, given in commands]
+            self._reply = Reply(answers[-1])
+        except RHFedMTLError as error:
+            self._reply = Reply(error=error)
+        self._number = number
+        return self._reply
+
+
+class Crew:
+    """The actors of one run, and what was said to them since they were put away."""
+
+    def __init__(self, ray: Any, plans: Sequence[Plan], places: Sequence[Node]) -> None:
+        self._ray = ray
+        self._plans, self._places = plans, places
+        self._actors = [self._actor(plan, node) for plan, node in zip(plans, places, strict=True)]
+        n = len(plans)
+        self._numbers = [0] * n
+        self._posted: list[list[Command]] = [[] for _ in range(n)]
+        self._said: list[list[Command]] = [[] for _ in range(n)]
+        self._said_bytes = [0] * n
+        self._saved: list[Any] = [None] * n
+        self._next_save = time.monotonic() + SNAPSHOT_SECONDS
+        self._start()
+
+    def post(self, group: int, name: str, *given: Any) -> None:
+        """Say something that needs no answer: it goes with the next question."""
+        self._posted[group].append((name, given))
+
+    def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
+        """Ask several groups at once; whoever dies over it is made anew and asked again."""
+        batches: dict[int, list[Command]] = {}
+        for g, given in calls.items():
+            batches[g] = [*self._posted[g], (name, given)]
+            self._posted[g] = []
+            self._numbers[g] += 1
+        sent = {g: self._send(g, commands) for g, commands in batches.items()}
+        found = {g: self._answer(g, sent[g], commands) for g, commands in batches.items()}
+        for g, commands in batches.items():
+            self._write_down(g, commands if changes else commands[:-1])
+        return found
+
+    def rest(self) -> None:
+        """Put the groups away if it is time."""
+        if time.monotonic() < self._next_save and max(self._said_bytes) < SNAPSHOT_BYTES:
+            return
+        for g in range(len(self._actors)):
+            # The copy here outlives the machine of the actor.
+            self._saved[g] = self._ray.put(self.ask("snapshot", {g: ()})[g])
+            self._said[g], self._said_bytes[g] = [], 0
+        self._next_save = time.monotonic() + SNAPSHOT_SECONDS
+
+    def close(self) -> None:
+        """End the actors."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors, self._saved = [], []
+
+    def _actor(self, plan: Plan, node: Node) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = self._ray.remote(Worker).options(
+            num_cpus=0,  # so that a lost machine's groups fit on the others
+            memory=plan.bytes,
+            max_restarts=-1,
+            max_task_retries=0,  # calls are said again here, where what came before is known
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
+        )
+        return remote.remote()
+
+    def _start(self) -> None:
+        sent = [self._restore(g, 0) for g in range(len(self._actors))]
+        for g, (ref, node) in enumerate(zip(sent, self._places, strict=True)):
+            try:
+                reply: Reply = self._ray.get(ref, timeout=START_SECONDS)
+            except self._ray.exceptions.GetTimeoutError:
+                raise ClusterError(
+                    f"group {g + 1} of {len(sent)} did not start within {START_SECONDS:.0f} s: the cluster may have no "
+                    "room for it (see `ray status`), or reading the rows takes too long"
+                ) from None
+            except self._ray.exceptions.RayTaskError as error:
+                raise ClusterError(f"group {g + 1} cannot start on {node.address}: {_last_line(error)}") from error
+            except self._ray.exceptions.RayError:
+                reply = self._recovered(g, 0)
+            self._check(reply, node)
+
+    def _check(self, reply: Reply, node: Node) -> None:
+        if reply.error is not None:
+            raise type(reply.error)(f"on node {node.address}: {reply.error}")
+        own = versions()
+        other = {name: f"{theirs}, here {own[name]}" for name, theirs in reply.value.items() if theirs != own[name]}
+        if other:
+            found = "; ".join(f"{name} {text}" for name, text in other.items())
+            raise ClusterError(f"node {node.address} has other versions, and would give other numbers: {found}")
+
+    def _restore(self, group: int, number: int) -> Any:
+        return self._actors[group].restore.remote(self._plans[group], number, self._saved[group], self._said[group])
+
+    def _send(self, group: int, commands: Sequence[Command]) -> Any:
+        return self._actors[group].call.remote(self._numbers[group], commands)
+
+    def _answer(self, group: int, ref: Any, commands: Sequence[Command]) -> Any:
+        """The answer to the present call of a group, however often the actor has to be made anew for it."""
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while True:
+            reply = self._reply(ref)
+            if reply is not None and not reply.lost:
+                if reply.error is not None:
+                    raise reply.error
+                return reply.value
+            if time.monotonic() > deadline:
+                raise ClusterError(f"group {group + 1} died again and again over one call; see Ray's logs for why")
+            self._recovered(group, self._numbers[group] - 1)
+            ref = self._send(group, commands)
+
+    def _recovered(self, group: int, number: int) -> Reply:
+        """Make a group anew as it was after call ``number``, wherever its actor is now."""
+        logger.warning("group %d was lost after call %d: it is made anew", group + 1, number)
+        deadline, pause = time.monotonic() + GIVE_UP_SECONDS, 0.05
+        while True:
+            reply = self._reply(self._restore(group, number))
+            if reply is not None:
+                if reply.error is not None:
+                    raise reply.error
+                return reply
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"group {group + 1} has been away for {GIVE_UP_SECONDS:.0f} s: is there a machine left with "
+                    f"{self._plans[group].bytes / MIB:,.0f} MiB for it? see `ray status`"
+                )
+            time.sleep(pause)
+            pause = min(2.0 * pause, 5.0)
+
+    def _reply(self, ref: Any) -> Reply | None:
+        """What an actor says; None if it, its machine or its answer is gone."""
+        errors = self._ray.exceptions
+        try:
+            reply: Reply = self._ray.get(ref)
+        except errors.RayTaskError:
+            raise
+        except errors.RayError:
+            return None
+        return reply
+
+    def _write_down(self, group: int, commands: Sequence[Command]) -> None:
+        self._said[group] += commands
+        self._said_bytes[group] += sum(_size(part) for _, given in commands for part in given)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what can change a number."""
+    return {"python": platform.python_version(), **{name: version(name) for name in ("rhfedmtl", "numpy", "numba")}}
+
+
+def _size(value: Any) -> int:
+    """About how many bytes an argument takes."""
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return 64 + int(getattr(value, "nbytes", 0))
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,141 @@
+"""Coming and going of Ray: a cluster that is there, or one that is brought up on this machine and taken down again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from rhfedmtl.data.threads import cores
+from rhfedmtl.errors import ClusterError, MissingExtraError
+
+LEAST_VERSION = (2, 60)
+MIB = 1 << 20
+STORE = 256 * MIB
+"""Shared memory of a local Ray, besides what is asked for: duals and messages, not data."""
+KNOCK_SECONDS = 10.0
+SHARE_OF_MEMORY = 0.3
+"""Of the memory of this machine, shared memory takes this much at the most."""
+
+
+class Node(NamedTuple):
+    """A machine of the cluster: who it is, its cores, and bytes that processes may take there."""
+
+    id: str
+    address: str
+    cores: float
+    memory: float
+
+
+def ray_module(*, local: bool = False) -> Any:
+    """Ray itself, imported when it is needed and without telemetry."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if local and "ray" not in sys.modules:
+        # Ray turns 127.0.0.1 into the machine's own address, and listens there, unless it is for this machine alone.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("engine 'ray' needs Ray: pip install 'rhfedmtl[ray]'") from None
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ClusterError(f"Ray {ray.__version__} is too old: pip install -U 'ray>={least}', here and on the cluster")
+    return ray
+
+
+@contextmanager
+def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
+    """Ray, connected: to the cluster at ``address``, or without one to a local Ray that ends with this context.
+
+    ``store`` is how many bytes of shared memory a local Ray needs for data. Where this process is connected already,
+    that connection is used and left as it is.
+    """
+    ray = ray_module(local=address is None)
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        _start(ray, store, quiet)
+    else:
+        _connect(ray, address, quiet)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def nodes(ray: Any) -> list[Node]:
+    """Machines of the cluster that can work, in a fixed order."""
+    alive = [
+        Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"].get("CPU", 0.0), n["Resources"].get("memory", 0.0))
+        for n in ray.nodes()
+        if n["Alive"]
+    ]
+    return sorted(node for node in alive if node.cores > 0) or sorted(alive)
+
+
+def _start(ray: Any, store: int, quiet: dict[str, Any]) -> None:
+    memory = _memory()
+    if store + STORE > SHARE_OF_MEMORY * memory:
+        raise ClusterError(
+            f"the rows take {store / MIB:,.0f} MiB of shared memory, more than {SHARE_OF_MEMORY:.0%} of the "
+            f"{memory / MIB:,.0f} MiB here: write them with `rhfedmtl data split … --out FOLDER` and train with "
+            "--data saved --path FOLDER, or use a cluster with --address"
+        )
+    # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        ray.init("local", num_cpus=cores(), object_store_memory=store + STORE, include_dashboard=False, **quiet)
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
+
+
+def _connect(ray: Any, address: str, quiet: dict[str, Any]) -> None:
+    if address != "auto":
+        _knock(address)
+    try:
+        ray.init(address, **quiet)
+    except (ConnectionError, ValueError) as error:
+        raise ClusterError(_not_there(address, _first_line(error))) from error
+    except RuntimeError as error:
+        if "ersion mismatch" in str(error):
+            raise ClusterError(
+                f"the cluster at {address} runs other versions than this process; install the same ones: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        raise ClusterError(f"cannot use the cluster at {address}: {_first_line(error)}") from error
+
+
+def _knock(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ClusterError(f"--address is auto, or HOST:PORT of a Ray head (often port 6379), got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(_not_there(address, str(error))) from None
+
+
+def _not_there(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster at {address!r} ({why}): start one with `ray start --head`, give its HOST:PORT, or leave out "
+        "--address for a local Ray"
+    )
+
+
+def _memory() -> float:
+    """Bytes of memory that this machine has."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,171 @@
+"""The model of progress: what a round buys, believed beforehand and fitted to the rounds seen.
+
+A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
+
+* φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
+  their gain curves, and c is fitted to them. In front of the first round c = 1.15.
+* ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
+  1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
+* BS iterations at a fixed anchor cannot do all: a share τ(1 − τ) waits for the cloud, where τ is the coupling of the
+  tasks. There is nothing to wait for where they are independent (τ = 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.resources.planning import Observation, Situation
+
+FloatArray = npt.NDArray[np.float64]
+
+# One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
+PASS_RATE = 1.15
+_RATES = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
+_DOUBT = 0.01 * np.log(_RATES / PASS_RATE) ** 2
+
+
+class Outlook(NamedTuple):
+    """The model of progress: c of a pass, share ρ that a merge keeps, share that waits for the cloud."""
+
+    rate: float
+    keep: float
+    waits: float
+
+    def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike | None = None) -> FloatArray:
+        """Logarithm of what a server iteration of K rounds (None: one) leaves, with φ done by terminals in each.
+
+        The first round leaves q = 1 − ρ φ; K of them w + (1 − w) q^{K−1} of that, w the share that waits.
+        """
+        q = 1.0 - np.minimum(self.keep * np.asarray(phi, dtype=np.float64), 0.999)
+        if station_rounds is not None:
+            q = q * (self.waits + (1.0 - self.waits) * q ** (np.asarray(station_rounds, dtype=np.float64) - 1.0))
+        return np.asarray(np.log(q))
+
+
+class Pace:
+    """How far H steps bring terminals of so many rows: 1 − e^{−c H/S}, averaged over rows, for many H at once.
+
+    Terminals of the same size count as one. If there are more than ``most`` sizes, neighbours are gathered: a million
+    terminals cost no more than these.
+    """
+
+    def __init__(self, sizes: npt.NDArray[np.int64], most: int = 64) -> None:
+        counts = np.bincount(sizes, minlength=1)
+        counts[0] = 0
+        rows = np.flatnonzero(counts)
+        counts = counts[rows]
+        weights = counts * rows
+        if len(rows) > most:
+            starts = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+            counts, weights = np.add.reduceat(counts, starts), np.add.reduceat(weights, starts)
+        self._ratios, self._weights = counts / weights, weights / weights.sum()
+
+    def progress(self, rate: float, steps: FloatArray) -> FloatArray:
+        """φ for each H."""
+        return np.asarray((1.0 - np.exp(steps[..., None] * (-rate * self._ratios))) @ self._weights)
+
+
+class Seen(NamedTuple):
+    """A round as the model sees it: its number, H on average, and the dual gain of all stations.
+
+    Its gain curve is good for ``points`` powers of two: those that every terminal reached.
+    """
+
+    round: int
+    steps: float
+    gain: float
+    points: int
+
+
+class Evidence:
+    """Fits the model to rounds; holds what is the same for all rounds of these members and sizes."""
+
+    def __init__(self, s: Situation) -> None:
+        # Rows of the terminal on which an average row lies.
+        self.rows = float(np.square(s.rows).sum() / s.rows.sum()) if len(s.rows) else 1.0
+        self.believed = kept_by_merge(len(s.rows) / np.count_nonzero(s.members) if len(s.rows) else 1.0)
+        self._share = 1.0 / np.maximum(s.samples, 1.0)
+        self._shapes: dict[tuple[int, float], FloatArray] = {}
+
+    def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
+        """c and ρ, drawn towards what is believed with the weight of ``prior`` rounds."""
+        if not observed:
+            return PASS_RATE, self.believed
+        gains = np.stack([seen.gains for seen in observed])  # round, station, after 1, 2, 4, … and all steps
+        curves = self._share @ gains
+        useful = [k for k, gain in enumerate(curves[:, -1].tolist()) if gain > 0.0]
+        if not useful:
+            return PASS_RATE, self.believed
+        if len(useful) < len(observed):
+            observed, gains, curves = [observed[k] for k in useful], gains[useful], curves[useful]
+        seen = _seen(observed, curves)
+        rate = self._fit_rate(seen, curves, prior)
+        return rate, self._fit_keep(seen, gains[:, :, -1], rate, prior)
+
+    def _fit_rate(self, seen: list[Seen], curves: FloatArray, prior: float) -> float:
+        """c for which a(1 − e^{−ch/S}) fits the gain curves best, whatever a."""
+        curves = curves / curves[:, -1:]
+        misfit = prior * _DOUBT
+        for key in {(each.points, each.steps) for each in seen}:
+            alike = [(each.points, each.steps) == key for each in seen]
+            explained = self._shape(*key, curves.shape[1]) @ (curves if all(alike) else curves[alike]).T
+            misfit = misfit - (explained * explained).sum(axis=1)
+        return float(_RATES[misfit.argmin()])
+
+    def _shape(self, points: int, steps: float, length: int) -> FloatArray:
+        """Curves of all c at 1, 2, 4, … and all steps, scaled so that (curve · gains)² is the mean square it explains.
+
+        With the best factor a, the mean of (a F − g)² over n points is (|g|² − (F·g)²/|F|²)/n.
+        """
+        shape = self._shapes.get((points, steps))
+        if shape is None:
+            h = np.append(2.0 ** np.arange(points), steps)
+            F = -np.expm1(np.outer(-_RATES / self.rows, h))
+            F /= np.sqrt(np.square(F).sum(axis=1, keepdims=True) * len(h))
+            shape = self._shapes[points, steps] = np.zeros((len(_RATES), length))
+            shape[:, :points], shape[:, -1] = F[:, :-1], F[:, -1]
+        return shape
+
+    def _fit_keep(self, seen: list[Seen], gains: FloatArray, rate: float, prior: float) -> float:
+        """ρ from how the gains fall from round to round: G′/G = 1 − ρ φ(H), G the gain that more steps would reach.
+
+        Gains are compared over the stations that took part in both rounds.
+        """
+        shown, all_there = [], bool(gains.min() > 0.0)
+        for k, (one, other) in enumerate(pairwise(seen)):
+            if other.round == one.round + 1:
+                before, after = one.gain, other.gain
+                if not all_there:
+                    both = np.where((gains[k] > 0.0) & (gains[k + 1] > 0.0), self._share, 0.0)
+                    before, after = float(both @ gains[k]), float(both @ gains[k + 1])
+                if before > 0.0:
+                    phi, later = (-math.expm1(-rate / self.rows * each.steps) for each in (one, other))
+                    shown.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
+        return (prior * self.believed + sum(shown)) / (prior + len(shown))
+
+
+def kept_by_merge(members: float) -> float:
+    """Share of progress that the average of so many updates, for different rows, keeps: 1 − (1 − 1/N_b)²."""
+    return 1.0 - (1.0 - 1.0 / members) ** 2
+
+
+def _seen(observed: Sequence[Observation], curves: FloatArray) -> list[Seen]:
+    found, points = [], curves.shape[1] - 1
+    for each, gain in zip(observed, curves[:, -1].tolist(), strict=True):
+        least, mean = _steps(each.local_steps)
+        found.append(Seen(each.round, mean, gain, min(least.bit_length(), points)))
+    return found
+
+
+def _steps(local_steps: npt.NDArray[np.int64]) -> tuple[int, float]:
+    """Least and mean H of those who worked."""
+    if local_steps.strides == (0,):  # one number for all
+        return int(local_steps[0]), float(local_steps[0])
+    working = local_steps[local_steps > 0]
+    return int(working.min()), float(working.mean())

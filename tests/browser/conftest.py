@@ -1,0 +1,39 @@
+"""A real browser: Chromium as the system has it, driven headless. Tests skip, with a reason, where it is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.experiments import small_results
+
+from rhfedmtl.experiments import cost_figure, report
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="module")  # its event loop would be in the way of other modules
+def browser() -> Iterator[Any]:
+    """Chromium; ``RHFEDMTL_CHROMIUM`` names another one than that on the path."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test-browser")
+    found = os.environ.get("RHFEDMTL_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("no Chromium is installed: make test-browser")
+    with playwright.sync_playwright() as driver:
+        # Containers and root have no sandbox to give; the page is our own.
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with everything that a report can show."""
+    out = tmp_path_factory.mktemp("results")
+    small_results.make(out)
+    cost_figure.save(out)
+    return report.write(out, draw=False).path

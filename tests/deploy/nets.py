@@ -1,0 +1,155 @@
+"""Small networks of real processes for tests, and what they must add up to."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request
+from rhfedmtl.deploy import codec, jobs
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.config import Limits, Resources, Waits
+from rhfedmtl.deploy.control import Operator
+from rhfedmtl.deploy.provision import Blueprint, is_free, make_network
+from rhfedmtl.deploy.store import StateFile
+from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.errors import ConfigError
+
+PATIENCE_S = 90.0
+"""No wait of a test is longer than this."""
+_PORTS_EACH = 256
+
+
+def port() -> int:
+    """First of some ports that are free, apart from those of other test processes."""
+    for i in range(60):
+        first = 11_000 + _PORTS_EACH * ((os.getpid() + i) % 60)
+        if all(is_free(each) for each in range(first, first + 120)):
+            return first
+    raise AssertionError("no free ports")
+
+
+def small(tasks: int = 3, terminals: int = 4, samples: int = 60) -> Federation:
+    """Made data for a network."""
+    return Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=samples).federation(seed=0)
+
+
+def build(folder: Path, federation: Federation, **more: Any) -> Path:
+    """A network in a folder, for this machine, without windows for operators unless asked for."""
+    settings: dict[str, Any] = {
+        "observed": False,
+        "port": port(),
+        "fsync": False,
+        "resources": Resources(cost=("energy=0.1,10",)),
+        "waits": Waits(patience=20.0, start=60.0, answer=10.0, again=2.0),
+        "limits": Limits(quarantine=0.5),
+    }
+    make_network(folder, Blueprint("test-net", federation, **{**settings, **more}))
+    return folder
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[Supervisor, Operator]]:
+    """The network as processes, ended in any case."""
+    with Supervisor(folder) as supervisor:
+        supervisor.start()
+        operator = Operator(folder)
+        operator.wait_for_cloud(PATIENCE_S)
+        yield supervisor, operator
+
+
+def wait(operator: Operator, until: Callable[[dict[str, Any]], bool], each: Callable[[], Any] = lambda: None) -> Any:
+    """Status, once it is as wanted; ``each`` is called while waiting."""
+    end = time.monotonic() + PATIENCE_S
+    status: dict[str, Any] = {}
+    while time.monotonic() < end:
+        each()
+        try:
+            status = operator.command("status")
+            if until(status):
+                return status
+        except ConfigError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"waited too long; last status {json.dumps(status)[:2000]}")
+
+
+def at_rest(status: dict[str, Any]) -> bool:
+    """Whether no training is under way."""
+    return status["training"]["state"] not in ("running", "recovering")
+
+
+def trained(operator: Operator, each: Callable[[], Any] = lambda: None, **arguments: Any) -> dict[str, Any]:
+    """What a training came to."""
+    operator.command("train", **arguments)
+    status = wait(operator, at_rest, each)
+    standing: dict[str, Any] = status["training"]
+    assert standing["state"] == "ended", standing
+    return standing
+
+
+def logged(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
+    """Events of a node's log."""
+    path = folder / "logs" / f"{name}.log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a line that was cut off by a kill
+        if entry.get("event") == event:
+            found.append(entry)
+    return found
+
+
+def station_file(folder: Path, b: int) -> wire.StationFile:
+    """What a station has written down."""
+    payload = StateFile(folder / f"station-{b}" / "state" / "station.state", fsync=False).read()
+    assert payload is not None
+    return wire.StationFile.FromString(payload)
+
+
+def terminal_file(folder: Path, t: int) -> wire.TerminalFile:
+    """What a terminal has written down."""
+    payload = StateFile(folder / f"terminal-{t}" / "state" / "terminal.state", fsync=False).read()
+    assert payload is not None
+    return wire.TerminalFile.FromString(payload)
+
+
+def share_of(folder: Path, member: wire.MemberFile) -> Any:
+    """X_tᵀα_t from a terminal's own files, with a pending update as its station has decided on it."""
+    record = terminal_file(folder, member.terminal)
+    assert record.incarnation == member.incarnation, f"terminal {member.terminal} and its station disagree"
+    alpha = codec.array(record.alpha, "alpha")
+    if record.HasField("update") and record.update.round == member.applied_round:
+        alpha = alpha + member.applied_factor * codec.array(record.pending, "pending")
+    rows = jobs.load_rows(
+        folder / f"terminal-{member.terminal}" / "data.npz", record.job.features, tuple(record.job.classes)
+    )
+    X = codec.scaling_in(record.scaling).scaler.transform(rows.X)
+    if jobs.method_of(record.job).intercept:
+        X = np.column_stack([X, np.ones(len(X))])
+    return alpha.T @ X
+
+
+def assert_invariant(folder: Path, n_stations: int, tolerance: float = 1e-10) -> int:
+    """U_b = Σ_t X_tᵀα_t over the members, from the files alone; returns the number of members."""
+    members = 0
+    for b in range(n_stations):
+        record = station_file(folder, b)
+        here = [member for member in record.members if not member.departed]
+        total = sum(share_of(folder, member) for member in here)
+        U = codec.array(record.U, "U")
+        error = float(np.abs(U - total).max() / max(1.0, float(np.abs(total).max())))
+        assert error <= tolerance, f"station {b} is off by {error}"
+        members += len(here)
+    return members

@@ -1,0 +1,370 @@
+"""Whoever may not speak is refused, and what nobody would say changes nothing: results stay the same to the bit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.deploy import nets
+from tests.deploy.proxy import Mischief, Proxies, Proxy
+
+from rhfedmtl.deploy import codec
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.cloud import CloudService
+from rhfedmtl.deploy.config import read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.control import Operator, enrol
+from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key
+from rhfedmtl.deploy.link import SERVICE, Session, channel_options
+from rhfedmtl.deploy.observe import Log, Meters
+from rhfedmtl.deploy.station import StationService
+from rhfedmtl.errors import PeerError
+from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.models import TaskModels
+from rhfedmtl.resources.ledger import Ledger
+
+BUDGET = "energy=10000"
+OPTIONS = {"policy": "fixed", "local_steps": 10}
+NUMBERS = 21
+
+
+class Intruder:
+    """Speaks to a node with whatever papers it has."""
+
+    def __init__(self, address: str, above: Identity, credentials: grpc.ChannelCredentials) -> None:
+        self._address, self._above, self._credentials = address, above, credentials
+
+    def say(self, service: str, messages: list[bytes]) -> str:
+        """Send messages on a stream and return what came of it: the reason of the refusal."""
+        options = channel_options(self._above, 1 << 26)
+        with grpc.secure_channel(self._address, self._credentials, options=options) as channel:
+            call = channel.stream_stream(f"/{SERVICE}.{service}/Attach")(iter(messages), timeout=5)
+            try:
+                for _ in call:
+                    pass
+            except grpc.RpcError as error:
+                return f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]
+        return "not refused"
+
+
+def hello(node: int, network: str = "test-net", newest: int = codec.PROTOCOL) -> bytes:
+    """A greeting of a terminal."""
+    return wire.TerminalUp(
+        hello=wire.Hello(oldest=newest, newest=newest, network=network, node=node)
+    ).SerializeToString()
+
+
+def papers(authority: Authority, identity: Identity, **more: Any) -> grpc.ChannelCredentials:
+    """Credentials with a new key."""
+    key, secret = new_key()
+    return grpc.ssl_channel_credentials(
+        authority.certificate, secret, authority.issue(identity, key.public_key(), **more)
+    )
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operator]]:
+    """A network that learns while it is attacked; every message of one terminal is repeated on the way."""
+    federation = nets.small(2, 2, 40)
+    learning = {"algorithm": "hfedmtl", "options": OPTIONS, "max_rounds": 1000}
+    folder = nets.build(tmp_path_factory.mktemp("intruders") / "net", federation, learning=learning)
+    address = read_station(folder / "station-0" / "station.toml").node.listen
+    echo = f"127.0.0.1:{int(address.rpartition(':')[2]) + 100}"
+    mischief = Mischief(0)
+    mischief.next = lambda: ("repeat", 0.0)  # type: ignore[method-assign]
+    path = folder / "terminal-0" / "terminal.toml"
+    path.write_text(path.read_text().replace(address, echo))
+    with Proxies([Proxy(folder, "station-0", echo, address, mischief)]), nets.running(folder) as (_, operator):
+        operator.command("train", budget=[BUDGET])
+        nets.wait(operator, lambda s: bool(s["training"].get("round")))
+        yield folder, operator
+        status = nets.wait(operator, nets.at_rest)
+        assert status["training"]["state"] == "ended", status["training"]
+        operator.command("export", folder=str(folder / "out"))
+    run = RunConfig("hfedmtl", options=_options(), cost=("energy=0.1,10",), budget=(BUDGET,)).run(federation)
+    np.testing.assert_array_equal(TaskModels.load(folder / "out" / "model.npz").models, run.models)
+    assert Ledger.load(folder / "out" / "ledger.json") == run.ledger
+
+
+def _options() -> Any:
+    from rhfedmtl.algorithms.options import Options
+
+    return Options(**OPTIONS)
+
+
+def station(folder: Path) -> tuple[str, Identity]:
+    """Address and name of the station under attack."""
+    return read_station(folder / "station-0" / "station.toml").node.listen, Identity("test-net", "station", 0)
+
+
+def test_papers_that_do_not_count(net: Any) -> None:
+    """No certificate, one of a foreign authority, and an expired one do not get past TLS."""
+    folder, _ = net
+    authority = Authority.load(folder / "ca")
+    foreign, _ = Authority.make("test-net")
+    me = Identity("test-net", "terminal", 0)
+    key, secret = new_key()
+    for credentials in (
+        grpc.ssl_channel_credentials(authority.certificate),
+        grpc.ssl_channel_credentials(authority.certificate, secret, foreign.issue(me, key.public_key())),
+        papers(authority, me, lasts=timedelta(days=-1)),
+    ):
+        assert Intruder(*station(folder), credentials).say("Station", [hello(0)]).startswith("UNAVAILABLE")
+
+
+def test_a_station_that_is_none(net: Any) -> None:
+    """A terminal insists on the certificate of its own station: another node's does not do."""
+    folder, _ = net
+    address, _ = station(folder)
+    credentials = papers(Authority.load(folder / "ca"), Identity("test-net", "terminal", 0))
+    other = Identity("test-net", "station", 1)
+    assert Intruder(address, other, credentials).say("Station", [hello(0)]).startswith("UNAVAILABLE")
+
+
+def test_names_that_are_not_theirs(net: Any) -> None:
+    """Another node's number, another station's terminal, the wrong role, another network, an unknown version."""
+    folder, operator = net
+    authority, (address, above) = Authority.load(folder / "ca"), station(folder)
+
+    def refused(identity: Identity, message: bytes, reason: str) -> None:
+        answer = Intruder(address, above, papers(authority, identity)).say("Station", [message])
+        assert answer.startswith("PERMISSION_DENIED"), answer
+        assert reason in answer
+        nets.wait(operator, lambda _: reason in json.dumps(nets.logged(folder, "station-0", "refused")))
+
+    refused(Identity("test-net", "terminal", 9), hello(0), "says that it is")
+    refused(Identity("test-net", "terminal", 3), hello(3), "does not belong")
+    refused(Identity("test-net", "operator", 0), hello(0), "may not speak here")
+    refused(Identity("test-net", "station", 1), hello(1), "may not speak here")
+    refused(Identity("other-net", "terminal", 0), hello(0, "other-net"), "may not speak here")
+    refused(Identity("test-net", "terminal", 0), hello(0, newest=99), "install the same version")
+
+
+def test_a_terminal_at_the_cloud(net: Any) -> None:
+    """A terminal may neither attach to the cloud nor command it."""
+    folder, _ = net
+    cloud = read_cloud(folder / "cloud" / "cloud.toml").node.listen
+    above, me = Identity("test-net", "cloud"), Identity("test-net", "terminal", 0)
+    credentials = papers(Authority.load(folder / "ca"), me)
+    up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
+    assert "may not speak here" in Intruder(cloud, above, credentials).say("Cloud", [up])
+    with grpc.secure_channel(cloud, credentials, options=channel_options(above, 1 << 20)) as channel:
+        call = channel.unary_unary(f"/{SERVICE}.Control/Command")
+        reply = wire.Reply.FromString(call(wire.Command(name="stop").SerializeToString(), timeout=10))
+    assert "no operator" in reply.trouble
+
+
+def test_a_member_that_misbehaves(net: Any, tmp_path: Path) -> None:
+    """One with good papers that sends what nobody should is dropped and told why; the others go on."""
+    folder, operator = net
+    invited = operator.command("invite", station=0)
+    np.savez(tmp_path / "rows.npz", X=np.zeros((1, 1)), y=np.zeros(1, dtype=int))
+    enrol(invited["token"], tmp_path / "evil", tmp_path / "rows.npz")
+    number, credentials = invited["number"], Papers.of(tmp_path / "evil").client()
+    nets.wait(operator, lambda s: number in [t["terminal"] for t in s["stations"][0]["terminals"]])
+
+    def dropped(message: bytes, reason: str) -> None:
+        last: list[str] = []
+
+        def tried(_: Any) -> bool:
+            last[:] = [Intruder(*station(folder), credentials).say("Station", [hello(number), message])]
+            return "not let in" not in last[0]
+
+        nets.wait(operator, tried)
+        assert reason in last[0], last[0]
+
+    for name, (message, reason) in _bad_messages(number, folder).items():
+        dropped(message, reason)
+        assert operator.command("status")["stations"][0]["connected"], name
+    revoked = Passport.read(Papers.of(tmp_path / "evil").pair()[1]).serial
+    operator.command("revoke", serial=revoked)
+    nets.wait(
+        operator,
+        lambda _: "was revoked" in Intruder(*station(folder), credentials).say("Station", [hello(number)]),
+    )
+
+
+def _bad_messages(number: int, folder: Path) -> dict[str, tuple[bytes, str]]:
+    """What a terminal must not say, and the reason that it is given."""
+    limit = read_station(folder / "station-0" / "station.toml").limits.message_bytes
+    zeros = np.zeros((1, NUMBERS))
+    nothing = {"gains": codec.tensor(np.zeros(17)), "course": codec.tensor(np.zeros(0))}
+
+    def update(delta: Any, **more: Any) -> wire.TerminalUp:
+        return wire.TerminalUp(update=wire.Update(**{"round": 1, "terminal": number, **nothing, **more}, delta=delta))
+
+    def join(n: int, share: Any) -> wire.TerminalUp:
+        return wire.TerminalUp(join=wire.Join(terminal=number, incarnation=1, n_samples=n, share=codec.tensor(share)))
+
+    torn = wire.Tensor(shape=[1, NUMBERS], data=b"\0" * 8)
+    cases: dict[str, tuple[Any, str]] = {
+        "NaN": (update(codec.tensor(np.full((1, NUMBERS), np.nan))), "not finite"),
+        "infinite": (update(codec.tensor(np.full((1, NUMBERS), np.inf))), "not finite"),
+        "torn": (update(torn), "claims the shape"),
+        "replayed": (update(codec.tensor(zeros), terminal=0), "speaks for terminal 0"),
+        "huge": (join(5, np.full((1, NUMBERS), 1e9)), "norm"),
+        "empty": (join(0, zeros), "0 samples"),
+        "too many": (join(10**9, zeros), "samples"),
+        "wrong shape": (join(5, np.zeros((2, NUMBERS))), "shape"),
+        "greeting twice": (wire.TerminalUp(hello=wire.Hello()), "second hello"),
+        "nothing": (wire.TerminalUp(), "says nothing"),
+    }
+    messages = {name: (message.SerializeToString(), reason) for name, (message, reason) in cases.items()}
+    return {
+        **messages,
+        "no protobuf": (b"\xff" * 50, "are no TerminalUp"),
+        "too large": (b"\0" * (limit + 1), "larger than max"),
+    }
+
+
+# Ten thousand inputs that nobody would send.
+
+
+class Still:
+    """A context that nothing is written to."""
+
+    async def write(self, _: bytes) -> None:
+        """Take it."""
+
+
+def corpus(node: int, rng: np.random.Generator) -> list[bytes]:
+    """Messages as they should be, to be spoiled."""
+    model = codec.tensor(rng.normal(size=(1, NUMBERS)))
+    place = {"round": 3, "terminal": node}
+    made = [
+        wire.TerminalUp(update=wire.Update(**place, delta=model, gains=codec.tensor(np.ones(17)), course=model)),
+        wire.TerminalUp(sums=wire.Sums(terminal=node, number=2, losses=codec.tensor(np.ones(5)), dual=1.0)),
+        wire.TerminalUp(leave=wire.Leave(terminal=node, incarnation=9, share=model)),
+        wire.TerminalUp(moments=wire.MomentsReport(sender=node, count=3, mean=model, spread=model)),
+        wire.TerminalUp(tally=wire.Tally(number=1, counts=codec.tensor(np.eye(2)), rows=2)),
+        wire.TerminalUp(scaled=wire.Nothing(), seconds=1.0),
+    ]
+    return [message.SerializeToString() for message in made]
+
+
+def spoil(data: bytes, rng: random.Random) -> bytes:
+    """Flip, cut, double, insert and overwrite bytes."""
+    spoiled = bytearray(data)
+    for _ in range(rng.randint(1, 8)):
+        at = rng.randrange(len(spoiled)) if spoiled else 0
+        kind = rng.randrange(5)
+        if kind == 0 and spoiled:
+            spoiled[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del spoiled[at : at + rng.randint(1, 20)]
+        elif kind == 2:
+            spoiled[at:at] = spoiled[at : at + rng.randint(1, 20)]
+        elif kind == 3:
+            spoiled[at:at] = rng.randbytes(rng.randint(1, 10))
+        else:
+            spoiled[at : at + 8] = rng.randbytes(8)
+    return bytes(spoiled)
+
+
+async def feed(receive: Callable[[bytes], Any], messages: list[bytes], count: int) -> int:
+    """Feed ``count`` spoiled messages; returns how many were refused. Any other error is a failure."""
+    rng, refused = random.Random(7), 0
+    for i in range(count):
+        try:
+            await receive(spoil(messages[i % len(messages)], rng))
+        except PeerError:
+            refused += 1
+    return refused
+
+
+def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
+    """A station refuses or ignores all that a terminal with good papers can make of its messages."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def attack() -> tuple[int, bytes, bytes]:
+        service = StationService(read_station(folder / "station-0" / "station.toml"), Log("fuzz", "error"), Meters())
+        cloud = read_cloud(folder / "cloud" / "cloud.toml")
+        from rhfedmtl.deploy.jobs import job_of
+
+        service.memory.begin(job_of(cloud.learning))
+        service.memory.allowed = {0, 1}
+        service.memory.station.admit(
+            codec.join_in(wire.Join(terminal=0, incarnation=1, n_samples=15, share=codec.tensor(np.ones((1, NUMBERS)))))
+        )
+        session = Session(Passport.read(Papers.of(folder / "terminal-0").pair()[1]), Still())
+        session._task = None  # it has no connection that could be cut
+        before = service.memory._record(service.memory.station.state).SerializeToString(deterministic=True)
+        messages = corpus(0, np.random.default_rng(0))
+        refused = await feed(lambda data: service.members._receive(session, data), messages, 10_000)
+        await asyncio.sleep(0.05)
+        after = service.memory._record(service.memory.station.state).SerializeToString(deterministic=True)
+        return refused, before, after
+
+    refused, before, after = asyncio.run(attack())
+    assert before == after
+    assert refused > 5_000
+
+
+def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
+    """A terminal refuses what a station could not have meant, and its dual variables stay as they are."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def attack() -> tuple[int, bytes, bytes]:
+        from rhfedmtl.deploy.jobs import job_of
+        from rhfedmtl.deploy.terminal import TerminalService
+
+        config = read_terminal(folder / "terminal-0" / "terminal.toml")
+        service = TerminalService(config, Log("fuzz", "error"), Meters())
+        service._begin(job_of(read_cloud(folder / "cloud" / "cloud.toml").learning), 0)
+        assert service.role is not None
+        service.role.join()
+        before = service._record(service.role.state).SerializeToString(deterministic=True)
+        verdict = wire.Verdict(incarnation=77)
+        model = codec.tensor(np.ones((1, NUMBERS)))
+        down = [
+            wire.TerminalDown(order=wire.WorkOrder(model=model, scale=1.0, local_steps=3, verdict=verdict, round=1)),
+            wire.TerminalDown(probe=wire.Probe(models=codec.tensor(np.ones((2, 1, NUMBERS))), verdict=verdict)),
+            wire.TerminalDown(release=wire.Release(verdict=verdict)),
+            wire.TerminalDown(trial=wire.Trial(model=model)),
+        ]
+        messages = [message.SerializeToString() for message in down]
+        refused = await feed(service._receive, messages, 2_000)
+        return refused, before, service._record(service.role.state).SerializeToString(deterministic=True)
+
+    refused, before, after = asyncio.run(attack())
+    assert before == after
+    assert refused > 500
+
+
+def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) -> None:
+    """The cloud refuses answers that it did not ask for, or that cannot be; nothing of them is kept."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def attack() -> tuple[int, CloudService]:
+        service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("fuzz", "error"), Meters())
+        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        session._task = None
+        waiting = asyncio.create_task(service.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
+        await asyncio.sleep(0)
+        asked = next(iter(service._pending[0]))
+        effort = wire.Effort(terminal=0, local_steps=3, answered=True)
+        bodies: list[dict[str, Any]] = [
+            {"report": wire.Report(task=0, v=codec.tensor(np.ones((1, NUMBERS))), n_samples=3)},
+            {"round": wire.RoundResult(round=1, efforts=[effort], gains=codec.tensor(np.ones(17)))},
+            {"sums": wire.StationSums(task=0, losses=codec.tensor(np.ones(5)), dual=1.0)},
+        ]
+        messages = [
+            wire.StationUp(answer=wire.Answer(id=asked + 1 + i, **body)).SerializeToString()
+            for i, body in enumerate(bodies)
+        ]
+        refused = await feed(lambda data: service._receive(session, data), messages, 3_000)
+        assert not waiting.done()
+        waiting.cancel()
+        return refused, service
+
+    refused, service = asyncio.run(attack())
+    assert refused > 1_000
+    assert service.trainer.standing == {"state": "idle"}
+    assert not service.carrier.replaying

@@ -1,0 +1,155 @@
+"""A network of real processes gives the numbers of one process, and can be operated while it learns."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.deploy import nets
+from typer.testing import CliRunner
+
+from rhfedmtl.cli import app
+from rhfedmtl.deploy.config import Resources, Waits, read_station
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.models import TaskModels
+from rhfedmtl.resources.ledger import Ledger
+
+BUDGET = "energy=700"
+
+
+def in_process(federation: Any, budget: str = BUDGET, **more: Any) -> Any:
+    """The same run in one process."""
+    return RunConfig(cost=("energy=0.1,10",), budget=(budget,), **more).run(federation)
+
+
+def assert_same(folder: Path, result: Any) -> None:
+    """What the network exported is what the run has, to the bit: models and every charge."""
+    models = TaskModels.load(folder / "model.npz")
+    np.testing.assert_array_equal(models.models, result.models)
+    assert models.certificate is not None
+    assert models.certificate.gap == result.certificate.gap
+    assert Ledger.load(folder / "ledger.json") == result.ledger
+
+
+def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
+    """One cloud, three stations and twelve terminals: models, certificate and ledger equal to the bit; then more."""
+    federation = nets.small()
+    folder = nets.build(tmp_path / "net", federation, observed=True)
+    with nets.running(folder) as (_, operator):
+        standing = nets.trained(operator, budget=[BUDGET])
+        operator.command("export", folder=str(tmp_path / "first"))
+        result = in_process(federation)
+        assert_same(tmp_path / "first", result)
+        assert standing["rounds"] == result.rounds
+        assert standing["accuracy"] == pytest.approx(result.metrics["accuracy"].mean(), abs=0)
+        check_windows(folder)
+        # A larger budget goes on where the first ended, as a run in one process does.
+        standing = nets.trained(operator, budget=["energy=900"])
+        assert 700 < standing["spent"]["energy"] <= 900
+        status = operator.command("status")
+        assert all(station["connected"] and len(station["terminals"]) == 4 for station in status["stations"])
+    assert nets.assert_invariant(folder, 3) == 12
+
+
+def check_windows(folder: Path) -> None:
+    """Prometheus and health checks answer for a station."""
+    config = read_station(folder / "station-1" / "station.toml")
+    with urllib.request.urlopen(f"http://{config.node.metrics}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert "rhfedmtl_connected 4.0" in text
+    assert "rhfedmtl_round_seconds_count" in text
+    with grpc.insecure_channel(config.node.health) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+    assert check.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg"])
+def test_methods_by_gradient_steps_run_too(tmp_path: Path, algorithm: str) -> None:
+    """A method without a dual gives the same models over the network as in one process."""
+    federation = nets.small(2, 2, 40)
+    folder = nets.build(tmp_path / "net", federation, learning={"algorithm": algorithm})
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=200"])
+        operator.command("export", folder=str(tmp_path / "out"))
+    result = in_process(federation, "energy=200", algorithm=algorithm)
+    np.testing.assert_array_equal(TaskModels.load(tmp_path / "out" / "model.npz").models, result.models)
+
+
+def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
+    """With float32 on the wire and error feedback, the gap still closes, and sums stay right to single precision."""
+    federation = nets.small(2, 2, 40)
+    learning = {"precision": "float32", "options": {"lambda1": 0.1, "lambda2": 0.1}, "target_gap": 1e-6}
+    folder = nets.build(tmp_path / "net", federation, learning=learning)
+    with nets.running(folder) as (_, operator):
+        standing = nets.trained(operator)
+        assert standing["gap"] <= 1e-6
+    nets.assert_invariant(folder, 2, tolerance=1e-6)
+
+
+def test_what_is_measured_is_charged(tmp_path: Path) -> None:
+    """Time, bytes and energy are measured: all are spent, and none beyond its limit by more than a message."""
+    federation = nets.small(2, 2, 40)
+    resources = Resources(measured=("time", "bytes", "energy"), terminal_watts=2.0, station_watts=5.0, deadline=5.0)
+    folder = nets.build(
+        tmp_path / "net",
+        federation,
+        resources=resources,
+        learning={"test_rows": "terminal"},
+        waits=Waits(patience=2.0, answer=1.0, again=0.5),
+    )
+    with nets.running(folder) as (supervisor, operator):
+        standing = nets.trained(operator, budget=["bytes=60000"])
+        operator.command("export", folder=str(tmp_path / "out"))
+        spent = standing["spent"]
+        assert all(spent[name] > 0 for name in ("time", "bytes", "energy"))
+        assert spent["bytes"] <= 60_000 + 2_000
+        assert standing["accuracy"] is not None
+        # A terminal and then a station that hang do not make time run over: the ledger counts what was waited.
+        limit = spent["time"] + 3.0
+        frozen = iter(["terminal-0", "station-1"])
+
+        def freeze() -> None:
+            if operator.command("status")["training"].get("state") == "running":
+                for name in frozen:
+                    supervisor.kill(name, signal.SIGSTOP)
+                    break
+
+        try:
+            standing = nets.trained(operator, freeze, budget=[f"time={limit}"])
+        finally:
+            for name in ("terminal-0", "station-1"):
+                supervisor.kill(name, signal.SIGCONT)
+        assert standing["spent"]["time"] <= limit + 0.5
+    tiers = Ledger.load(tmp_path / "out" / "ledger.json").totals("tier")["bytes"]
+    assert set(tiers) == {"terminal-link", "station-link"}
+
+
+def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
+    """init, up, and up again with a larger budget, as a person types them."""
+    folder = tmp_path / "demo-net"
+    command = CliRunner().invoke
+    words = ["network", "init", str(folder), "--stations", "2", "--terminals", "2", "--port", str(nets.port())]
+    made = command(app, [*words, "--data", "synthetic", "--samples-per-task", "40", "--json"])
+    assert made.exit_code == 0, made.output
+    assert json.loads(made.output)["terminals"] == 4
+    facts = []
+    for budget in ("energy=200", "energy=300"):
+        shown = command(app, ["network", "up", str(folder), "--local", "--budget", budget, "--json"])
+        assert shown.exit_code == 0, shown.output
+        facts.append(json.loads(shown.output))
+        assert {"accuracy", "gap", "spent", "rounds", "seconds"} <= set(facts[-1])
+    assert facts[0]["spent"]["energy"] <= 200 < facts[1]["spent"]["energy"] <= 300
+    assert facts[0]["rounds"] < facts[1]["rounds"]
+    text = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=200", "--fresh"])
+    assert text.exit_code == 0, text.output
+    assert f"{facts[0]['gap']:.2e}" in text.output
+    with pytest.raises(ConfigError, match="no answer"):
+        command(app, ["status", str(folder)], catch_exceptions=False)

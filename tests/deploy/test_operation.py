@@ -1,0 +1,186 @@
+"""Terminals come, go and move, papers change and state files break, while a network learns."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from tests.deploy import nets
+
+from rhfedmtl.deploy.config import identity_of, read_station
+from rhfedmtl.deploy.control import Operator, enrol
+from rhfedmtl.deploy.provision import rotate
+from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.errors import ConfigError
+
+LEARNING = {
+    "algorithm": "hfedmtl",
+    "options": {"policy": "fixed", "local_steps": 10, "lambda1": 0.1, "lambda2": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Supervisor, Operator]]:
+    """A network that learns without an end, until it is stopped."""
+    folder = nets.build(tmp_path_factory.mktemp("operation") / "net", nets.small(2, 3, 60), learning=LEARNING)
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e9"])
+        nets.wait(operator, lambda s: bool(s["training"].get("round")))
+        yield folder, supervisor, operator
+        operator.command("stop")
+        status = nets.wait(operator, nets.at_rest)
+        assert status["training"]["state"] == "ended", status["training"]
+    nets.assert_invariant(folder, 2)
+
+
+def members(status: dict[str, Any], station: int) -> set[int]:
+    """Members of a station that are connected."""
+    return {t["terminal"] for t in status["stations"][station]["terminals"] if t["member"] and t["connected"]}
+
+
+def later(operator: Operator, rounds: int = 3) -> dict[str, Any]:
+    """Status some rounds later: the network goes on learning."""
+    start = operator.command("status")["training"]["round"]
+    return nets.wait(operator, lambda s: bool(s["training"]["round"] >= start + rounds))
+
+
+def certified(operator: Operator) -> None:
+    """A certificate of a later round than now comes about: everybody answers."""
+    start = operator.command("status")["training"]["round"]
+    nets.wait(operator, lambda s: bool((s["training"]["certified_round"] or 0) > start))
+
+
+def test_a_terminal_moves_while_training_goes_on(net: Any) -> None:
+    """A terminal goes over to another station with its share, and is certified there."""
+    _, _, operator = net
+    operator.command("move", terminal=2, station=1)
+    nets.wait(operator, lambda s: 2 in members(s, 1) and 2 not in members(s, 0))
+    certified(operator)
+    with pytest.raises(ConfigError, match="there already"):
+        operator.command("move", terminal=2, station=1)
+
+
+def test_a_new_terminal_joins_with_a_token(net: Any, tmp_path: Path) -> None:
+    """A token gives one certificate, once; its terminal joins a training that is under way, and can leave it."""
+    folder, supervisor, operator = net
+    invited = operator.command("invite", station=0)
+    rows = np.load(folder / "terminal-0" / "data.npz")
+    np.savez(tmp_path / "rows.npz", X=rows["X"][:5], y=rows["y"][:5])
+    name = f"terminal-{invited['number']}"
+    made = enrol(invited["token"], folder / name, tmp_path / "rows.npz")
+    assert made["number"] == invited["number"] == 6
+    with pytest.raises(ConfigError, match="used already"):
+        enrol(invited["token"], tmp_path / "again", tmp_path / "rows.npz")
+    supervisor.add(folder / name)
+    nets.wait(operator, lambda s: 6 in members(s, 0))
+    certified(operator)
+    operator.command("leave", terminal=6)
+    nets.wait(operator, lambda s: 6 not in members(s, 0))
+    end = time.monotonic() + nets.PATIENCE_S
+    while supervisor.processes[name].is_alive():
+        assert time.monotonic() < end, "a terminal that left goes on running"
+        time.sleep(0.05)
+    assert supervisor.processes[name].exitcode == 0
+    certified(operator)
+
+
+def test_papers_change_without_a_pause(net: Any) -> None:
+    """All nodes get new keys and certificates; everybody is connected with them soon, and no round is lost."""
+    folder, _, operator = net
+    serials = rotate(folder)
+    operator = Operator(folder)
+    nets.wait(
+        operator,
+        lambda s: (
+            all(serials[f"station-{b}"] in _serials(folder, "cloud") for b in range(2))
+            and all(serials[f"terminal-{t}"] in _serials(folder, "station-0") for t in (0, 1))
+        ),
+    )
+    certified(operator)
+    assert _shown_by(folder, "station-0") == serials["station-0"]
+
+
+def _shown_by(folder: Path, name: str) -> str:
+    """Serial number of the certificate that a server shows to whoever connects now."""
+    context = ssl.create_default_context(cafile=str(folder / "ca" / "ca.crt"))
+    context.load_cert_chain(folder / "terminal-0" / "node.pem")
+    context.set_alpn_protocols(["h2"])
+    config = read_station(folder / name / "station.toml")
+    host, port = config.node.listen.rsplit(":", 1)
+    with (
+        socket.create_connection((host, int(port)), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=identity_of(config.node).host) as secure,
+    ):
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    return f"{x509.load_der_x509_certificate(shown).serial_number:x}"
+
+
+def _serials(folder: Path, name: str) -> set[str]:
+    return {entry["serial"] for entry in nets.logged(folder, name, "connected")}
+
+
+def test_a_revoked_terminal_is_cut_off_and_the_others_go_on(net: Any) -> None:
+    """A revoked certificate ends its connection and lets nobody in; the terminal is forgotten, and gets new papers."""
+    folder, _, operator = net
+    serial = json.loads((folder / "ca" / "issued.json").read_text())["terminal/4"]
+    operator.command("revoke", serial=serial)
+    nets.wait(operator, lambda s: 4 not in members(s, 1))
+    assert "revoked" in json.dumps(nets.logged(folder, "station-1", "refused"))
+    later(operator)
+    rotate(folder, ["terminal-4"])
+    nets.wait(operator, lambda s: 4 in members(s, 1))
+    certified(operator)
+
+
+def test_a_damaged_terminal_starts_anew(net: Any) -> None:
+    """A terminal whose file is damaged is subtracted and joins again at zero; nothing of the file is used."""
+    folder, supervisor, operator = net
+    _damage(folder / "terminal-1" / "state" / "terminal.state", supervisor, "terminal-1")
+    nets.wait(operator, lambda s: bool(nets.logged(folder, "terminal-1", "state damaged")))
+    nets.wait(operator, lambda s: 1 in members(s, 0))
+    certified(operator)
+    assert (folder / "terminal-1" / "state" / "terminal.state.damaged0").exists()
+
+
+def test_a_damaged_station_is_made_anew_from_its_terminals(net: Any) -> None:
+    """A station whose file is damaged begins without members; they join again with all that they learned."""
+    folder, supervisor, operator = net
+    gap = operator.command("status")["training"]["gap"]
+    _damage(folder / "station-0" / "state" / "station.state", supervisor, "station-0")
+    nets.wait(operator, lambda s: bool(nets.logged(folder, "station-0", "state damaged")))
+    nets.wait(operator, lambda s: {0, 1} <= members(s, 0))
+    certified(operator)
+    assert operator.command("status")["training"]["gap"] < 10 * max(gap, 1e-6)
+
+
+def _damage(path: Path, supervisor: Supervisor, name: str) -> None:
+    """Kill a node, flip a bit of its file, start it again."""
+    supervisor.kill(name)
+    supervisor.processes[name].join()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    supervisor.keep_up()
+
+
+def test_a_silent_terminal_is_forgotten_on_command(net: Any) -> None:
+    """While a member is silent the certificate stays as of an earlier round; forgotten, it comes back."""
+    folder, supervisor, operator = net
+    before = supervisor.processes.pop("terminal-3")
+    assert before.pid is not None
+    before.kill()
+    before.join()
+    status = later(operator)
+    assert status["training"]["certified_round"] < status["training"]["round"]
+    operator.command("forget", terminal=3)
+    certified(operator)
+    assert not nets.logged(folder, "cloud", "training broke")

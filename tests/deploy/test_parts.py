@@ -1,0 +1,361 @@
+"""Parts of a deployment on their own: messages, papers, configurations, rounding, the journal of a training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from tests.deploy import nets
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.deploy import codec, jobs
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.carrier import Carrier, ClosingError
+from rhfedmtl.deploy.config import (
+    Learning,
+    Resources,
+    Waits,
+    identity_of,
+    papers_of,
+    read_cloud,
+    read_station,
+    read_terminal,
+    to_toml,
+)
+from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key, signing_request
+from rhfedmtl.deploy.live import Careful
+from rhfedmtl.deploy.registry import Registry, Token
+from rhfedmtl.deploy.rounding import Feedback
+from rhfedmtl.deploy.store import CorruptError
+from rhfedmtl.errors import ConfigError, DataError, PeerError
+from rhfedmtl.resources.billing import Layout
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.measured import Measured
+from rhfedmtl.resources.planning import Situation
+from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.station import BaseStation
+from rhfedmtl.roles.terminal import Phase, Terminal
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
+ARRAYS = hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOATS)
+VERDICT = said.Verdict(3, 0.25, 5, 2)
+X = np.arange(6.0).reshape(2, 3)
+MESSAGES: list[tuple[Any, Any, Any]] = [
+    (said.Anchor(1, 2, X, 0.5), codec.anchor_out, codec.anchor_in),
+    (said.WorkOrder(4, 7, X, 1.5, 20, VERDICT), codec.order_out, codec.order_in),
+    (said.Update(4, 7, X, X[0], np.array([np.inf, 1.0])), codec.update_out, codec.update_in),
+    (said.Probe(7, 3, X[None], VERDICT), codec.probe_out, codec.probe_in),
+    (said.Sums(7, 3, X[0], -1.0), codec.sums_out, codec.sums_in),
+    (said.Report(1, 2, 4, X, 30, 5), codec.report_out, codec.report_in),
+    (said.StationSums(2, 4, X[0], -1.0, 30, 5), codec.station_sums_out, codec.station_sums_in),
+    (said.Join(7, 2, 15, X), codec.join_out, codec.join_in),
+    (said.Leave(7, 2, X), codec.leave_out, codec.leave_in),
+    (said.MomentsReport(7, 15, X[0], X[1]), codec.moments_out, codec.moments_in),
+    (said.Scaling(X[0], X[1], True), codec.scaling_out, codec.scaling_in),
+]
+
+
+@pytest.mark.parametrize(("message", "out", "back"), MESSAGES, ids=lambda x: type(x).__name__)
+def test_messages_survive_the_wire(message: Any, out: Any, back: Any) -> None:
+    """Every field of every message comes back to the bit."""
+    sent = out(message)
+    read = back(type(sent).FromString(sent.SerializeToString()))
+    for field in fields(message):
+        left, right = getattr(message, field.name), getattr(read, field.name)
+        if isinstance(left, said.Verdict):
+            left, right = vars(left), vars(right)
+        np.testing.assert_equal(right, left)
+
+
+@given(ARRAYS)
+def test_numbers_survive_the_wire(values: Any) -> None:
+    """Arrays come back with shape and bits; in single precision, rounded once."""
+    np.testing.assert_array_equal(codec.array(codec.tensor(values), "x"), values)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if np.isfinite(single).all():
+        np.testing.assert_array_equal(codec.array(codec.tensor(values, single=True), "x"), single.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        wire.Tensor(shape=[3], data=b"\0" * 16),
+        wire.Tensor(shape=[1 << 31, 1 << 31], data=b""),
+        wire.Tensor(shape=[1, 1, 1, 1, 1], data=b"\0" * 8),
+        wire.Tensor(shape=[1], precision=7, data=b"\0" * 8),
+        codec.tensor([np.nan]),
+        codec.tensor([np.inf]),
+    ],
+)
+def test_bad_numbers_are_refused(bad: Any) -> None:
+    """Sizes that do not fit and numbers that are none do not get past the reader."""
+    with pytest.raises(PeerError):
+        codec.array(bad, "a vector")
+
+
+def test_rounded_updates_lose_nothing_in_the_long_run() -> None:
+    """What a station holds and the residual make up the exact share, whatever factors and drops there were."""
+    rng = np.random.default_rng(0)
+    feedback, held, true = Feedback(), np.zeros((1, 8)), np.zeros((1, 8))
+    for number in range(1, 200):
+        delta = rng.normal(size=(1, 8)) * 10.0 ** rng.integers(-6, 3)
+        update = said.Update(number, 0, delta, np.zeros(17), np.zeros(0))
+        sent = feedback.rounded(update)
+        assert np.array_equal(sent.delta, feedback.rounded(update).delta)
+        assert np.array_equal(sent.delta, sent.delta.astype(np.float32))
+        factor = 0.25 if number % 3 else 0.0
+        feedback.settle(update, said.Verdict(number, factor, number, 1))
+        held, true = held + factor * sent.delta, true + factor * delta
+        assert feedback.residual is not None
+        np.testing.assert_allclose(held + feedback.residual, true, rtol=0, atol=1e-12)
+    assert np.abs(held - true).max() < 1e-3
+    leave = feedback.leaving(said.Leave(0, 1, true))
+    np.testing.assert_allclose(leave.share, held, atol=1e-12)
+
+
+def test_a_terminal_whose_station_forgot_everything_joins_with_what_it_knows() -> None:
+    """Abandoned in the middle of a round, a terminal drops what is pending, and a new station's sum is right."""
+    method = DualMethod(intercept=True)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6, 3))
+    terminal = Terminal(0, rows, rng.choice([-1.0, 1.0], size=(6, 1)), method)
+    for lost in range(2):
+        station = BaseStation(0, terminal.shape, method)
+        station.admit(terminal.join())
+        station.receive_anchor(said.Anchor(1, 0, np.zeros(terminal.shape), 0.1))
+        for number in (1, 2):
+            for order in station.open_round(number, {0: 5}):
+                update = terminal.work(order)
+                assert update is not None
+                if number == 1:
+                    station.receive(update)
+            if number == 1:
+                station.close_round()
+        assert terminal.pending is not None
+        full = np.column_stack([rows, np.ones(6)])
+        np.testing.assert_allclose(station.U, terminal.state.alpha.T @ full, atol=1e-12)
+        terminal.abandon()
+        assert terminal.pending is None
+        assert terminal.phase is Phase.DETACHED
+        assert terminal.incarnation == lost + 1
+
+
+# Papers.
+
+
+def test_papers_say_who_they_are_for(tmp_path: Path) -> None:
+    """Certificates carry role and number, keys are for their owner alone, and one that is not is refused."""
+    authority, _ = Authority.make("test-net")
+    identity = Identity("test-net", "terminal", 7)
+    key, secret = new_key()
+    papers = Papers.of(tmp_path)
+    papers.write(secret, authority.issue_for(identity, signing_request(key)), authority.certificate)
+    assert papers.passport.identity == identity
+    assert stat.S_IMODE((tmp_path / "node.pem").stat().st_mode) == 0o600
+    (tmp_path / "node.pem").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        papers.client()
+
+
+@pytest.mark.parametrize("uri", ["http://a/terminal/1", "rhfedmtl://a/terminal/x", "rhfedmtl://a/king/1", "rhfedmtl:"])
+def test_names_that_are_none_are_refused(uri: str) -> None:
+    """A certificate that names no node lets nobody in."""
+    with pytest.raises(PeerError):
+        Identity.parse(uri)
+
+
+def test_only_real_requests_are_signed() -> None:
+    """What is no signing request gets no certificate."""
+    authority, _ = Authority.make("test-net")
+    with pytest.raises(PeerError):
+        authority.issue_for(Identity("test-net", "terminal", 1), b"no request")
+    with pytest.raises(PeerError):
+        Passport.read(authority.certificate)
+
+
+def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """All keys of a new network have mode 0600, and configurations are as they were written."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40), waits=Waits(forget=60.0))
+    secret = [*folder.glob("*/node.pem"), folder / "ca" / "ca.key"]
+    assert len(secret) == 1 + 1 + 1 + 2 + 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
+    cloud = read_cloud(folder / "cloud" / "cloud.toml")
+    assert to_toml(cloud) == (folder / "cloud" / "cloud.toml").read_text()
+    assert [entry.terminals for entry in cloud.stations] == [(0, 1), (2, 3)]
+    station = read_station(folder / "station-1" / "station.toml")
+    assert station.waits.forget == 60.0
+    assert papers_of(station.node, station.folder).passport.identity == identity_of(station.node)
+    for name in ("compose.yaml", "Dockerfile", "systemd/rhfedmtl-station@.service"):
+        assert (folder / name).exists()
+    with pytest.raises(ConfigError, match="not empty"):
+        nets.build(folder, nets.small(2, 2, 40))
+    with pytest.raises(ConfigError, match="a station was to be started"):
+        read_station(folder / "cloud" / "cloud.toml")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("station = 0", "staton = 0"), "did you mean station"),
+        (("station = 0", 'station = "zero"'), "must be of type int"),
+        (("station = 0", ""), "station is missing"),
+        (("[node]", "[node"), "not valid TOML"),
+    ],
+)
+def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    """A wrong word, a wrong kind of value and a missing one are named."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))
+    path = folder / "terminal-0" / "terminal.toml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(ConfigError, match=reason):
+        read_terminal(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": "float16"},
+        {"least_steps": 0},
+        {"test_rows": "cloud"},
+        {"options": {"lamda1": 1.0}},
+        {"algorithm": "mocha"},
+        {"algorithm": "pooled"},
+    ],
+)
+def test_jobs_that_cannot_be_done_are_refused(wrong: dict[str, Any]) -> None:
+    """What no node could follow, or what would move rows, is refused when the network is made."""
+    with pytest.raises(ConfigError):
+        jobs.algorithm_of(jobs.job_of(Learning(**{"features": 2, "tasks": ("a",), "classes": ("n", "p"), **wrong})))
+
+
+@pytest.mark.parametrize("wrong", [{"measured": ("money",)}, {"deadline": 0.0}])
+def test_resources_that_nobody_can_measure_are_refused(wrong: dict[str, Any]) -> None:
+    """Only time, bytes and energy are measured; a deadline is a time."""
+    with pytest.raises(ConfigError):
+        Resources(**wrong)
+
+
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """A terminal's file must have the features and classes of the job."""
+    np.savez(tmp_path / "a.npz", X=np.zeros((3, 2)), y=np.array([0, 1, 5]))
+    for features, classes in ((3, ("n", "p")), (2, ("n", "p"))):
+        with pytest.raises(DataError):
+            jobs.load_rows(tmp_path / "a.npz", features, classes)
+    with pytest.raises(DataError, match="cannot be read"):
+        jobs.load_rows(tmp_path / "none.npz", 2, ())
+
+
+def test_tokens_count_once(tmp_path: Path) -> None:
+    """A token is known by its hash, works once, and survives a restart of the cloud until then."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))
+    config = read_cloud(folder / "cloud" / "cloud.toml")
+    registry = Registry.open(config)
+    secret, number = registry.invite("terminal", None, 0)
+    assert number == 2
+    assert registry.allowed(0) == [0, 1, 2]
+    assert secret not in json.dumps(registry.tokens)
+    again = Registry.open(config)
+    assert again.redeem(secret) == ("terminal", 2)
+    with pytest.raises(PeerError, match="used already"):
+        Registry.open(config).redeem(secret)
+    token = Token("test-net", "127.0.0.1:1", "pem", secret)
+    assert Token.parse(token.text()) == token
+    with pytest.raises(ConfigError, match="no token"):
+        Token.parse("abc")
+    with pytest.raises(ConfigError, match="name one"):
+        registry.invite("terminal", 9, None)
+
+
+# Planning, and the journal.
+
+
+def situation(prices: str, budget: str) -> Situation:
+    """Two stations with two terminals each."""
+    layout = Layout(np.array([0, 0, 1, 1]), 2)
+    return Situation(np.full(4, 20), layout, Ledger(prices.split(), budget), lam=0.1, gamma=1.0)
+
+
+@pytest.mark.parametrize("policy", [Fixed(1), Measured(least_steps=5)])
+def test_no_plan_goes_below_the_least_steps(policy: Any) -> None:
+    """Whatever a policy would like, terminals are asked for enough steps to hide their rows."""
+    for budget in (30.0, 100.0, 1000.0):
+        plan = Careful(policy, 5).plan(situation("energy=0.1,10", f"energy={budget}"))
+        assert plan is None or plan.local_steps.min() >= 5
+
+
+def test_slow_terminals_get_fewer_steps() -> None:
+    """With a deadline, a straggler's H is what it can do in time, and the others keep theirs."""
+    s = situation("time=step:0.01/0.01/0.1/0.01,adds:elapsed", "time=1000")
+    plan = Careful(Fixed(50), 1, 1.0).plan(s)
+    assert plan is not None
+    assert plan.local_steps.tolist() == [50, 50, 10, 50]
+
+
+class Loop:
+    """An event loop in a thread, and stations that answer with how often they were asked."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.asked = 0
+
+    async def ask(self, requests: Any, seconds: float) -> dict[int, wire.Answer]:
+        """Answer everybody."""
+        self.asked += 1
+        return {b: wire.Answer(report=wire.Report(round=self.asked)) for b in requests}
+
+    def close(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+def script(carrier: Carrier, rounds: int) -> list[int]:
+    """A training of so many rounds; what came back."""
+    assert carrier.next_order() == "{}"
+    found = []
+    for number in range(rounds):
+        answers = carrier.ask("round", [number], {0: wire.Request(), 1: wire.Request()}, 1.0)
+        found.append(int(answers[1].report.round))
+        found.append(carrier.write_once("news", lambda: len(found)))
+    return found
+
+
+def test_a_training_comes_out_the_same_from_its_journal(tmp_path: Path) -> None:
+    """Killed after any step, a training that goes through its journal sees what it saw, and asks only what is open."""
+    world = Loop()
+    carrier = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    carrier.order("{}")
+    first = script(carrier, 4)
+    assert world.asked == 4
+    again = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    assert script(again, 4) == first
+    assert world.asked == 4
+    assert not again.replaying
+    once_more = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    with pytest.raises(CorruptError, match="changed since"):
+        once_more.next_order() and once_more.ask("round", [9], {}, 1.0)
+    once_more.close()
+    with pytest.raises(ClosingError):
+        Carrier.next_order(replace_past(once_more))
+    world.close()
+
+
+def replace_past(carrier: Carrier) -> Carrier:
+    """The same with nothing left to go through."""
+    carrier._past.clear()
+    return carrier

@@ -1,0 +1,75 @@
+"""Groups in this process: what an engine over many machines does, without the machines."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.group import Group, Taken
+from rhfedmtl.engines.grouped import Grouped, share_out
+from rhfedmtl.engines.training import ENGINES
+
+
+@dataclass(frozen=True)
+class Held:
+    """Rows of a federation that is in memory."""
+
+    federation: Federation
+
+    def rows(self, first: int, last: int) -> Taken:
+        """Rows first … last − 1."""
+        f, span = self.federation, slice(first, last)
+        return Taken(f.X[span], f.y[span], None if f.sample_weight is None else f.sample_weight[span])
+
+
+class Here:
+    """A crew of groups in this process; all that is said to them passes through bytes, as between machines."""
+
+    def __init__(self, groups: list[Group], make: Any = None) -> None:
+        self.groups = groups
+        self.make = make
+
+    def post(self, group: int, name: str, *given: Any) -> None:
+        """Call at once."""
+        getattr(self.groups[group], name)(*pickle.loads(pickle.dumps(given)))
+
+    def ask(self, name: str, calls: Mapping[int, tuple[Any, ...]], *, changes: bool = False) -> dict[int, Any]:
+        """Call one after the other."""
+        found = {g: getattr(self.groups[g], name)(*pickle.loads(pickle.dumps(given))) for g, given in calls.items()}
+        return pickle.loads(pickle.dumps(found))
+
+    def rest(self) -> None:
+        """Replace every group by a new one from its snapshot, where one knows how: it must not matter."""
+        if self.make is not None:
+            for g, group in enumerate(self.groups):
+                fresh = self.make(g)
+                fresh.restore(pickle.loads(pickle.dumps(group.snapshot())))
+                self.groups[g] = fresh
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def grouped(
+    federation: Federation, method: Method, *, seed: int = 0, present: Any = None, n: int = 2, anew: bool = False
+) -> Grouped:
+    """Network of ``n`` groups in this process; ``anew`` makes them anew after every round."""
+    method.check(federation)
+    sizes = np.diff(federation.terminal_offsets)
+    parts = share_out(federation, [1.0] * n, sizes if present is None else present)
+
+    def make(g: int) -> Group:
+        return Group(parts[g], Held(federation), method, seed=seed, threads=1)
+
+    return Grouped(federation, method, parts, Here([make(g) for g in range(len(parts))], make if anew else None))
+
+
+ENGINES["groups"] = lambda f, method, s, present: grouped(f, method, seed=s.seed, present=present, n=s.actors or 2)
+LOCAL = ["inprocess", "linked", "groups"]
+"""Engines that give the same bits and need no cluster: those of the library, and groups in this process."""

@@ -1,0 +1,98 @@
+"""A real Ray cluster on this machine, bound to 127.0.0.1, and ways to hurt it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Told before Ray is imported: no telemetry, and 127.0.0.1 stays 127.0.0.1.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+STORE = 80 * 2**20
+
+
+@contextmanager
+def cluster(n: int = 3) -> Iterator[Any]:
+    """``n`` nodes with one core each, of which the first is the head."""
+    from ray.cluster_utils import Cluster
+
+    place = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": STORE}
+    made = Cluster(initialize_head=True, head_node_args={**place, "include_dashboard": False})
+    try:
+        for _ in range(n - 1):
+            made.add_node(**place)
+        yield made
+    finally:
+        made.shutdown()
+
+
+def children(parent: int, title: str = "") -> list[int]:
+    """Processes that a process has started and whose title starts so."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            shown = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except (OSError, IndexError):
+            continue
+        if folder.name.isdigit() and int(fields[1]) == parent and fields[0] != "Z" and shown.startswith(title):
+            found.append(int(folder.name))
+    return found
+
+
+def raylet(node: Any) -> int:
+    """The process that is a node."""
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+def actors(node: Any) -> list[int]:
+    """Processes of our actors on a node."""
+    return children(raylet(node), "ray::Worker")
+
+
+def kill(*processes: int) -> None:
+    """As hard as it gets."""
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def kill_node(made: Any, node: Any) -> None:
+    """End a node with all of its processes at once, as a machine that loses its power."""
+    main = raylet(node)
+    kill(main, *children(main))
+    made.worker_nodes.discard(node)
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> Any:
+    """What a condition gives once it holds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{condition} did not come true within {seconds} s")
+
+
+class Assassin:
+    """Kills when the calls of a chosen round are on their way, and notes whether they were really under way."""
+
+    def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
+        from rhfedmtl.engines.ray_crew import Crew
+
+        self.under_way: list[bool] = []
+        plain = Crew._answer
+
+        def answer(crew: Any, group: int, ref: Any, commands: Any) -> Any:
+            name, given = commands[-1]
+            if name == "round" and given[0] in strikes:
+                strike = strikes.pop(given[0])
+                self.under_way.append(not ray.wait([ref], timeout=0)[0])
+                strike()
+            return plain(crew, group, ref, commands)
+
+        monkeypatch.setattr(Crew, "_answer", answer)

@@ -1,0 +1,192 @@
+"""Engine ray in small: a local Ray, a killed actor, and errors that say what to do. The rest: test_ray_cluster.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.test_methods import COST, FAULTS, same
+from tests.engines.ray_cluster import Assassin, children, kill
+from typer.testing import CliRunner
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import build
+from rhfedmtl.cli import app
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines import ray_crew, ray_session
+from rhfedmtl.engines.ray_session import Node, session
+from rhfedmtl.engines.training import Result, Settings, train
+from rhfedmtl.errors import ClusterError, ConfigError, DataError
+from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.sweep import Store, sweep
+from rhfedmtl.resources.ledger import Ledger
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'rhfedmtl[ray]'")
+
+SLOW_ROUNDS = Request(data="synthetic", tasks=3, terminals=40, settings={"samples": 200, "features": 100, "test": 10})
+NODE = Node("a", "10.0.0.1", 2.0, 1e6)
+
+
+def learn(engine: str, data: Any, steps: int = 2000) -> Result:
+    """A run whose rounds take long enough to be hit in their middle."""
+    built = build("hfedmtl", Options(local_steps=steps, station_rounds=2, cloud_rounds=3), "binary")
+    settings = Settings(engine=engine, certify_every=3, actors=2, threads=1)
+    return train(data, built.method, built.policy, settings, ledger=Ledger(COST), faults=FAULTS["comings and goings"])
+
+
+def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the middle of a round; terminals move between actors; a sweep and the command line too; nothing is left."""
+    data = SLOW_ROUNDS.federation(0)
+    whole = learn("inprocess", data)
+    configs = [
+        RunConfig("hfedmtl", Request(tasks=2), cost=("energy=0.1,10",), budget=("energy=60",), seed=s) for s in (0, 1)
+    ]
+    words = [
+        "train",
+        "--tasks",
+        "3",
+        "--faults",
+        "moves=0.5",
+        "--budget",
+        "energy=300",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
+    here = json.loads(CliRunner().invoke(app, words).stdout)
+    with session() as ray:
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+        raylet = ray._private.worker.global_worker.node.all_processes["raylet"][0].process.pid
+        assassin = Assassin(monkeypatch, ray, {3: lambda: kill(children(raylet, "ray::Worker")[0])})
+        same(whole, learn("ray", data))
+        assert assassin.under_way == [True]
+        answer = CliRunner().invoke(app, [*words, "--engine", "ray", "--actors", "1"])
+        assert answer.exit_code == 0, answer.output
+        there = json.loads(answer.stdout)
+        from rhfedmtl.engines.ray import Pool
+
+        with Pool() as pool:
+            spread = sweep(configs, Store(tmp_path / "spread"), workers=pool)
+    for facts in (here, there):
+        del facts["seconds"], facts["saved"]
+    assert here == there
+    local = sweep(configs, Store(tmp_path / "local"), workers=1)
+    for record in (*spread, *local):
+        record["result"]["seconds"] = 0.0
+    assert spread == local
+    assert not ray.is_initialized()
+    assert not children(raylet)
+
+
+def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
+    """Neither by the package, nor by the command line, nor by the engines."""
+    code = "import sys, rhfedmtl.cli, rhfedmtl.engines.training, rhfedmtl.experiments.single as _"
+    code += "; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "answer"),
+    [
+        ("127.0.0.1:1", "no Ray cluster at '127.0.0.1:1' .*ray start --head"),
+        ("nonsense", "auto, or HOST:PORT"),
+        ("ray://127.0.0.1:10001", "auto, or HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named(address: str, answer: str) -> None:
+    """At once, with the way to start one."""
+    with pytest.raises(ClusterError, match=answer), session(address):
+        pass
+
+
+class FakeRay:
+    """The part of Ray that connects, failing as it does."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def is_initialized(self) -> bool:
+        """Never."""
+        return False
+
+    def init(self, *_: Any, **__: Any) -> None:
+        """Fail."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.61"), "other versions .*Ray: 2.61"),
+        (RuntimeError("no luck\nat all"), "cannot use the cluster at auto: no luck$"),
+        (ConnectionError("Could not find any running Ray instance."), "no Ray cluster at 'auto'"),
+    ],
+)
+def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, answer: str
+) -> None:
+    """One line, with what to do."""
+    monkeypatch.setattr(ray_session, "ray_module", lambda **_: FakeRay(error))
+    with pytest.raises(ClusterError, match=answer), session("auto"):
+        pass
+
+
+def test_nodes_with_other_versions_are_refused() -> None:
+    """They would give other numbers, or none."""
+    crew = ray_crew.Crew.__new__(ray_crew.Crew)
+    crew._check(ray_crew.Reply(ray_crew.versions()), NODE)
+    with pytest.raises(ClusterError, match=r"node 10.0.0.1 has other versions.*numpy 0.1, here"):
+        crew._check(ray_crew.Reply({**ray_crew.versions(), "numpy": "0.1"}), NODE)
+    with pytest.raises(DataError, match=r"on node 10.0.0.1: no such file"):
+        crew._check(ray_crew.Reply(error=DataError("no such file")), NODE)
+
+
+def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine for shared memory, and on a node for the rows of its stations."""
+    from rhfedmtl.engines import ray as engine
+
+    monkeypatch.setattr(ray_session, "_memory", lambda: 2.0**30)
+    with pytest.raises(ClusterError, match=r"rows take 1,000 MiB of shared memory, more than 30% of the 1,024 MiB"):
+        ray_session._start(None, 1000 * ray_session.MIB, {})
+    data = Request(data="synthetic", tasks=2, terminals=2).federation(0)
+    (part,) = engine.share_out(data, [1.0], np.diff(data.terminal_offsets))
+    plan = ray_crew.Plan(part, None, None, 0, 1, engine._bytes(data, part))  # type: ignore[arg-type]
+    engine._check_room([plan], [NODE])
+    with pytest.raises(ClusterError, match=r"node 10.0.0.1 take about 0 MiB, and it has 0 MiB"):
+        engine._check_room([plan, plan], [NODE._replace(memory=1.5 * plan.bytes)] * 2)
+
+
+def test_actors_are_placed_where_the_cores_are() -> None:
+    """One on each node, the larger ones first where there are fewer, and round again where there are more."""
+    from rhfedmtl.engines.ray import _places
+
+    small, large = NODE, Node("b", "10.0.0.2", 8.0, 1e6)
+    assert _places([small, large], None, 9) == [small, large]
+    assert _places([small, large], 1, 9) == [large]
+    assert _places([small, large], 3, 9) == [small, large, large]
+    assert _places([small, large], 5, 2) == [small, large]
+
+
+def test_an_old_ray_and_words_for_others_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the command that helps."""
+    import ray
+
+    from rhfedmtl.experiments.single import How
+
+    monkeypatch.setattr(ray, "__version__", "2.9.1")
+    with pytest.raises(ClusterError, match=r"Ray 2.9.1 is too old: pip install -U 'ray>=2.60'"):
+        ray_session.ray_module()
+    with pytest.raises(ConfigError, match="for the engine ray, not for inprocess"):
+        How(address="auto")
+    answer = CliRunner().invoke(app, ["compare", "--engine", "ray", "--workers", "2", "--out", str(tmp_path)])
+    assert isinstance(answer.exception, ConfigError)

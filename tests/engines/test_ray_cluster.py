@@ -1,0 +1,258 @@
+"""Engine ray on a cluster of three nodes: every algorithm, and the result of an undisturbed run whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.test_methods import FAULTS, learn, same
+from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet, wait_for
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines import checkpoint, ray_crew
+from rhfedmtl.engines.checkpoint import Keeper
+from rhfedmtl.engines.training import Progress, Result, Settings, train
+from rhfedmtl.errors import DataError, DivergenceError
+from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.experiments.sweep import Store, sweep
+from rhfedmtl.resources.ledger import Ledger
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'rhfedmtl[ray]'"),
+]
+BIG = Request(data="synthetic", tasks=6, terminals=40, settings={"samples": 200, "features": 100, "test": 20})
+WORDS = shlex.split(
+    "--data synthetic --tasks 6 --terminals 30 --set samples=40 --set features=60 --algorithm hfedmtl --local-steps 20 "
+    "--station-rounds 7 --cloud-rounds 100 --certify-every 3 --seed 1 "
+    "--faults dropout=0.2,moves=0.2,churn=0.02,late_rows=0.2"
+)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """Three nodes, to which this process is connected; a node that was killed is replaced."""
+    import ray
+
+    with cluster(3) as made:
+        ray.init(made.address, logging_level="ERROR", log_to_driver=False)
+        yield made
+        ray.shutdown()
+
+
+@pytest.fixture
+def three(nodes: Any) -> Any:
+    """The cluster with all of its nodes, whatever happened to them before."""
+    import ray
+
+    while len(nodes.worker_nodes) < 2:
+        nodes.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=80 * 2**20)
+    wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    return nodes
+
+
+def long_run(engine: str, data: Any, name: str = "hfedmtl", **more: Any) -> Result:
+    """A run whose rounds take long enough to be hit in their middle; terminals move from node to node."""
+    several = {"station_rounds": 2, "cloud_rounds": 4} if name == "hfedmtl" else {"cloud_rounds": 8}
+    built = build(name, Options(local_steps=3000, **several), "binary")
+    settings = Settings(engine=engine, certify_every=3, threads=1)
+    faults = FAULTS["comings and goings"]
+    return train(data, built.method, built.policy, settings, ledger=Ledger("energy=0.1,10"), faults=faults, **more)
+
+
+@pytest.mark.parametrize("weather", ["calm", "everything"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_gives_the_numbers_of_one_process(three: Any, name: str, weather: str) -> None:
+    """One actor on each of three nodes; models, bill and metrics are the same to the bit."""
+    same(learn(name, weather), learn(name, weather, "ray"))
+
+
+@pytest.mark.parametrize("weather", FAULTS)
+def test_every_kind_of_fault_and_any_number_of_actors(three: Any, weather: str) -> None:
+    """Two actors, with three classes."""
+    same(learn("rhfedmtl", weather, classes=3), learn("rhfedmtl", weather, "ray", classes=3, actors=2))
+
+
+@pytest.mark.parametrize("name", ["hfedmtl", "ditto"])
+def test_killed_actors_and_nodes_do_not_show_in_the_result(
+    three: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """kill -9 of an actor's process, and of a whole node, in the middle of rounds; what they did is done again."""
+    import ray
+
+    data = BIG.federation(0)
+    whole = long_run("inprocess", data, name)
+    first, second = sorted(three.worker_nodes, key=raylet)
+    strikes = {3: lambda: kill(*actors(first)), 5: lambda: kill_node(three, second), 7: lambda: kill(*actors(first))}
+    monkeypatch.setattr(ray_crew, "SNAPSHOT_SECONDS", 0.0)  # the second life starts from snapshots
+    assassin = Assassin(monkeypatch, ray, strikes)
+    same(whole, long_run("ray", data, name))
+    assert assassin.under_way == [True, True, True]
+    assert not strikes
+
+
+def test_what_was_said_since_the_start_is_enough_without_a_snapshot(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All three actors are killed between rounds, and again in one; they replay everything."""
+    import ray
+
+    data = BIG.federation(0)
+    whole = long_run("inprocess", data)
+
+    def everybody(progress: Progress) -> None:
+        if progress.round == 4:
+            kill(*(process for node in (three.head_node, *three.worker_nodes) for process in actors(node)))
+
+    victim = next(iter(three.worker_nodes))
+    assassin = Assassin(monkeypatch, ray, {6: lambda: kill(*actors(victim))})
+    same(whole, long_run("ray", data, watch=everybody))
+    assert assassin.under_way == [True]
+
+
+def test_a_checkpoint_moves_between_engines(three: Any, tmp_path: Path) -> None:
+    """Begun on the cluster and ended in this process, and the other way round."""
+    data = BIG.federation(0)
+    whole = long_run("inprocess", data)
+    for first, second in (("ray", "inprocess"), ("inprocess", "ray")):
+        keep = Keeper(tmp_path / first)
+        long_run(first, data, watch=lambda progress: progress.round < 5, keep=keep)
+        same(whole, long_run(second, data, start=checkpoint.read(keep.path)))
+
+
+def test_an_error_of_the_method_arrives_as_it_was_raised(three: Any) -> None:
+    """Divergence in an actor is divergence here, not a traceback of Ray."""
+    built = build("fedavg", Options(step=1e200, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
+    settings = {"classes": 0, "test": 5}
+    data = Request(data="synthetic", tasks=3, settings=settings).federation(0)
+    with pytest.raises(DivergenceError, match="take a smaller step") as caught:
+        train(data, built.method, built.policy, Settings(engine="ray", scale="none"))
+    assert type(caught.value) is DivergenceError
+
+
+def command(*words: str, folder: Path) -> list[str]:
+    """A command line for a process of its own."""
+    code = "from rhfedmtl.cli import main; main()"
+    return [sys.executable, "-c", code, "train", *words, "--json", "--out", str(folder)]
+
+
+def outcome(text: str) -> dict[str, Any]:
+    """What a run printed, without what the clock and the folder say."""
+    facts: dict[str, Any] = json.loads(text)
+    return {name: value for name, value in facts.items() if name not in ("seconds", "saved")}
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_driver_is_resumed(three: Any, tmp_path: Path, end: signal.Signals) -> None:
+    """By its folder alone, on the same cluster and after other actors; Ctrl-C says so, kill -9 cannot."""
+    whole = subprocess.run(command(*WORDS, folder=tmp_path / "whole"), capture_output=True, text=True, check=True)
+    words = [*WORDS, "--engine", "ray", "--address", three.address, "--checkpoint-every", "0.5"]
+    driver = subprocess.Popen(
+        command(*words, folder=tmp_path / "runs"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        (kept,) = wait_for(lambda: list((tmp_path / "runs").glob("*/checkpoint")))
+        written = kept.stat().st_ino
+        wait_for(lambda: kept.stat().st_ino != written)
+        os.kill(driver.pid, end)
+        _, said = driver.communicate(timeout=120)
+    finally:
+        driver.kill()
+    if end == signal.SIGINT:
+        assert driver.returncode == 130
+        assert f"go on with: rhfedmtl train --resume {kept.parent}" in said
+    again = subprocess.run(
+        command("--resume", str(kept.parent), folder=tmp_path)[:-2], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert outcome(again.stdout) == outcome(whole.stdout)
+    assert not kept.exists()
+    assert (kept.parent / "run.json").exists()
+
+
+def test_a_sweep_survives_a_lost_node(three: Any, tmp_path: Path) -> None:
+    """Records are those that this machine makes; runs lost with a node are made elsewhere."""
+    from rhfedmtl.engines.ray import Pool
+
+    request = Request(data="synthetic", tasks=4, terminals=20, settings={"samples": 50})
+    configs = [
+        RunConfig("hfedmtl", request, cost=("energy=0.1,10",), budget=("energy=6000",), seed=seed) for seed in range(8)
+    ]
+    victim = next(iter(three.worker_nodes))
+    seen: list[int] = []
+
+    def strike() -> None:
+        wait_for(lambda: children(raylet(victim), "ray::_call"))
+        kill_node(three, victim)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    with Pool() as pool:
+        spread = sweep(configs, Store(tmp_path / "spread"), workers=pool, watch=lambda done, _: seen.append(done))
+    thread.join()
+    here = sweep(configs, Store(tmp_path / "here"), workers=1)
+    for record in (*spread, *here):
+        record["result"]["seconds"] = 0.0
+    assert spread == here
+    assert seen == list(range(1, 9))
+
+
+def test_rows_are_read_where_the_actors_live(three: Any, tmp_path: Path) -> None:
+    """The driver of a command never holds a training row: a saved federation is mapped by the actors alone."""
+    from rhfedmtl.engines.ray import outline
+
+    folder = tmp_path / "saved"
+    Request(data="synthetic", path=str(folder), tasks=3, terminals=50, settings={"samples": 20}).federation(3)
+    request = Request(data="saved", path=str(folder))
+    seen = outline(request, 0)
+    assert seen.X.strides == (0, 0)
+    assert seen.fingerprint() == request.federation(0).fingerprint()
+    built = build("hfedmtl", Options(cloud_rounds=5), "binary")
+    results = [
+        train(data, built.method, built.policy, Settings(engine=engine), faults=FAULTS["comings and goings"])
+        for data, engine in ((seen, "ray"), (request.federation(0), "inprocess"))
+    ]
+    same(*results)
+
+
+def test_data_that_a_node_does_not_have_is_named(three: Any, tmp_path: Path) -> None:
+    """The loader's own words."""
+    from rhfedmtl.engines.ray import outline
+
+    with pytest.raises(DataError, match="is not a saved federation"):
+        outline(Request(data="saved", path=str(tmp_path)), 0)
+
+
+def test_a_driver_takes_bytes_for_a_terminal_and_not_rows(three: Any) -> None:
+    """What grows with the number of terminals in this process: less than 200 bytes each, all rounds together."""
+    import tracemalloc
+
+    from rhfedmtl.engines.ray import outline
+
+    def peak(terminals: int) -> int:
+        settings = {"samples": 5, "features": 40, "test": 5}
+        seen = outline(Request(data="synthetic", tasks=3, terminals=terminals, settings=settings), 0)
+        built = build("hfedmtl", Options(local_steps=2, cloud_rounds=10), "binary")
+        tracemalloc.start()
+        train(seen, built.method, built.policy, Settings(engine="ray"), ledger=Ledger("energy=0.1,10"))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return int(found)
+
+    peak(100)
+    growth = (peak(20_000) - peak(5_000)) / (3 * 15_000)
+    assert growth < 200.0, f"{growth:.0f} bytes for each terminal; a terminal's rows have {5 * 40 * 8}"
