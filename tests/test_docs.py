@@ -76,31 +76,31 @@ def test_python_blocks_print_what_the_page_shows(page: str) -> None:
                 assert shown is None or _words(printed) == _words(shown.text)
 
 
-@pytest.mark.parametrize(("command", "shown"), _commands("README.md"), ids=[c[:45] for c, _ in _commands("README.md")])
-def test_commands_of_the_readme_run(command: str, shown: str) -> None:
-    """Each command of the README ends well, and its output speaks of what the README shows."""
-    with refresh.workplace():
-        _need_data(command)
-        status, printed = refresh.run_command(command)
-    assert status == 0, printed
-    assert _labels(shown) <= _labels(printed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/get_started.md", "docs/data.md", "docs/command_line.md", "docs/resources.md"])
-def test_commands_of_the_docs_run(page: str) -> None:
-    """Each command of a page ends as the page shows: well, or with a plain error where one is shown."""
-    text = PAGES[page]
+def _run_commands(page: str) -> None:
+    """Run the commands of a page in their order; each ends as the page shows, and speaks of what it shows."""
+    text, namespace = PAGES[page], refresh.namespace_of(page)
     with refresh.workplace():
         _need_data(text)
         for block in refresh.blocks(text):
-            if block.kind == "python" and "open(" in block.text:  # makes a file for the commands that follow
-                refresh.run_python(block.text, page, refresh.namespace_of(page))
+            if block.kind == "python" and ("open(" in block.text or "write_text(" in block.text):
+                refresh.run_python(block.text, page, namespace)  # a file for the commands that follow
             for command, shown in refresh.commands(block.text) if block.kind == "console" else ():
                 if command.startswith("rhfedmtl"):
                     status, printed = refresh.run_command(command)
                     assert status == (2 if shown.startswith("error:") else 0), printed
                     assert _labels(shown) <= _labels(printed)
+
+
+def test_commands_of_the_readme_run() -> None:
+    """Each command of the README ends well, and its output speaks of what the README shows."""
+    _run_commands("README.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/") and _commands(page)])
+def test_commands_of_the_docs_run(page: str) -> None:
+    """Each command of a page ends as the page shows: well, or with a plain error where one is shown."""
+    _run_commands(page)
 
 
 def test_pages_show_no_traceback_and_no_machine_path() -> None:

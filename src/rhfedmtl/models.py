@@ -234,7 +234,7 @@ class TaskModels:
     def load(cls, path: str | Path) -> TaskModels:
         """Read what `save` wrote, or the model in the folder of a run; anything else is refused."""
         path = Path(path)
-        path = path / FILE if path.is_dir() else path
+        path = _in_folder(path) if path.is_dir() else path
         if not path.exists():
             raise DataError(f"no such model: {path}; name a file, or the folder of a run")
         header, arrays = sealed.read(path, MODEL)
@@ -379,3 +379,9 @@ def _scalers(arrays: dict[str, Array], header: dict[str, Any], n_tasks: int) -> 
         return (Scaler(unit=unit),) * n_tasks
     made = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
     return tuple(made * n_tasks if len(made) == 1 else made)
+
+
+def _in_folder(folder: Path) -> Path:
+    """The model of a run's folder, or of the latest run where the folder holds several."""
+    latest = max(folder.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime_ns, default=folder / FILE)
+    return folder / FILE if (folder / FILE).exists() else latest

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -20,6 +21,7 @@ from tests.deploy.proxy import Mischief, Proxies, Proxy
 from rhfedmtl.deploy.config import Resources, Waits, read_cloud, read_station
 from rhfedmtl.deploy.control import Operator
 from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
 
 STATIONS, TERMINALS = 3, 12
@@ -96,6 +98,7 @@ def run_chaos(folder: Path, faults: int, seed: int) -> Counter[str]:
         chaos = Chaos(supervisor, seed)
         operator.command("train", budget=[f"energy={BUDGET}"])
         storm(chaos, mischief, operator, faults)
+        nets.wait(operator, everybody_is_there, chaos.tend)
         nets.wait(operator, lambda s: (s["training"].get("gap") or 1.0) < 1e-6, chaos.tend)
         operator.command("stop")
         status = nets.wait(operator, nets.at_rest, chaos.tend)
@@ -106,13 +109,22 @@ def run_chaos(folder: Path, faults: int, seed: int) -> Counter[str]:
     return chaos.done + mischief.done
 
 
+def everybody_is_there(status: dict[str, Any]) -> bool:
+    """Whether every terminal is a member of a station, and connected."""
+    seats = [t for station in status["stations"] for t in station["terminals"]]
+    return sum(seat["member"] for seat in seats) == TERMINALS and all(seat["connected"] for seat in seats)
+
+
 def storm(chaos: Chaos, mischief: Mischief, operator: Operator, faults: int) -> None:
-    """Faults of links and processes, until there were enough of them."""
+    """Faults of links and processes, and terminals that move meanwhile, until there were enough of them."""
+    moves = random.Random(faults)
     nets.wait(operator, lambda s: bool(s["training"].get("round")), chaos.tend)
     mischief.rate = 0.12
     end = time.monotonic() + 4 * nets.PATIENCE_S
     while sum((chaos.done + mischief.done).values()) < faults and time.monotonic() < end:
         chaos.strike()
+        with contextlib.suppress(ConfigError):  # the cloud may be away, or the terminal there already
+            operator.command("move", terminal=moves.randrange(TERMINALS), station=moves.randrange(STATIONS))
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             chaos.tend()

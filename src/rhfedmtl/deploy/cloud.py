@@ -20,6 +20,7 @@ from rhfedmtl.deploy.config import CloudConfig, papers_of
 from rhfedmtl.deploy.identity import STATION
 from rhfedmtl.deploy.link import Door, Session, server_options
 from rhfedmtl.deploy.members import MOST_SENT
+from rhfedmtl.deploy.memory import NOWHERE
 from rhfedmtl.deploy.observe import Log, Meters
 from rhfedmtl.deploy.office import Office
 from rhfedmtl.deploy.registry import Registry
@@ -53,6 +54,7 @@ class CloudService:
         self._ids = itertools.count(secrets.randbits(31) << 32)
         self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         self._heard = dict.fromkeys(self._pending, time.monotonic())
+        self._moving: dict[int, asyncio.Task[None]] = {}
         self.outlooks: dict[int, wire.Outlook] = {}
         self._job = jobs.job_of(config.learning)
         self._server: Any = None
@@ -81,6 +83,8 @@ class CloudService:
 
     async def close(self) -> None:
         """Drain: stop the training between two requests, and force the journal to disk."""
+        for task in self._moving.values():
+            task.cancel()
         self.carrier.close()
         if await asyncio.to_thread(self.trainer.join, 10.0):
             self.carrier.finish()
@@ -179,6 +183,7 @@ class CloudService:
         self._heard[session.number] = time.monotonic()
         if name == "outlook":
             self.outlooks[session.number] = content
+            self._straighten(session.number)
         elif name == "answer":
             self._check(session.number, content)
             pending = self._pending[session.number].get(content.id)
@@ -216,6 +221,28 @@ class CloudService:
         for b, session in list(self.door.sessions.items()):
             standing = wire.Standing(allowed=self.registry.allowed(b), revoked=sorted(self.registry.revoked))
             session.send(wire.StationDown(standing=standing).SerializeToString())
+
+    def _straighten(self, station: int) -> None:
+        """Ask a station to let go whom the registry has elsewhere: an order that was cut off is carried out later."""
+        for seat in self.outlooks[station].roster.seats:
+            t, home = seat.terminal, self.registry.station.get(seat.terminal, -1)
+            if home != station and t not in self._moving:
+                place = wire.Place(station=NOWHERE if home < 0 else home, address=self.registry.address.get(home, ""))
+                self._moving[t] = asyncio.create_task(self._transfer(station, t, place))
+
+    async def _transfer(self, station: int, terminal: int, place: wire.Place) -> None:
+        transfer = wire.Transfer(terminal=terminal, destination=place)
+        try:
+            await self.ask(station, wire.Request(transfer=transfer), self.config.waits.answer)
+            await asyncio.sleep(self.config.waits.again)
+        finally:
+            del self._moving[terminal]
+
+    def station_of(self, terminal: int) -> int:
+        """Station that has a terminal as a member, as it told last; −1 where none has."""
+        return next(
+            (b for b, o in self.outlooks.items() if any(seat.terminal == terminal for seat in o.roster.seats)), -1
+        )
 
     def _memberships(self) -> dict[int, int]:
         return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}

@@ -53,6 +53,7 @@ class RemoteNetwork:
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
         self.last: Round | None = None
+        self.scalers: list[Scaler] | None = None
         self.overhead = Overhead(self.n_stations)
 
     @property
@@ -171,6 +172,7 @@ class RemoteNetwork:
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
+        self.scalers = scalers
         requests = {b: wire.Request(scale=codec.scaling_out(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
         answers = self._ask("scale", None, requests, 2.0 * self.config.waits.answer)
         for b in requests:

@@ -14,7 +14,6 @@ from rhfedmtl.deploy import codec
 from rhfedmtl.deploy import wire_pb2 as wire
 from rhfedmtl.deploy.identity import OPERATOR, TERMINAL, Authority, Identity, Papers, caller
 from rhfedmtl.deploy.link import SERVICE, Rate
-from rhfedmtl.deploy.memory import NOWHERE
 from rhfedmtl.deploy.registry import Token
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.experiments.records import plain
@@ -132,16 +131,26 @@ class Office:
         return {"folder": str(path), "files": self._cloud.trainer.save(path)}
 
     async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
-        return await self._transfer(terminal, station, wire.Place(station=station))
+        return self._place(terminal, station)
 
     async def _do_leave(self, terminal: int) -> dict[str, Any]:
-        return await self._transfer(terminal, -1, wire.Place(station=NOWHERE))
+        return self._place(terminal, -1)
 
     async def _do_forget(self, terminal: int) -> dict[str, Any]:
-        return await self._transfer(terminal, -1, None)
+        """Take out a terminal that will not come back."""
+        cloud, holder = self._cloud, self._cloud.station_of(terminal)
+        facts = {"terminal": terminal, "from": holder, "to": -1}
+        if cloud.registry.station.get(terminal, -1) >= 0:
+            facts = self._place(terminal, -1)
+        if holder >= 0:
+            transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, forget=True))
+            answer = await cloud.ask(holder, transfer, cloud.config.waits.answer)
+            if answer.trouble:
+                raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        return facts
 
-    async def _transfer(self, terminal: int, station: int, place: wire.Place | None) -> dict[str, Any]:
-        """Let a terminal belong elsewhere, and ask its station to let it go."""
+    def _place(self, terminal: int, station: int) -> dict[str, Any]:
+        """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
         cloud = self._cloud
         old = cloud.registry.station.get(terminal, -1)
         if old < 0 or old == station:
@@ -150,13 +159,6 @@ class Office:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
         cloud.registry.place(terminal, station)
         cloud.tell_standing()
-        transfer = wire.Transfer(terminal=terminal, forget=place is None)
-        if place is not None:
-            place.address = cloud.registry.address.get(station, "")
-            transfer.destination.CopyFrom(place)
-        answer = await cloud.ask(old, wire.Request(transfer=transfer), cloud.config.waits.answer)
-        if answer.trouble:
-            raise ConfigError(f"station {old}: {answer.trouble}")
         return {"terminal": terminal, "from": old, "to": station}
 
     async def _do_revoke(self, serial: str) -> dict[str, Any]:

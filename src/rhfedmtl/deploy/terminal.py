@@ -337,7 +337,8 @@ class TerminalService:
                 f"{self.config.data} has {self.role.n_samples} rows, the state was made with {record.rows}"
             )
         self._epoch = record.epoch
-        self._place.CopyFrom(record.place)
+        if record.place.station != self.config.station:  # it has moved since it was configured
+            self._place.CopyFrom(record.place)
         if record.HasField("scaling"):
             self._scaling = codec.scaling_in(record.scaling)
             self.role.scale(self._scaling)

@@ -67,7 +67,7 @@ class Trainer:
     @property
     def scaling(self) -> Any:
         """The scaling of round zero, station by station; None before it."""
-        return None if self._run is None else self._run.scalers
+        return self._network.scalers
 
     def save(self, folder: Path) -> list[str]:
         """Write the models with their certificate, and the ledger, of the last training that ended."""

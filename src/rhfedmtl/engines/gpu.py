@@ -10,7 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,6 @@ LANES = 32
 DECKS = 128
 # Blocks that a program adds up.
 ADDENDS = 128
-# Rows are asked for this many steps before their turn.
-AHEAD = 4
 
 
 def torch() -> Any:
@@ -73,7 +71,7 @@ class Shape:
     @property
     def stride(self) -> int:
         """Numbers of a row, padded with zeros."""
-        return -(-self.features // 16) * 16
+        return max(16, -(-self.features // 4) * 4)
 
     @property
     def width(self) -> int:
@@ -134,9 +132,7 @@ class Gpu(InProcess):
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
         self._sent: _Layout | None = None
         self._sent_crew: _Crew | None = None
-        ahead = 0 if interpreted() else AHEAD
-        lines = 2 ** math.ceil(math.log2(-(-self._card_shape.stride // 32))) if ahead else 0
-        self._tuned = {"num_warps": self._card_shape.warps, "LINES": lines, "AHEAD": ahead}
+        self._tuned = {"num_warps": self._card_shape.warps}
         self._load()
 
     @property
@@ -273,18 +269,19 @@ class Gpu(InProcess):
         base, models = self._send(_first_key(orders)), self._send(shape.pad(orders.models, np.float32))
         scales = self._send(orders.scale)
         sums = self._room(card.n_blocks, columns, shape.width + CURVE)
-        for blocks, places in crew.stretches:
-            n = places.stop - places.start
-            visits = self._torch.empty((n, crew.longest), dtype=self._torch.int32, device=self._device)
+        for part in crew.stretches:
+            n, n_visits = (which.stop - which.start for which in (part.terminals, part.visits))
+            visits = self._torch.empty(n_visits, dtype=self._torch.int32, device=self._device)
             self._kernels.draw_rows[(-(-n // DECKS),)](
-                base, self._ids, self._starts, card.ends, crew.steps, crew.order, self._deck, visits, places.start,
-                places.stop, crew.longest, UNIFORM=bool(orders.uniform), N=DECKS, num_warps=DECKS // LANES,
+                base, self._ids, self._starts, card.ends, crew.order, crew.offsets, self._deck, visits,
+                part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
+                SMALL=self._rows.largest <= 16, N=DECKS, num_warps=DECKS // LANES,
             )  # fmt: skip
-            self._kernels.ascend[(blocks.stop - blocks.start, columns)](
-                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, self._starts, crew.steps,
-                crew.order, visits, crew.blocks, card.station_of_block, models, scales, sums, self._gamma, shape.stride,
-                shape.width, shape.features, columns, len(crew.order), blocks.start, places.start, crew.longest,
-                **self._loss, **self._tuned, INTERCEPT=shape.intercept, MAIN=shape.main, REST=shape.rest, CURVE=CURVE,
+            self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
+                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, crew.offsets, visits,
+                crew.blocks, card.station_of_block, models, scales, sums, self._gamma, columns, shape.features,
+                part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
+                WIDTH=shape.width, INTERCEPT=shape.intercept, MAIN=shape.main, REST=shape.rest, CURVE=CURVE,
             )  # fmt: skip
         lines = self._courses(card, crew)
         by_station = self._by_station(card, sums)
@@ -293,17 +290,13 @@ class Gpu(InProcess):
     def _workers(self, card: _Layout, steps: IntArray) -> _Crew:
         """Terminals that have work, in the order of the layout; the same again while nothing else is asked."""
         if self._sent_crew is None or self._sent_crew.asked is not steps or self._sent_crew.layout is not card:
-            order, blocks = card.layout.order, card.layout.blocks
+            order = card.layout.order
             works = steps[order] > 0
-            blocks = np.concatenate([[0], np.cumsum(works)])[blocks]
-            longest = int(steps.max(initial=1))
-            self._sent_crew = _Crew(
-                card,
-                steps,
-                longest,
-                _stretches(blocks, max(1, VISITS // longest)),
-                *(self._send(part) for part in (steps, order[works], blocks)),
-            )
+            blocks = np.concatenate([[0], np.cumsum(works)])[card.layout.blocks]
+            order = order[works]
+            offsets = np.concatenate([[0], np.cumsum(steps[order])])
+            sent = (self._send(part) for part in (order, offsets, blocks))
+            self._sent_crew = _Crew(card, steps, _stretches(blocks, offsets), *sent)
         return self._sent_crew
 
     def _courses(self, card: _Layout, crew: _Crew) -> Float64Array:
@@ -314,7 +307,7 @@ class Gpu(InProcess):
         lines = self._room(card.n_blocks, columns, length)
         quadratic = self.method.loss.quadratic
         self._kernels.follow_course[(card.n_blocks, columns)](
-            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, crew.steps, crew.order,
+            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, crew.order,
             crew.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
             FACTORS=2 ** math.ceil(math.log2(length)), N=LANES, num_warps=1 if quadratic else 4,
         )  # fmt: skip
@@ -339,8 +332,8 @@ class Gpu(InProcess):
         losses, duals = self._room(card.n_blocks, columns, len(models)), self._room(card.n_blocks, columns, 1)
         self._kernels.add_up[(len(models), card.n_blocks, columns)](
             self._X, self._y, self._weight, self._card_alpha, self._starts, card.ends, card.order, card.blocks,
-            card.station_of_block, self._send(shape.pad(models, np.float64)), losses, duals, self._gamma, shape.stride,
-            shape.width, columns, self._n_stations, **self._loss, INTERCEPT=shape.intercept, N=16,
+            card.station_of_block, self._send(shape.pad(models, np.float64)), losses, duals, self._gamma, columns,
+            self._n_stations, **self._loss, INTERCEPT=shape.intercept, STRIDE=shape.stride, WIDTH=shape.width, N=16,
             D=min(128, shape.main),
         )  # fmt: skip
         return self._by_station(card, losses).sum(1), self._by_station(card, duals).sum((1, 2))
@@ -377,16 +370,26 @@ class _Layout:
         return len(self.layout.station)
 
 
+class _Stretch(NamedTuple):
+    """Blocks that are run in one launch, their terminals that work, and the visits of these."""
+
+    blocks: slice
+    terminals: slice
+    visits: slice
+
+
 @dataclass(frozen=True, eq=False)
 class _Crew:
-    """Steps asked of the terminals of a layout, and on the card those who have some, in the layout's blocks."""
+    """Steps asked of the terminals of a layout, and on the card those who have some, in the layout's blocks.
+
+    ``offsets`` says where the visits of each of them begin.
+    """
 
     layout: _Layout
     asked: IntArray
-    longest: int
-    stretches: list[tuple[slice, slice]]
-    steps: Any
+    stretches: list[_Stretch]
     order: Any
+    offsets: Any
     blocks: Any
 
 
@@ -402,14 +405,15 @@ def _groups(starts: IntArray) -> list[IntArray]:
     return [np.append(starts[station] + within * ADDENDS, starts[-1]), of_station]
 
 
-def _stretches(blocks: IntArray, terminals: int) -> list[tuple[slice, slice]]:
-    """Blocks, and the places of their terminals, in stretches of about so many terminals that work."""
-    cuts, n_blocks = [0], len(blocks) - 1
+def _stretches(blocks: IntArray, offsets: IntArray) -> list[_Stretch]:
+    """Blocks in stretches of a bearable number of visits, but of one block at least."""
+    visits, cuts, n_blocks = offsets[blocks], [0], len(blocks) - 1
     while cuts[-1] < n_blocks:
-        within = int(np.searchsorted(blocks, blocks[cuts[-1]] + terminals, side="right")) - 1
+        within = int(np.searchsorted(visits, visits[cuts[-1]] + VISITS, side="right")) - 1
         cuts.append(min(max(within, cuts[-1] + 1), n_blocks))
-    parts = [(slice(a, b), slice(int(blocks[a]), int(blocks[b]))) for a, b in pairwise(cuts)]
-    return [(some, places) for some, places in parts if places.stop > places.start]
+    scales = (np.arange(n_blocks + 1), blocks, visits)
+    parts = [_Stretch(*(slice(int(by[a]), int(by[b])) for by in scales)) for a, b in pairwise(cuts)]
+    return [part for part in parts if part.visits.stop > part.visits.start]
 
 
 def _pieces(rows: slice, width: int) -> list[slice]:

@@ -1,8 +1,8 @@
 """Kernels of the GPU engine, in Triton: draws, coordinate steps, courses, sums.
 
 One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
-registers. Rows lie padded with zeros to a multiple of 16 features, which a model holds in two parts of a power of two
-each. While a row is worked on, the next one is on its way. Random numbers are those of `maths.rounds`.
+registers. Rows lie padded with zeros to a multiple of 4 features, which a model holds in two parts of a power of two
+each. While a row is worked on, the next two are on their way. Random numbers are those of `maths.rounds`.
 """
 
 from __future__ import annotations
@@ -33,44 +33,55 @@ def draw_rows(
     ids,
     starts,
     ends,
-    steps,
     terminals,
+    offsets,
     deck,
     visits,
     first,
     last,
-    longest,
+    first_visit,
     UNIFORM: tl.constexpr,
+    SMALL: tl.constexpr,
     N: tl.constexpr,
 ):
     """Write the rows that terminals first … last − 1 of ``terminals`` visit; each lane shuffles one terminal's deck.
 
-    ``deck`` numbers the rows of every terminal from 0, and does so again afterwards.
+    ``offsets`` says where the visits of each begin. ``deck`` numbers the rows of every terminal from 0, and does so
+    again afterwards; decks of up to 16 rows (``SMALL``) are 16 digits of one number instead.
     """
     place = first + tl.program_id(0) * N + tl.arange(0, N)
     there = place < last
     t = tl.load(terminals + place, mask=there, other=0)
     start = tl.load(starts + t)
     n = tl.load(ends + t) - start
-    H = tl.where(there, tl.load(steps + t), 0)
+    offset = tl.load(offsets + place, mask=there, other=0)
+    H = tl.load(offsets + place + 1, mask=there, other=0) - offset
     key = _mix(tl.load(base).to(tl.uint64, bitcast=True) + tl.load(ids + t).to(tl.uint64) * _GOLDEN)
-    out = visits + (place - first) * longest
+    out = visits + (offset - first_visit)
+    cards = tl.zeros([N], tl.uint64) + 0xFEDCBA9876543210
     most = tl.max(H, axis=0)
     for h in range(0, most):
         active = h < H
         key += _GOLDEN
         number = _mix(key) >> 32
         if UNIFORM:
-            row = ((number * n.to(tl.uint64)) >> 32).to(tl.int32)
+            row = ((number * n.to(tl.uint64)) >> 32).to(tl.int64)
         else:
             spot = h % tl.maximum(n, 1)
             other = spot + ((number * (n - spot).to(tl.uint64)) >> 32).to(tl.int64)
-            row = tl.load(deck + start + other, mask=active)
-            card = tl.load(deck + start + spot, mask=active)
-            tl.store(deck + start + spot, row, mask=active)
-            tl.store(deck + start + other, card, mask=active)
-        tl.store(out + h, row, mask=active)
-    if not UNIFORM:
+            if SMALL:
+                to = (4 * other).to(tl.uint64)
+                back = (4 * spot).to(tl.uint64)
+                row = ((cards >> to) & 15).to(tl.int64)
+                change = ((cards >> to) ^ (cards >> back)) & 15
+                cards = cards ^ (change << to) ^ (change << back)
+            else:
+                row = tl.load(deck + start + other, mask=active).to(tl.int64)
+                card = tl.load(deck + start + spot, mask=active)
+                tl.store(deck + start + spot, row.to(tl.int32), mask=active)
+                tl.store(deck + start + other, card, mask=active)
+        tl.store(out + h, (start + row).to(tl.int32), mask=active)
+    if not (UNIFORM or SMALL):
         seen = tl.minimum(H, n)
         most = tl.max(seen, axis=0)
         if tl.max(n - seen, axis=0) > 0:  # cards that were not dealt may lie elsewhere, where dealt ones had been
@@ -79,15 +90,7 @@ def draw_rows(
                 card = tl.load(deck + start + h, mask=active, other=0)
                 tl.store(deck + start + card, card, mask=active & (card >= seen))
         for h in range(0, most):
-            tl.store(deck + start + h, tl.zeros_like(H).to(tl.int32) + h, mask=h < seen)
-
-
-@triton.jit
-def _fetch_row(X, i, stride, LINES: tl.constexpr):
-    """Ask for row i, a line of 32 numbers to each lane: it is nearer when it is loaded."""
-    line = tl.minimum(tl.arange(0, LINES) * 32, stride - 1)
-    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
-    tl.inline_asm_elementwise(code, "=r,l", [X + i * stride + line], dtype=tl.int32, is_pure=False, pack=1)
+            tl.store(deck + start + h, tl.zeros([N], tl.int32) + h, mask=h < seen)
 
 
 @triton.jit
@@ -98,9 +101,7 @@ def ascend(
     norm,
     alpha,
     pending,
-    starts,
-    steps,
-    terminals,
+    offsets,
     visits,
     blocks,
     stations,
@@ -108,27 +109,23 @@ def ascend(
     scales,
     sums,
     gamma,
-    stride,
-    width,
-    features,
     columns,
-    n_terminals,
+    features,
     first_block,
-    first_place,
-    longest,
+    first_visit,
     LOSS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     INTERCEPT: tl.constexpr,
+    STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
     MAIN: tl.constexpr,
     REST: tl.constexpr,
     CURVE: tl.constexpr,
-    LINES: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
     """Coordinate steps of one block of terminals in one column: changes ``pending``; XᵀΔα and gain curve of the block.
 
-    ``terminals`` are those with work, ``alpha`` and ``pending`` are by row and column, ``models`` by station, column
-    and (padded) feature. ``LINES`` > 0 asks for rows ``AHEAD`` steps before their turn.
+    ``visits`` are the rows in the order of their turn, those of a terminal from its place in ``offsets`` on. ``alpha``
+    and ``pending`` are by row and column, ``models`` by station, column and (padded) feature.
     """
     block = first_block + tl.program_id(0)
     c = tl.program_id(1)
@@ -137,7 +134,7 @@ def ascend(
     parameter = tl.load(gamma)
     j = tl.arange(0, MAIN)
     r = MAIN + tl.arange(0, REST if REST > 0 else 1)
-    model = models + (station * columns + c) * width
+    model = models + (station * columns + c) * WIDTH
     total = tl.zeros([MAIN], tl.float64)
     total_rest = tl.zeros([REST if REST > 0 else 1], tl.float64)
     total_own = per_scale * 0.0
@@ -147,48 +144,35 @@ def ascend(
 
     first = tl.load(blocks + block)
     last = tl.load(blocks + block + 1)
-    place = tl.minimum(first, n_terminals - 1)
-    t = tl.load(terminals + place)
-    start = tl.load(starts + t)
-    H = tl.load(steps + t).to(tl.int32)
-    visit = visits + (place - first_place) * longest
-    # What a step needs is read a step before: of the next row, or of the first row of the next terminal.
-    i = start + tl.load(visit, mask=first < last, other=0)
-    x = tl.load(X + i * stride + j, eviction_policy="evict_first")
-    x_rest = tl.load(X + i * stride + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
-    place_i = i * columns + c
-    was = tl.load(pending + place_i)
-    label = tl.load(y + place_i).to(tl.float64)
+    begin = tl.load(offsets + first) - first_visit
+    final = tl.maximum(tl.load(offsets + last) - first_visit - 1, 0)
+    # A row is read two steps before its turn, what else a step needs one step before.
+    i = tl.load(visits + tl.minimum(begin, final)).to(tl.int64)
+    x = tl.load(X + i * STRIDE + j, eviction_policy="evict_first")
+    x_rest = tl.load(X + i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+    next_i = tl.load(visits + tl.minimum(begin + 1, final)).to(tl.int64)
+    next_x = tl.load(X + next_i * STRIDE + j, eviction_policy="evict_first")
+    next_rest = tl.load(X + next_i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+    was = tl.load(pending + i * columns + c)
+    label = tl.load(y + i * columns + c).to(tl.float64)
     s = tl.load(weight + i).to(tl.float64) if WEIGHTED else 1.0
-    a = (tl.load(alpha + place_i) + was) * (1.0 / tl.where(s > 0.0, s, 1.0) if WEIGHTED else 1.0)
+    a = (tl.load(alpha + i * columns + c) + was) * (1.0 / tl.where(s > 0.0, s, 1.0) if WEIGHTED else 1.0)
     q = s * tl.load(norm + i).to(tl.float64) * per_scale
     slope_rate = rate(q, parameter, LOSS)
     for place in range(first, last):
-        next_place = tl.minimum(place + 1, last - 1)
-        t = tl.load(terminals + next_place)
-        next_start = tl.load(starts + t)
-        next_H = tl.load(steps + t).to(tl.int32)
-        next_visit = visits + (next_place - first_place) * longest
+        stop = tl.load(offsets + place + 1) - first_visit
         w = tl.load(model + j)
-        rest = tl.load(model + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
-        own = tl.load(model + stride) if INTERCEPT else 0.0
+        rest = tl.load(model + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+        own = tl.load(model + STRIDE) if INTERCEPT else 0.0
         gain = per_scale * 0.0
         own_curve = tl.zeros([_POINTS], tl.float64)
-        for h in range(0, H):
-            if LINES > 0:
-                later = h + AHEAD
-                from_here = tl.load(visit + later, mask=later < H, other=0) + start
-                beyond = tl.minimum(later - H, next_H - 1)
-                from_next = tl.load(next_visit + beyond, mask=later >= H, other=0) + next_start
-                _fetch_row(X, tl.where(later < H, from_here, from_next), stride, LINES)
-            here = h + 1 < H
-            next_i = tl.load(tl.where(here, visit + h + 1, next_visit)) + tl.where(here, start, next_start)
-            next_x = tl.load(X + next_i * stride + j, eviction_policy="evict_first")
-            next_rest = tl.load(X + next_i * stride + r, mask=r < stride, other=0.0) if REST > 0 else 0.0
-            next_place_i = next_i * columns + c
-            next_was = tl.load(pending + next_place_i)
-            next_alpha = tl.load(alpha + next_place_i)
-            next_label = tl.load(y + next_place_i).to(tl.float64)
+        for f in range(begin, stop):
+            later_i = tl.load(visits + tl.minimum(f + 2, final)).to(tl.int64)
+            later_x = tl.load(X + later_i * STRIDE + j, eviction_policy="evict_first")
+            later_rest = tl.load(X + later_i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+            next_was = tl.load(pending + next_i * columns + c)
+            next_alpha = tl.load(alpha + next_i * columns + c)
+            next_label = tl.load(y + next_i * columns + c).to(tl.float64)
             next_s = tl.load(weight + next_i).to(tl.float64) if WEIGHTED else 1.0
             next_per_s = 1.0 / tl.where(next_s > 0.0, next_s, 1.0) if WEIGHTED else 1.0
             next_q = next_s * tl.load(norm + next_i).to(tl.float64) * per_scale
@@ -204,7 +188,7 @@ def ascend(
                 step = tl.where(s > 0.0, step, 0.0)
             gained = conjugate_inside(a, label, parameter, LOSS) - conjugate_inside(a + step, label, parameter, LOSS)
             gain += s * (gained - step * z - 0.5 * q * step * step)
-            own_curve = tl.where(limit >= h + 1, gain, own_curve)
+            own_curve = tl.where(limit >= f - begin + 1, gain, own_curve)
             change = s * step
             factor = (change * per_scale).to(tl.float32)
             w += factor * x
@@ -216,7 +200,7 @@ def ascend(
                 own += factor
                 total_own += change
             now = was + change
-            tl.store(pending + place_i, now)
+            tl.store(pending + i * columns + c, now)
             tl.debug_barrier()
 
             # The next row may be the same one, and what was read of it is out of date then.
@@ -225,22 +209,22 @@ def ascend(
             i = next_i
             x = next_x
             x_rest = next_rest
-            place_i = next_place_i
             label = next_label
             q = next_q
             slope_rate = rate(q, parameter, LOSS)
             s = next_s
+            next_i = later_i
+            next_x = later_x
+            next_rest = later_rest
+        begin = stop
         curve += own_curve
-        start = next_start
-        H = next_H
-        visit = next_visit
-    out = sums + (block * columns + c).to(tl.int64) * (width + CURVE)
+    out = sums + (block * columns + c).to(tl.int64) * (WIDTH + CURVE)
     tl.store(out + j, total, mask=j < features)
     if REST > 0:
         tl.store(out + r, total_rest, mask=r < features)
     if INTERCEPT:
-        tl.store(out + stride, total_own)
-    tl.store(out + width + point, curve, mask=point < CURVE)
+        tl.store(out + STRIDE, total_own)
+    tl.store(out + WIDTH + point, curve, mask=point < CURVE)
 
 
 @triton.jit
@@ -251,7 +235,6 @@ def follow_course(
     pending,
     starts,
     ends,
-    steps,
     terminals,
     blocks,
     factors,
@@ -278,7 +261,7 @@ def follow_course(
     room = tl.zeros([N], tl.float64) + _INFINITY
     for place in range(tl.load(blocks + block), tl.load(blocks + block + 1)):
         t = tl.load(terminals + place)
-        stop = tl.where(tl.load(steps + t) > 0, tl.load(ends + t), 0)
+        stop = tl.load(ends + t)
         for first in range(tl.load(starts + t), stop, N):
             i = first + row
             there = i < stop
@@ -333,13 +316,13 @@ def add_up(
     losses,
     duals,
     gamma,
-    stride,
-    width,
     columns,
     n_stations,
     LOSS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     INTERCEPT: tl.constexpr,
+    STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
 ):
@@ -347,7 +330,7 @@ def add_up(
     m = tl.program_id(0)
     block = tl.program_id(1)
     c = tl.program_id(2)
-    model = models + ((m * n_stations + tl.load(stations + block)) * columns + c).to(tl.int64) * width
+    model = models + ((m * n_stations + tl.load(stations + block)) * columns + c).to(tl.int64) * WIDTH
     parameter = tl.load(gamma)
     row = tl.arange(0, N)
     j = tl.arange(0, D)
@@ -360,15 +343,15 @@ def add_up(
             i = first + row
             there = i < stop
             z = tl.zeros([N], tl.float64)
-            for k in range(0, stride, D):
-                inside = k + j < stride
+            for k in range(0, STRIDE, D):
+                inside = k + j < STRIDE
                 x = tl.load(
-                    X + i[:, None] * stride + (k + j)[None, :], mask=there[:, None] & inside[None, :], other=0.0
+                    X + i[:, None] * STRIDE + (k + j)[None, :], mask=there[:, None] & inside[None, :], other=0.0
                 )
                 w = tl.load(model + k + j, mask=inside, other=0.0)
                 z += tl.sum(x.to(tl.float64) * w[None, :], axis=1)
             if INTERCEPT:
-                z += tl.load(model + stride)
+                z += tl.load(model + STRIDE)
             s = tl.load(weight + i, mask=there, other=0.0).to(tl.float64) if WEIGHTED else tl.where(there, 1.0, 0.0)
             used = s > 0.0
             safe = tl.where(used, s, 1.0).to(tl.float64)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.checkpoint import Checkpoint, Keeper
+from rhfedmtl.engines.clouds import make_cloud, regularisation
 from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.linked import Linked
@@ -26,7 +26,7 @@ from rhfedmtl.engines.network import Keeping, Network
 from rhfedmtl.engines.packing import Loose
 from rhfedmtl.engines.results import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.relationships import MeanRegularised, Models
+from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -40,7 +40,6 @@ from rhfedmtl.resources.billing import (
 from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
-from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 
@@ -452,27 +451,6 @@ class Run:
             self.certificate,
             self.metrics,
         )
-
-
-def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud that a method needs: one that couples tasks by anchors, or one that averages models."""
-    if isinstance(method, DualMethod):
-        return Cloud(method.relationship, n_tasks, shape)
-    if isinstance(method, SgdMethod):
-        return AveragingCloud(method.initial(*shape), n_tasks)
-    raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
-
-
-def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """λ of theory, and the coupling of tasks as anchors for so many samples have it, for policies."""
-    if not isinstance(method, DualMethod):
-        return float(getattr(method, "lambda1", 0.0)), 0.0
-    relationship, nothing = method.relationship, np.zeros((len(samples), 1, 1))
-    lam = float(relationship.anchors(nothing, nothing).lam.min())
-    if isinstance(relationship, MeanRegularised):
-        anchored = relationship.anchors(nothing, nothing, samples).lam.min()
-        return lam, float(1.0 - relationship.lambda1 / anchored)
-    return lam, relationship.coupling(len(samples))
 
 
 def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -22,6 +22,8 @@ from rhfedmtl.experiments.tuning import Tuned, tuned
 from rhfedmtl.resources.ledger import Ledger
 
 CHECKPOINT = "checkpoint"
+KEEPING = ("inprocess", "ray")
+"""Engines that can be put away."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Single:
                 self.federation,
                 ledger=Ledger(*self.config.resources()),
                 watch=watch,
-                keep=None if self.how.engine == "linked" else Keeper(self.checkpoint, self._notes(), self.seconds),
+                keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.engine in KEEPING else None,
                 start=self.start,
                 **asdict(self.how),
             )
