@@ -38,28 +38,28 @@ class Chaos:
     def __init__(self, supervisor: Supervisor, seed: int) -> None:
         self._supervisor = supervisor
         self._random = random.Random(seed)
-        self._frozen: dict[str, float] = {}
+        self.frozen: dict[str, float] = {}
         self.done: Counter[str] = Counter()
 
     def strike(self) -> None:
         """One more fault, on any tier."""
         name = self._random.choice(self._random.choice([["cloud"], *self._by_role()]))
-        if name in self._frozen or not self._supervisor.processes[name].is_alive():
+        if name in self.frozen or not self._supervisor.processes[name].is_alive():
             return
         kind = self._random.choice(("kill", "freeze"))
         if kind == "kill":
             self._supervisor.kill(name)
         else:
             self._supervisor.kill(name, signal.SIGSTOP)
-            self._frozen[name] = time.monotonic() + self._random.uniform(0.1, 1.0)
+            self.frozen[name] = time.monotonic() + self._random.uniform(0.1, 1.0)
         self.done[f"{kind} {name.partition('-')[0]}"] += 1
 
     def tend(self, everything: bool = False) -> None:
         """Let frozen processes go on when their time has come, and start killed ones again."""
-        for name, until in list(self._frozen.items()):
+        for name, until in list(self.frozen.items()):
             if everything or time.monotonic() >= until:
                 self._supervisor.kill(name, signal.SIGCONT)
-                del self._frozen[name]
+                del self.frozen[name]
         self._supervisor.keep_up()
 
     def _by_role(self) -> list[list[str]]:
@@ -123,8 +123,9 @@ def storm(chaos: Chaos, mischief: Mischief, operator: Operator, faults: int) -> 
     end = time.monotonic() + 4 * nets.PATIENCE_S
     while sum((chaos.done + mischief.done).values()) < faults and time.monotonic() < end:
         chaos.strike()
-        with contextlib.suppress(ConfigError):  # the cloud may be away, or the terminal there already
-            operator.command("move", terminal=moves.randrange(TERMINALS), station=moves.randrange(STATIONS))
+        if "cloud" not in chaos.frozen:
+            with contextlib.suppress(ConfigError):  # the cloud may be away, or the terminal there already
+                operator.command("move", terminal=moves.randrange(TERMINALS), station=moves.randrange(STATIONS))
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             chaos.tend()

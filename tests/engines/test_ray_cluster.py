@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from tests.conformance.test_methods import FAULTS, learn, same
 from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet, wait_for
+from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.cli import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines import checkpoint, ray_crew
 from rhfedmtl.engines.checkpoint import Keeper
@@ -209,6 +211,18 @@ def test_a_sweep_survives_a_lost_node(three: Any, tmp_path: Path) -> None:
         record["result"]["seconds"] = 0.0
     assert spread == here
     assert seen == list(range(1, 9))
+
+
+def test_a_comparison_is_spread_over_the_cluster(three: Any, tmp_path: Path) -> None:
+    """The command prints the same cells as with the processes of one machine."""
+    words = ["compare", "--tasks", "2", "--terminals", "2", "--seeds", "2", "--algorithms", "rhfedmtl,local"]
+    words += ["--budgets", "60,100", "--json", "--out"]
+    answers = [
+        CliRunner().invoke(app, [*words, str(tmp_path / name), *more])
+        for name, more in (("here", ["--workers", "1"]), ("there", ["--engine", "ray", "--address", three.address]))
+    ]
+    cells = [json.loads(answer.stdout)["cells"] for answer in answers]
+    assert cells[0] == cells[1]
 
 
 def test_rows_are_read_where_the_actors_live(three: Any, tmp_path: Path) -> None:

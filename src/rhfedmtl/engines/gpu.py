@@ -34,6 +34,8 @@ FEATURES = 2**14
 LANES = 32
 # Terminals for which a program draws rows, one to a lane.
 DECKS = 128
+# Rows on their way to a program.
+STAGES = 3
 # Blocks that a program adds up.
 ADDENDS = 128
 
@@ -132,7 +134,8 @@ class Gpu(InProcess):
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
         self._sent: _Layout | None = None
         self._sent_crew: _Crew | None = None
-        self._tuned = {"num_warps": self._card_shape.warps}
+        warps = self._card_shape.warps
+        self._tuned = {"num_warps": warps, "THREADS": warps * LANES, "STAGES": STAGES}
         self._load()
 
     @property

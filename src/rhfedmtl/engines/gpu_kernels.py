@@ -2,7 +2,7 @@
 
 One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
 registers. Rows lie padded with zeros to a multiple of 4 features, which a model holds in two parts of a power of two
-each. While a row is worked on, the next two are on their way. Random numbers are those of `maths.rounds`.
+each. While a row is worked on, the next ones are on their way. Random numbers are those of `maths.rounds`.
 """
 
 from __future__ import annotations
@@ -94,6 +94,16 @@ def draw_rows(
 
 
 @triton.jit
+def _take(was, alpha, label, s, q, gamma, LOSS: tl.constexpr, WEIGHTED: tl.constexpr):
+    """What a step starts from, of the row whose turn it is."""
+    a = alpha + was
+    if WEIGHTED:
+        a = a / tl.where(s > 0.0, s, 1.0)
+        q = q * s
+    return was, a, label, s, q, rate(q, gamma, LOSS)
+
+
+@triton.jit
 def ascend(
     X,
     y,
@@ -121,6 +131,8 @@ def ascend(
     MAIN: tl.constexpr,
     REST: tl.constexpr,
     CURVE: tl.constexpr,
+    THREADS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Coordinate steps of one block of terminals in one column: changes ``pending``; XᵀΔα and gain curve of the block.
 
@@ -141,83 +153,79 @@ def ascend(
     point = tl.arange(0, _POINTS)
     limit = tl.where(point < CURVE - 1, 1 << tl.minimum(point, CURVE), 0x7FFFFFFF)
     curve = tl.zeros([_POINTS], tl.float64)
+    everyone = tl.arange(0, THREADS) * 0
 
-    first = tl.load(blocks + block)
-    last = tl.load(blocks + block + 1)
-    begin = tl.load(offsets + first) - first_visit
-    final = tl.maximum(tl.load(offsets + last) - first_visit - 1, 0)
-    # A row is read two steps before its turn, what else a step needs one step before.
-    i = tl.load(visits + tl.minimum(begin, final)).to(tl.int64)
-    x = tl.load(X + i * STRIDE + j, eviction_policy="evict_first")
-    x_rest = tl.load(X + i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
-    next_i = tl.load(visits + tl.minimum(begin + 1, final)).to(tl.int64)
-    next_x = tl.load(X + next_i * STRIDE + j, eviction_policy="evict_first")
-    next_rest = tl.load(X + next_i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
-    was = tl.load(pending + i * columns + c)
-    label = tl.load(y + i * columns + c).to(tl.float64)
-    s = tl.load(weight + i).to(tl.float64) if WEIGHTED else 1.0
-    a = (tl.load(alpha + i * columns + c) + was) * (1.0 / tl.where(s > 0.0, s, 1.0) if WEIGHTED else 1.0)
-    q = s * tl.load(norm + i).to(tl.float64) * per_scale
-    slope_rate = rate(q, parameter, LOSS)
-    for place in range(first, last):
-        stop = tl.load(offsets + place + 1) - first_visit
-        w = tl.load(model + j)
-        rest = tl.load(model + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
-        own = tl.load(model + STRIDE) if INTERCEPT else 0.0
-        gain = per_scale * 0.0
-        own_curve = tl.zeros([_POINTS], tl.float64)
-        for f in range(begin, stop):
-            later_i = tl.load(visits + tl.minimum(f + 2, final)).to(tl.int64)
-            later_x = tl.load(X + later_i * STRIDE + j, eviction_policy="evict_first")
-            later_rest = tl.load(X + later_i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+    place = tl.load(blocks + block)
+    begin = tl.load(offsets + place) - first_visit
+    stop = tl.load(offsets + place + 1) - first_visit
+    end = tl.load(offsets + tl.load(blocks + block + 1)) - first_visit
+    w = tl.load(model + j)
+    rest = tl.load(model + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+    own = tl.load(model + STRIDE) if INTERCEPT else 0.0
+    gain = per_scale * 0.0
+    own_curve = tl.zeros([_POINTS], tl.float64)
+    # What a step needs besides its row is read a step before; rows come through shared memory, ``STAGES`` steps before.
+    next_i = tl.load(visits + begin, mask=begin < end, other=0).to(tl.int64)
+    next_was = tl.load(pending + next_i * columns + c)
+    next_a = tl.load(alpha + next_i * columns + c)
+    next_label = tl.load(y + next_i * columns + c).to(tl.float64)
+    next_q = tl.load(norm + next_i).to(tl.float64) * per_scale
+    next_s = tl.load(weight + next_i).to(tl.float64) if WEIGHTED else 1.0
+    was, a, label, s, q, slope_rate = _take(next_was, next_a, next_label, next_s, next_q, parameter, LOSS, WEIGHTED)
+    for f in tl.range(begin, end, num_stages=STAGES):
+        i = tl.load(visits + f).to(tl.int64)
+        x = tl.load(X + i * STRIDE + j)
+        x_rest = tl.load(X + i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+        if f + 1 < end:
+            next_i = tl.load(visits + f + 1).to(tl.int64)
             next_was = tl.load(pending + next_i * columns + c)
-            next_alpha = tl.load(alpha + next_i * columns + c)
+            next_a = tl.load(alpha + next_i * columns + c)
             next_label = tl.load(y + next_i * columns + c).to(tl.float64)
-            next_s = tl.load(weight + next_i).to(tl.float64) if WEIGHTED else 1.0
-            next_per_s = 1.0 / tl.where(next_s > 0.0, next_s, 1.0) if WEIGHTED else 1.0
-            next_q = next_s * tl.load(norm + next_i).to(tl.float64) * per_scale
-
-            z = tl.sum(x * w, axis=0)
-            if REST > 0:
-                z += tl.sum(x_rest * rest, axis=0)
-            z = z.to(tl.float64)
-            if INTERCEPT:
-                z += own.to(tl.float64)
-            step = dual_step(a, label, z, q, slope_rate, parameter, LOSS)
+            next_q = tl.load(norm + next_i).to(tl.float64) * per_scale
             if WEIGHTED:
-                step = tl.where(s > 0.0, step, 0.0)
-            gained = conjugate_inside(a, label, parameter, LOSS) - conjugate_inside(a + step, label, parameter, LOSS)
-            gain += s * (gained - step * z - 0.5 * q * step * step)
-            own_curve = tl.where(limit >= f - begin + 1, gain, own_curve)
-            change = s * step
-            factor = (change * per_scale).to(tl.float32)
-            w += factor * x
-            total += change * x.to(tl.float64)
+                next_s = tl.load(weight + next_i).to(tl.float64)
+        if f == stop:  # the next terminal begins
+            place += 1
+            begin = stop
+            stop = tl.load(offsets + place + 1) - first_visit
+            w = tl.load(model + j)
             if REST > 0:
-                rest += factor * x_rest
-                total_rest += change * x_rest.to(tl.float64)
+                rest = tl.load(model + r, mask=r < STRIDE, other=0.0)
             if INTERCEPT:
-                own += factor
-                total_own += change
-            now = was + change
-            tl.store(pending + i * columns + c, now)
-            tl.debug_barrier()
+                own = tl.load(model + STRIDE)
+            gain = gain * 0.0
+            curve += own_curve
 
-            # The next row may be the same one, and what was read of it is out of date then.
-            was = tl.where(next_i == i, now, next_was)
-            a = (next_alpha + was) * next_per_s
-            i = next_i
-            x = next_x
-            x_rest = next_rest
-            label = next_label
-            q = next_q
-            slope_rate = rate(q, parameter, LOSS)
-            s = next_s
-            next_i = later_i
-            next_x = later_x
-            next_rest = later_rest
-        begin = stop
-        curve += own_curve
+        z = tl.sum(x * w, axis=0)
+        if REST > 0:
+            z += tl.sum(x_rest * rest, axis=0)
+        z = z.to(tl.float64)
+        if INTERCEPT:
+            z += own.to(tl.float64)
+        step = dual_step(a, label, z, q, slope_rate, parameter, LOSS)
+        if WEIGHTED:
+            step = tl.where(s > 0.0, step, 0.0)
+        gained = conjugate_inside(a, label, parameter, LOSS) - conjugate_inside(a + step, label, parameter, LOSS)
+        gain += s * (gained - step * z - 0.5 * q * step * step)
+        own_curve = tl.where(limit >= f - begin + 1, gain, own_curve)
+        change = s * step
+        factor = (change * per_scale).to(tl.float32)
+        w += factor * x
+        total += change * x.to(tl.float64)
+        if REST > 0:
+            rest += factor * x_rest
+            total_rest += change * x_rest.to(tl.float64)
+        if INTERCEPT:
+            own += factor
+            total_own += change
+        now = was + change
+        # Every thread stores the number, and so finds it when it comes back to the row.
+        tl.store(pending + i * columns + c + everyone, now)
+
+        # The next row may be the same one, and what was read of it is out of date then.
+        found = tl.where(next_i == i, now, next_was)
+        was, a, label, s, q, slope_rate = _take(found, next_a, next_label, next_s, next_q, parameter, LOSS, WEIGHTED)
+    curve += own_curve
     out = sums + (block * columns + c).to(tl.int64) * (WIDTH + CURVE)
     tl.store(out + j, total, mask=j < features)
     if REST > 0:

@@ -22,7 +22,7 @@ from rhfedmtl.experiments.tuning import Tuned, tuned
 from rhfedmtl.resources.ledger import Ledger
 
 CHECKPOINT = "checkpoint"
-KEEPING = ("inprocess", "ray")
+KEEPING = ("inprocess", "ray", "gpu")
 """Engines that can be put away."""
 
 
