@@ -16,7 +16,9 @@ from rhfedmtl.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from rhfedmtl.models import TaskModels
 
-Model = Annotated[Path, typer.Argument(help="Folder of a run (of several: the latest), or a model file.", show_default=False)]
+Model = Annotated[
+    Path, typer.Argument(help="Folder of a run (of several: the latest), or a model file.", show_default=False)
+]
 FORMATS = ("onnx", "npz", "json")
 
 

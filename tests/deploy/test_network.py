@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy import nets
 from typer.testing import CliRunner
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli import app
 from rhfedmtl.deploy.config import Resources, Waits, read_station
 from rhfedmtl.errors import ConfigError
@@ -69,6 +70,25 @@ def check_windows(folder: Path) -> None:
     with grpc.insecure_channel(config.node.health) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
     assert check.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path) -> None:
+    """Killed twice in the middle, the cloud goes through its journal, and ends with the same models and ledger."""
+    federation = nets.small(2, 2, 40)
+    learning = {"algorithm": "hfedmtl", "options": {"policy": "fixed", "local_steps": 10}}
+    folder = nets.build(tmp_path / "net", federation, learning=learning)
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=4000"])
+        for number in (5, 30):
+            nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
+            supervisor.kill("cloud")
+            supervisor.processes["cloud"].join()
+            supervisor.keep_up()
+        status = nets.wait(operator, nets.at_rest)
+        assert status["training"]["state"] == "ended", status["training"]
+        operator.command("export", folder=str(tmp_path / "out"))
+    options = Options(policy="fixed", local_steps=10)
+    assert_same(tmp_path / "out", in_process(federation, "energy=4000", algorithm="hfedmtl", options=options))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg"])

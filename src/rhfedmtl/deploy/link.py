@@ -121,6 +121,7 @@ class Uplink:
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
+        self._stood = False
         self.closing = False
         self.trouble = "not connected yet"
 
@@ -147,15 +148,16 @@ class Uplink:
                 self.trouble = "the node above ended the stream"
             except aio.AioRpcError as error:
                 self.trouble = f"{error.code().name}: {error.details()}"
-            except (PeerError, OSError) as error:
-                self.trouble = str(error)
+            except (PeerError, OSError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError) as error:
+                self.trouble = str(error) or type(error).__name__
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 self.trouble = "connecting anew"  # the call was cancelled by `again`, not this task
             if not self.closing:
-                self._log("link lost", "warning", above=str(above), address=address, reason=self.trouble)
+                level = "warning" if self._stood else "info"  # before the first time, others may just be starting
+                self._log("no link", level, above=str(above), address=address, reason=self.trouble)
                 wait = FIRST_WAIT_S if time.monotonic() - began > 5.0 else min(2.0 * wait, LONGEST_WAIT_S)
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
@@ -171,6 +173,7 @@ class Uplink:
                 self._outbox = outbox
                 self._meters.connects.inc()
                 while (data := await call.read()) is not aio.EOF:
+                    self._stood = True
                     self._meters.bytes.labels("down").inc(len(data))
                     await self._receive(data)
                 if await call.code() is not grpc.StatusCode.OK:

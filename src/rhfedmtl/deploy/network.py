@@ -184,7 +184,7 @@ class RemoteNetwork:
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Rows lie where they are."""
-        raise ConfigError("rows of a real network arrive at its terminals: stop one, add to its file, start it anew")
+        raise ConfigError("rows cannot be added to a running network: join another terminal that holds them")
 
     def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
         return {b: make(b) for b in range(self.n_stations)}

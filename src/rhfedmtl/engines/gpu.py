@@ -32,10 +32,13 @@ VISITS = 2**26
 # Models of more features than this do not fit into the registers of a program.
 FEATURES = 2**14
 LANES = 32
+# Rows of a terminal whose deck fits into one number.
+SMALL = 16
 # Terminals for which a program draws rows, one to a lane.
 DECKS = 128
-# Rows on their way to a program.
-STAGES = 3
+# Rows on their way to a program, and registers of a lane: few enough that many programs wait for memory at once.
+STAGES = 4
+REGISTERS = 128
 # Blocks that a program adds up.
 ADDENDS = 128
 
@@ -72,8 +75,14 @@ class Shape:
 
     @property
     def stride(self) -> int:
-        """Numbers of a row, padded with zeros."""
-        return max(16, -(-self.features // 4) * 4)
+        """Numbers of a row, padded with zeros: whole lines of memory, except for short rows."""
+        line = 32 if self.features > 64 else 16
+        return -(-self.features // line) * line
+
+    @property
+    def filled(self) -> int:
+        """Numbers of a row that are read."""
+        return min(self.stride, -(-self.features // 8) * 8)
 
     @property
     def width(self) -> int:
@@ -83,13 +92,13 @@ class Shape:
     @property
     def main(self) -> int:
         """Largest power of two that a row fills."""
-        return int(2 ** math.floor(math.log2(self.stride)))
+        return max(16, int(2 ** math.floor(math.log2(self.filled))))
 
     @property
     def rest(self) -> int:
         """Power of two that holds the others; 0 if there are none."""
-        left = self.stride - self.main
-        return int(2 ** math.ceil(math.log2(left))) if left else 0
+        left = self.filled - self.main
+        return int(2 ** math.ceil(math.log2(left))) if left > 0 else 0
 
     @property
     def warps(self) -> int:
@@ -136,6 +145,7 @@ class Gpu(InProcess):
         self._sent_crew: _Crew | None = None
         warps = self._card_shape.warps
         self._tuned = {"num_warps": warps, "THREADS": warps * LANES, "STAGES": STAGES}
+        self._tuned |= {"maxnreg": REGISTERS} if warps == 1 and not interpreted() else {}
         self._load()
 
     @property
@@ -262,7 +272,8 @@ class Gpu(InProcess):
         if self._sent is None or self._sent.sizes is not ends or self._sent.layout is not layout:
             parts = (ends, np.maximum(self._station, 0), layout.order, layout.blocks, layout.station)
             sums = [self._send(starts) for starts in _groups(layout.starts)]
-            self._sent = _Layout(layout, ends, sums, *(self._send(part) for part in parts))
+            small = self._rows.largest <= SMALL
+            self._sent = _Layout(layout, ends, small, sums, *(self._send(part) for part in parts))
         return self._sent
 
     def _work(self, orders: Orders) -> Answers:
@@ -278,13 +289,14 @@ class Gpu(InProcess):
             self._kernels.draw_rows[(-(-n // DECKS),)](
                 base, self._ids, self._starts, card.ends, crew.order, crew.offsets, self._deck, visits,
                 part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
-                SMALL=self._rows.largest <= 16, N=DECKS, num_warps=DECKS // LANES,
+                SMALL=card.small, N=DECKS, num_warps=DECKS // LANES,
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, crew.offsets, visits,
                 crew.blocks, card.station_of_block, models, scales, sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
-                WIDTH=shape.width, INTERCEPT=shape.intercept, MAIN=shape.main, REST=shape.rest, CURVE=CURVE,
+                WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
+                CURVE=CURVE,
             )  # fmt: skip
         lines = self._courses(card, crew)
         by_station = self._by_station(card, sums)
@@ -356,10 +368,11 @@ class Gpu(InProcess):
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """A layout with the ends of the terminals' rows, and both on the card."""
+    """A layout with the ends of the terminals' rows, whether all have few, and on the card what kernels need of it."""
 
     layout: Layout
     sizes: IntArray
+    small: bool
     sums: list[Any]
     ends: Any
     station: Any

@@ -1,8 +1,8 @@
 """Kernels of the GPU engine, in Triton: draws, coordinate steps, courses, sums.
 
 One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
-registers. Rows lie padded with zeros to a multiple of 4 features, which a model holds in two parts of a power of two
-each. While a row is worked on, the next ones are on their way. Random numbers are those of `maths.rounds`.
+registers. Rows lie padded with zeros; the first ``FILLED`` numbers are read, in two parts of a power of two each. While
+a row is worked on, the next ones are on their way to shared memory. Random numbers are those of `maths.rounds`.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def ascend(
     INTERCEPT: tl.constexpr,
     STRIDE: tl.constexpr,
     WIDTH: tl.constexpr,
+    FILLED: tl.constexpr,
     MAIN: tl.constexpr,
     REST: tl.constexpr,
     CURVE: tl.constexpr,
@@ -160,11 +161,12 @@ def ascend(
     stop = tl.load(offsets + place + 1) - first_visit
     end = tl.load(offsets + tl.load(blocks + block + 1)) - first_visit
     w = tl.load(model + j)
-    rest = tl.load(model + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+    rest = tl.load(model + r, mask=r < FILLED, other=0.0) if REST > 0 else 0.0
     own = tl.load(model + STRIDE) if INTERCEPT else 0.0
     gain = per_scale * 0.0
     own_curve = tl.zeros([_POINTS], tl.float64)
-    # What a step needs besides its row is read a step before; rows come through shared memory, ``STAGES`` steps before.
+    # What a step needs besides its row is read a step before. It stands below an ``if`` so that Triton does not read it
+    # even earlier, as it does with rows: a dual variable may change until then.
     next_i = tl.load(visits + begin, mask=begin < end, other=0).to(tl.int64)
     next_was = tl.load(pending + next_i * columns + c)
     next_a = tl.load(alpha + next_i * columns + c)
@@ -175,7 +177,7 @@ def ascend(
     for f in tl.range(begin, end, num_stages=STAGES):
         i = tl.load(visits + f).to(tl.int64)
         x = tl.load(X + i * STRIDE + j)
-        x_rest = tl.load(X + i * STRIDE + r, mask=r < STRIDE, other=0.0) if REST > 0 else 0.0
+        x_rest = tl.load(X + i * STRIDE + r, mask=r < FILLED, other=0.0) if REST > 0 else 0.0
         if f + 1 < end:
             next_i = tl.load(visits + f + 1).to(tl.int64)
             next_was = tl.load(pending + next_i * columns + c)
@@ -190,7 +192,7 @@ def ascend(
             stop = tl.load(offsets + place + 1) - first_visit
             w = tl.load(model + j)
             if REST > 0:
-                rest = tl.load(model + r, mask=r < STRIDE, other=0.0)
+                rest = tl.load(model + r, mask=r < FILLED, other=0.0)
             if INTERCEPT:
                 own = tl.load(model + STRIDE)
             gain = gain * 0.0

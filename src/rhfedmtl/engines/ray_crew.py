@@ -7,6 +7,7 @@ and what was said since. Groups are deterministic, so the result is that of an u
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import platform
 import time
@@ -135,9 +136,10 @@ class Crew:
         self._next_save = time.monotonic() + SNAPSHOT_SECONDS
 
     def close(self) -> None:
-        """End the actors."""
+        """End the actors; a cluster that is gone has none."""
         for actor in self._actors:
-            self._ray.kill(actor)
+            with contextlib.suppress(self._ray.exceptions.RayError, RuntimeError):
+                self._ray.kill(actor)
         self._actors, self._saved = [], []
 
     def _actor(self, plan: Plan, node: Node) -> Any:

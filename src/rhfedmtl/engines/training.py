@@ -150,8 +150,8 @@ class Run:
         self.method = method
         self.ledger = ledger
         self.weather = Weather(faults, federation)
-        self.network = self._make_network(federation)
         self._planning_prices = faults.planning_prices(ledger.cost)
+        self.network = self._make_network(federation)
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Layout | None = None
         self._interrupted = False
@@ -164,7 +164,11 @@ class Run:
         self.events: list[Event] = []
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
-        self.scalers = self._round_zero()
+        try:
+            self.scalers = self._round_zero()
+        except BaseException:
+            self.close()
+            raise
         rows = np.diff(federation.terminal_offsets)
         samples = np.bincount(federation.terminal_task, rows, federation.n_tasks).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
@@ -476,17 +480,8 @@ def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.
     return network(f, method, s, present)
 
 
-_KEPT = (
-    "round",
-    "terminal_steps",
-    "certificate",
-    "metrics",
-    "events",
-    "observed",
-    "history",
-    "_membership",
-    "_under_way",
-)
+_KEPT: tuple[str, ...] = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history")
+_KEPT += ("_membership", "_under_way")
 """What of a run is put away as it is."""
 
 ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.resources.billing import event_totals, steps_affordable
+from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ladders import Alike, Ladder, shapes
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Plan, Situation
@@ -164,7 +165,7 @@ class Measured:
 
     def _payable(self, s: Situation) -> bool:
         """Whether the smallest round can be paid."""
-        return s.ledger.can_afford(Basis.of(s, self.least_steps).least)
+        return fits(Basis.of(s, self.least_steps).least, s.ledger.room)
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
@@ -178,9 +179,10 @@ class Measured:
         if not (self.same_rounds or _knows_little(s)) and basis.uneven:
             found = self._uneven(outlook, basis.uneven, grid) or found
         best = self._scheduled(s, basis, found)
-        if s.ledger.can_afford(best.cost):
+        room = s.ledger.room
+        if fits(best.cost, room):
             return best
-        for_rounds = {name: limit - basis.cloud[name] for name, limit in s.ledger.room.items()}
+        for_rounds = {name: limit - basis.cloud[name] for name, limit in room.items()}
         most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
         steps = np.clip(best.local_steps, self.least_steps, most)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))

@@ -1,0 +1,142 @@
+"""Kernels against the least that a machine must do: visit the same rows in the same order for a product and an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.bench.measure import federation, iterations, medians, ratios, started
+from rhfedmtl.maths import rounds
+from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.losses import SmoothedHinge
+
+OTHER_SEED = np.uint64(1)
+"""Rows are touched in another order than in the rounds beside it: neither finds in the cache what the other read."""
+
+
+@compiled
+def _visit(seed: Any, number: Any, sizes: Any, deck: Any, order: Any) -> None:
+    """Rows of every terminal in the order in which a round visits them."""
+    start = 0
+    for t in range(len(sizes)):
+        for j in range(sizes[t]):
+            deck[j] = j
+        key = rounds.stream(seed, number, t)
+        for h in range(order.shape[1]):
+            order[t, h] = start + rounds.pick_row(key, h, sizes[t], False, deck)
+        start += sizes[t]
+
+
+@compiled
+def _touch(X: Any, order: Any, model: Any, w: Any, first: Any, last: Any) -> None:
+    """Each visited row twice, w once: a product and an update, and nothing else."""
+    for t in range(first, last):
+        for j in range(w.shape[1]):
+            w[0, j] = model[j]
+        for h in range(order.shape[1]):
+            rounds.add_row(1e-3 * rounds.dot(X, order[t, h], w, 0), X, order[t, h], w, 0)
+
+
+def visits(sizes: Any, steps: int, number: int) -> Any:
+    """Rows in the order of a round."""
+    order = np.empty((len(sizes), steps), np.int64)
+    _visit(OTHER_SEED, np.uint64(number), sizes, np.empty(int(sizes.max()), np.int64), order)
+    return order
+
+
+def toucher(X: Any, sizes: Any, steps: int, turns: int) -> Callable[[], None]:
+    """Touch the rows of one round after the other; only a few orders are drawn ahead, and they come again."""
+    orders = [visits(sizes, steps, number) for number in range(1, min(turns, 8) + 1)]
+    model = np.full(X.shape[1], 1e-2, dtype=X.dtype)
+    w = np.empty((1, X.shape[1]), X.dtype)
+    turn = iter(range(1_000_000))
+    return lambda: _touch(X, orders[next(turn) % len(orders)], model, w, 0, len(sizes))
+
+
+def stream_fraction(
+    d: int, rows: int, steps: int, *, megabytes: float = 64.0, repeats: int = 9
+) -> dict[str, float]:
+    """Time to touch the rows of a round as a share of the time of the round, one thread, float32.
+
+    The rows take more memory than the caches of most machines have, where the number of terminals allows.
+    """
+    per_task = int(np.clip(megabytes * 1e6 / (20 * rows * d), 1, 20_000))
+    data = federation(5, per_task, rows, d)
+    network = started(data, threads=1)
+    sizes = np.diff(data.terminal_offsets)
+    touch = toucher(network._rows.X, sizes, steps, repeats + 2)
+    do = iterations(network, steps)
+    ratio, spread = ratios(repeats, do, touch)
+    round_seconds, touch_seconds = medians(max(3, repeats // 2), do, touch, warm=0)
+    n = len(sizes) * steps
+    return {
+        "fraction": 1.0 / ratio,
+        "spread": spread / ratio**2,
+        "ns_per_step": 1e9 * round_seconds / n,
+        "touch_ns_per_step": 1e9 * touch_seconds / n,
+        "terminals": len(sizes),
+    }
+
+
+def thread_speedup(threads: int = 2, *, repeats: int = 15) -> dict[str, float]:
+    """One thread against several at 2,500 terminals, d = 561, H = 10; beside it, of a loop that only touches rows.
+
+    The second is what the machine has to give: cores that share their units, or are busy elsewhere, give less.
+    """
+    data = federation(5, 500, 10, 561)
+    one, several = (started(data, threads=count) for count in (1, threads))
+    X, sizes = one._rows.X, np.diff(data.terminal_offsets)
+    order = visits(sizes, 10, 1)
+    model = np.full(561, 1e-2, dtype=np.float32)
+    cuts = np.linspace(0, len(sizes), threads + 1).astype(int)
+    desks = [np.empty((1, 561), np.float32) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def together() -> None:
+            jobs = zip(cuts, cuts[1:], desks, strict=False)
+            list(pool.map(lambda job: _touch(X, order, model, job[2], job[0], job[1]), jobs))
+
+        speedup, spread = ratios(repeats, iterations(one, 10), iterations(several, 10))
+        machine, _ = ratios(repeats, lambda: _touch(X, order, model, desks[0], 0, len(sizes)), together)
+    return {"threads": threads, "speedup": speedup, "spread": spread, "machine_speedup": machine}
+
+
+def numpy_ratio(d: int, *, repeats: int = 9) -> dict[str, float]:
+    """Seconds of a step in careful NumPy, a call for each product and update, over seconds of a step here."""
+    rows, steps, terminals = 16, 64, 100
+    data = federation(1, terminals, rows, d)
+    network = started(data, threads=1)
+    X, y = np.asarray(network._rows.X), network._rows.y[:, 0]
+    norm = network._rows.norm
+    order = visits(np.full(terminals, rows), steps, 1)
+    scale = 1e-2 * len(X)
+
+    def plain() -> None:
+        alpha = np.zeros(len(X))
+        for t in range(2):
+            numpy_steps(X, y, norm, alpha, order[t], np.zeros(d, np.float32), scale)
+
+    ratio, spread = ratios(repeats, plain, iterations(network, steps))
+    ratio, spread = (value * terminals / 2 for value in (ratio, spread))
+    return {"ratio": ratio, "spread": spread}
+
+
+def numpy_steps(X: Any, y: Any, norm: Any, alpha: Any, order: Any, w: Any, scale: float) -> None:
+    """Coordinate steps of one terminal in plain Python over NumPy's products: the yardstick."""
+    loss, inverse = SmoothedHinge(), 1.0 / scale
+    labels, squares = y.tolist(), norm.tolist()
+    for i in order.tolist():
+        x, a = X[i], float(alpha[i])
+        step = loss.dual_step(a, labels[i], float(x @ w), squares[i] * inverse)
+        if step != 0.0:
+            alpha[i] = a + step
+            w += np.float32(step * inverse) * x
+
+
+def small_round(*, repeats: int = 500) -> float:
+    """Seconds of a round of 25 terminals with 14 samples, d = 561, H = 10: what Flower and pfl are held against."""
+    network = started(federation(5, 5, 14, 561), threads=1)
+    return medians(repeats, iterations(network, 10))[0]
