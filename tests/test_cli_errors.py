@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rhfedmtl.cli import main
+
 NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
-
-
-def answer(words: list[str], cwd: Path, hidden: str = "") -> subprocess.CompletedProcess[str]:
-    """What the command line says, in a process of its own; ``hidden`` is a package that is not installed."""
-    hide = f"import sys; sys.modules[{hidden!r}] = None; " if hidden else ""
-    script = f"{hide}from rhfedmtl.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", script, *words], cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +40,26 @@ def answer(words: list[str], cwd: Path, hidden: str = "") -> subprocess.Complete
         (["data", "describe", "table", "--path", "empty.csv"], "", "empty.csv"),
     ],
 )
-def test_a_mistake_is_answered_in_a_line_or_two(tmp_path: Path, words: list[str], hidden: str, says: str) -> None:
-    """Status 2, the value and the way out, no traceback, nothing left behind."""
+def test_a_mistake_is_answered_in_a_line_or_two(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    hidden: str,
+    says: str,
+) -> None:
+    """Status 2, the value and the way out, no traceback, nothing left behind; ``hidden`` is not installed."""
     (tmp_path / "no_task.csv").write_text(NO_TASK)
     (tmp_path / "empty.csv").write_text("")
-    told = answer(words, tmp_path, hidden)
-    assert told.returncode == 2, told.stderr
-    assert "Traceback" not in told.stderr
-    assert says in told.stderr.replace("\n", " ")
-    assert len(told.stderr.strip()) <= 420
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *words])
+    if hidden:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "Traceback" not in told
+    assert says in told.replace("\n", " ")
+    assert len(told.strip()) <= 420
     assert not list(tmp_path.glob("runs/*"))

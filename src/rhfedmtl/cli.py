@@ -15,6 +15,7 @@ import typer
 
 from rhfedmtl import (
     __version__,
+    cli_bench,
     cli_compare,
     cli_data,
     cli_doctor,
@@ -327,7 +328,8 @@ def _closing_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-for _commands in (cli_plan, cli_compare, cli_models, cli_reproduce, cli_report, cli_runs, cli_doctor, cli_network):
+_COMMANDS = (cli_plan, cli_compare, cli_models, cli_reproduce, cli_report, cli_runs, cli_doctor, cli_bench, cli_network)
+for _commands in _COMMANDS:
     _commands.register(app)
 
 

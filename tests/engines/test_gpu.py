@@ -36,7 +36,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> type[gpu.Gpu]:
     return gpu.Gpu
 
 
-def numbers(network: Any, method: DualMethod, *, late: bool = False) -> list[Any]:
+def numbers(network: Any, method: DualMethod, *, late: bool = False, most: int = 14) -> list[Any]:
     """Everything that comes out of a run with drop-outs, idle terminals, moves and rows that arrive late."""
     rng = np.random.default_rng(3)
     cloud = cloud_of(network, method.relationship)
@@ -44,7 +44,7 @@ def numbers(network: Any, method: DualMethod, *, late: bool = False) -> list[Any
     n, seen = len(network.station), []
     for number in (1, 2, 4):
         network.assign(cloud.assign())
-        steps = rng.integers(0, 15, size=n)
+        steps = rng.integers(0, most + 1, size=n)
         seen += network.round(number, steps, rng.random(n) < 0.7 if number == 2 else None)
         for report in network.reports(cloud.cloud_round):
             cloud.receive(report)
@@ -80,6 +80,12 @@ def test_small_decks_and_large_ones_are_shuffled_alike(card: Any, uniform: bool)
     for sizes in (((4, 16), (1, 9)), ((4, 17), (1, 40))):
         data = federation(sizes=sizes, dtype=np.float32)
         assert_close(*(numbers(engine(data, method, seed=4), method) for engine in (InProcess, card)))
+
+
+def test_terminals_that_visit_no_row_twice_agree(card: Any) -> None:
+    """Changes of one pass or less are stored together when a terminal is done; those of more at every step."""
+    data = federation(sizes=((7, 8, 18), (5, 40)), dtype=np.float32)
+    assert_close(*(numbers(engine(data, METHOD, seed=4), METHOD, most=5) for engine in (InProcess, card)))
 
 
 def test_many_blocks_are_added_up_in_groups(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from rhfedmtl import __version__
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
@@ -117,7 +117,7 @@ def machine() -> dict[str, Any]:
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     return {
-        "rhfedmtl": __version__,
+        "rhfedmtl": version("rhfedmtl"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "numba": numba.__version__,

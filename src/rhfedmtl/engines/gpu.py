@@ -36,9 +36,10 @@ LANES = 32
 SMALL = 16
 # Terminals for which a program draws rows, one to a lane.
 DECKS = 128
-# Rows on their way to a program, and registers of a lane: few enough that many programs wait for memory at once.
+# Rows on their way to a program, and registers of a lane by the features of a model's main part: few enough that many
+# programs wait for memory at once.
 STAGES = 4
-REGISTERS = 128
+REGISTERS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 96, 512: 128}
 # Blocks that a program adds up.
 ADDENDS = 128
 
@@ -145,7 +146,8 @@ class Gpu(InProcess):
         self._sent_crew: _Crew | None = None
         warps = self._card_shape.warps
         self._tuned = {"num_warps": warps, "THREADS": warps * LANES, "STAGES": STAGES}
-        self._tuned |= {"maxnreg": REGISTERS} if warps == 1 and not interpreted() else {}
+        registers = REGISTERS.get(self._card_shape.main)
+        self._tuned |= {"maxnreg": registers} if registers and not interpreted() else {}
         self._load()
 
     @property
@@ -296,7 +298,7 @@ class Gpu(InProcess):
                 crew.blocks, card.station_of_block, models, scales, sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
-                CURVE=CURVE,
+                CURVE=CURVE, ONCE=crew.once and not orders.uniform,
             )  # fmt: skip
         lines = self._courses(card, crew)
         by_station = self._by_station(card, sums)
@@ -311,7 +313,8 @@ class Gpu(InProcess):
             order = order[works]
             offsets = np.concatenate([[0], np.cumsum(steps[order])])
             sent = (self._send(part) for part in (order, offsets, blocks))
-            self._sent_crew = _Crew(card, steps, _stretches(blocks, offsets), *sent)
+            once = bool((steps <= np.minimum(self.sizes, LANES)).all())
+            self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), *sent)
         return self._sent_crew
 
     def _courses(self, card: _Layout, crew: _Crew) -> Float64Array:
@@ -398,11 +401,12 @@ class _Stretch(NamedTuple):
 class _Crew:
     """Steps asked of the terminals of a layout, and on the card those who have some, in the layout's blocks.
 
-    ``offsets`` says where the visits of each of them begin.
+    ``offsets`` says where the visits of each begin, ``once`` that none makes more than a pass, or than 32 steps.
     """
 
     layout: _Layout
     asked: IntArray
+    once: bool
     stretches: list[_Stretch]
     order: Any
     offsets: Any

@@ -16,7 +16,7 @@ _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _POINTS = tl.constexpr(32)
-"""Room for a gain curve: the next power of two above its length."""
+"""Numbers of a gain curve, or changes of a terminal, at most: one to a lane."""
 _INFINITY = tl.constexpr(float("inf"))
 
 
@@ -104,6 +104,15 @@ def _take(was, alpha, label, s, q, gamma, LOSS: tl.constexpr, WEIGHTED: tl.const
 
 
 @triton.jit
+def _store_changes(pending, visits, begin, stop, changes, columns, c):
+    """Store the changes of one terminal, those of its visits begin … stop − 1."""
+    turn = tl.arange(0, _POINTS)
+    there = turn < stop - begin
+    rows = tl.load(visits + begin + turn, mask=there, other=0).to(tl.int64)
+    tl.store(pending + rows * columns + c, changes, mask=there)
+
+
+@triton.jit
 def ascend(
     X,
     y,
@@ -132,13 +141,15 @@ def ascend(
     MAIN: tl.constexpr,
     REST: tl.constexpr,
     CURVE: tl.constexpr,
+    ONCE: tl.constexpr,
     THREADS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Coordinate steps of one block of terminals in one column: changes ``pending``; XᵀΔα and gain curve of the block.
 
     ``visits`` are the rows in the order of their turn, those of a terminal from its place in ``offsets`` on. ``alpha``
-    and ``pending`` are by row and column, ``models`` by station, column and (padded) feature.
+    and ``pending`` are by row and column, ``models`` by station, column and (padded) feature. Nothing is pending at
+    first. Where no terminal visits a row more than ``ONCE``, and 32 at most, its changes are stored together.
     """
     block = first_block + tl.program_id(0)
     c = tl.program_id(1)
@@ -165,10 +176,11 @@ def ascend(
     own = tl.load(model + STRIDE) if INTERCEPT else 0.0
     gain = per_scale * 0.0
     own_curve = tl.zeros([_POINTS], tl.float64)
+    mine = tl.zeros([_POINTS], tl.float64)
     # What a step needs besides its row is read a step before. It stands below an ``if`` so that Triton does not read it
     # even earlier, as it does with rows: a dual variable may change until then.
     next_i = tl.load(visits + begin, mask=begin < end, other=0).to(tl.int64)
-    next_was = tl.load(pending + next_i * columns + c)
+    next_was = per_scale * 0.0
     next_a = tl.load(alpha + next_i * columns + c)
     next_label = tl.load(y + next_i * columns + c).to(tl.float64)
     next_q = tl.load(norm + next_i).to(tl.float64) * per_scale
@@ -180,13 +192,16 @@ def ascend(
         x_rest = tl.load(X + i * STRIDE + r, mask=r < FILLED, other=0.0) if REST > 0 else 0.0
         if f + 1 < end:
             next_i = tl.load(visits + f + 1).to(tl.int64)
-            next_was = tl.load(pending + next_i * columns + c)
+            if not ONCE:
+                next_was = tl.load(pending + next_i * columns + c)
             next_a = tl.load(alpha + next_i * columns + c)
             next_label = tl.load(y + next_i * columns + c).to(tl.float64)
             next_q = tl.load(norm + next_i).to(tl.float64) * per_scale
             if WEIGHTED:
                 next_s = tl.load(weight + next_i).to(tl.float64)
         if f == stop:  # the next terminal begins
+            if ONCE:
+                _store_changes(pending, visits, begin, stop, mine, columns, c)
             place += 1
             begin = stop
             stop = tl.load(offsets + place + 1) - first_visit
@@ -220,14 +235,18 @@ def ascend(
         if INTERCEPT:
             own += factor
             total_own += change
-        now = was + change
-        # Every thread stores the number, and so finds it when it comes back to the row.
-        tl.store(pending + i * columns + c + everyone, now)
-
-        # The next row may be the same one, and what was read of it is out of date then.
-        found = tl.where(next_i == i, now, next_was)
+        if ONCE:
+            mine = tl.where(point == f - begin, change, mine)
+            found = next_was
+        else:
+            # Every thread stores the number, and so finds it when it comes back to the row. The next row may be the
+            # same one, and what was read of it is out of date then.
+            tl.store(pending + i * columns + c + everyone, was + change)
+            found = tl.where(next_i == i, was + change, next_was)
         was, a, label, s, q, slope_rate = _take(found, next_a, next_label, next_s, next_q, parameter, LOSS, WEIGHTED)
     curve += own_curve
+    if ONCE:
+        _store_changes(pending, visits, begin, end, mine, columns, c)
     out = sums + (block * columns + c).to(tl.int64) * (WIDTH + CURVE)
     tl.store(out + j, total, mask=j < features)
     if REST > 0:

@@ -6,7 +6,7 @@ The specifications are the TOML files of the folder ``experiments`` in the repos
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def reproduce(
     found = run_all(studies, out, workers=workers, watch=watch, command=command) if studies else []
     if cost_figure.NAME in wanted:
         cost_figure.save(out)
-    records.save_rounds(out, _all_records(found))
+    _save_rounds(out)
     return Reproduced(found, cost_figure.NAME in wanted, left_out)
 
 
@@ -146,14 +146,13 @@ def _file(data: str, path: Path | None) -> Path | None:
     return path
 
 
-def _all_records(found: Iterable[StudyResult]) -> Iterable[records.Record]:
-    """Record of every run once, in the order of studies."""
-    seen: set[str] = set()
-    for result in found:
-        for key in result.runs.values():
-            if key not in seen:
-                seen.add(key)
-                yield records.cached(result.folder / "runs" / f"{key}.json")
+def _save_rounds(out: Path) -> None:
+    """Rounds of all runs in the folder as one table, unless it has them already."""
+    runs = sorted((out / "runs").glob("*.json"))
+    newest = max((path.stat().st_mtime_ns for path in runs), default=0)
+    made = [path.stat().st_mtime_ns for path in out.glob("rounds.*")]
+    if runs and max(made, default=0) < newest:
+        records.save_rounds(out, (records.load(path) for path in runs))
 
 
 def summary(found: Reproduced, out: Path) -> dict[str, Any]:

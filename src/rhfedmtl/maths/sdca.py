@@ -126,11 +126,11 @@ def _tabulate(X: Any, start: Any, n: Any, desk: Any) -> None:
 
 
 @inlined
-def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, scale: Any, by_gram: Any, desk: Any) -> Any:
+def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: Any, by_gram: Any, desk: Any) -> Any:
     """One coordinate step of every column for row i, the k-th of n; returns the dual gain."""
     gain = 0.0
     s = rows.weight[i]
-    q = s * rows.norm[i] / scale
+    q = s * rows.norm[i] * per_scale
     for c in range(duals.alpha.shape[1]):
         if s > 0.0:
             y = rows.y[i, c]
@@ -141,14 +141,14 @@ def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, scale: Any, 
             if step != 0.0:
                 duals.pending[i, c] += s * step
                 if by_gram:
-                    add(s * step / scale, desk.gram, k, desk.scores, c, n)
+                    add(s * step * per_scale, desk.gram, k, desk.scores, c, n)
                 else:
-                    add_row(s * step / scale, rows.X, i, desk.w, c)
+                    add_row(s * step * per_scale, rows.X, i, desk.w, c)
     return gain
 
 
 @inlined
-def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, by_gram: Any, desk: Any) -> None:
+def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: Any, by_gram: Any, desk: Any) -> None:
     """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve."""
     start, steps = rows.starts[t], orders.steps[t]
     n = rows.ends[t] - start
@@ -160,7 +160,7 @@ def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, scale: Any, b
         following = pick_row(key, h + 1, n, orders.uniform, desk.deck) if h + 1 < steps else k
         if h + 1 < n and not by_gram:
             fetch_row(rows.X, start + following)
-        gain += _step(loss, rows, duals, start + k, k, n, scale, by_gram, desk)
+        gain += _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, desk)
         k = following
         if h + 1 == 1 << point and point < CURVE - 1:
             desk.curve[point] = gain
@@ -278,7 +278,7 @@ def _round_blocks(
                 by_gram = prefers_gram(n, rows.X.shape[1], steps)
                 _settle(duals, t, start, start + n)
                 _prepare(rows, orders, start, n, b, by_gram, desk)
-                _ascend(loss, rows, duals, orders, t, orders.scale[b], by_gram, desk)
+                _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, desk)
                 visited = n if orders.uniform else min(n, steps)
                 _collect(rows, duals, start, visited, desk)
                 _remember(duals, t, start, n, visited, desk)

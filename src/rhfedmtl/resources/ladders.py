@@ -79,20 +79,20 @@ def _pairs(line: Lines) -> list[tuple[float, float]]:
 class Ground:
     """Members by station, and the cells of terminals of one station and of similar size that count as one.
 
-    Every station must have members. Each has eight cells at least if it has as many terminals: a million terminals
+    Every station must have members. Each has four cells at least if it has as many terminals: a million terminals
     cost no more than these. H comes as a table, rungs by stations or rungs by terminals in ``order``.
     """
 
     def __init__(self, s: Situation) -> None:
         self.s = s
         self.rungs = np.unique(np.round(np.geomspace(1.0, max(8.0 * float(s.largest.max()), 2.0), _RUNGS)))
-        order = np.lexsort((s.rows, s.home))
+        order = np.argsort(s.home * (s.rows.max() + 1.0) + s.rows, kind="stable")
         sizes = np.maximum(s.rows[order], 1.0)
         self.order = np.arange(len(s.sizes))[s.here][order]
         self.counts = s.members
         self._starts = np.cumsum(self.counts) - self.counts
         self.share = np.add.reduceat(sizes, self._starts) / sizes.sum()
-        cells = np.minimum(self.counts, max(8, 256 // len(self.counts)))
+        cells = np.minimum(self.counts, max(4, 256 // len(self.counts)))
         self._cell_starts = np.cumsum(cells) - cells
         within = np.arange(cells.sum()) - self._cell_starts.repeat(cells)
         self._cells = self._starts.repeat(cells) + within * self.counts.repeat(cells) // cells.repeat(cells)
