@@ -10,6 +10,7 @@ Randomness is addressed by (seed, round, terminal id): a counter-based generator
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -245,18 +246,21 @@ def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
     return Layout(*(_integers(part) for part in (order, blocks, block_station, starts)))
 
 
+@compiled
+def _add_blocks(parts: Any, starts: Any, total: Any) -> None:
+    for b in range(total.shape[0]):
+        for k in range(starts[b], starts[b + 1]):
+            for j in range(total.shape[1]):
+                total[b, j] += parts[k, j]
+
+
 def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
     """Sum of each station's blocks, in their order."""
-    if parts.size == 0:
-        return np.zeros((len(starts) - 1, *parts.shape[1:]))
-    counts = starts[1:] - starts[:-1]
-    if (counts == 1).all():
-        return parts + 0.0
-    total = np.zeros((len(counts), *parts.shape[1:]))
-    for k in range(int(counts.max(initial=0))):
-        has = np.flatnonzero(counts > k)
-        total[has] += parts[starts[has] + k]
-    return total
+    n_stations, shape = len(starts) - 1, parts.shape[1:]
+    total = np.zeros((n_stations, math.prod(shape)))
+    if total.size:
+        _add_blocks(parts.reshape(len(parts), -1), starts, total)
+    return total.reshape(n_stations, *shape)
 
 
 def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) -> Float64Array:

@@ -170,24 +170,36 @@ def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: An
 
 
 @inlined
-def _collect(rows: Any, duals: Any, start: Any, visited: Any, desk: Any) -> None:
-    """delta = X_tᵀΔα_t in double precision, over the rows of the first ``visited`` cards of the deck, in fours."""
-    changed, factors = desk.changed, desk.factors
+def _list_changes(duals: Any, start: Any, visited: Any, c: Any, desk: Any) -> Any:
+    """Rows of the first ``visited`` cards that changed, with their changes; returns how many.
+
+    The list ends in three that change nothing, so that it can be read in fours.
+    """
+    n = 0
+    for k in range(visited):
+        i = start + desk.deck[k]
+        if duals.pending[i, c] != 0.0:
+            desk.changed[n], desk.factors[n] = i, duals.pending[i, c]
+            n += 1
+    for k in range(n, n + 3):
+        desk.changed[k], desk.factors[k] = desk.changed[max(n - 1, 0)], 0.0
+    return n
+
+
+@inlined
+def _collect(rows: Any, duals: Any, start: Any, visited: Any, desk: Any, answers: Any, block: Any) -> None:
+    """Add X_tᵀΔα_t, summed in double precision, to the block."""
+    changed, factors, width = desk.changed, desk.factors, desk.delta.shape[1]
     for c in range(duals.alpha.shape[1]):
-        n = 0
-        for k in range(visited):
-            i = start + desk.deck[k]
-            if duals.pending[i, c] != 0.0:
-                changed[n], factors[n] = i, duals.pending[i, c]
-                n += 1
-        for k in range(n, n + 3):
-            changed[k], factors[k] = changed[max(n - 1, 0)], 0.0
-        for j in range(desk.delta.shape[1]):
+        n = _list_changes(duals, start, visited, c, desk)
+        for j in range(width if n else 0):
             desk.delta[c, j] = 0.0
         for k in range(0, n, 4):
-            rows_of = (changed[k], changed[k + 1], changed[k + 2], changed[k + 3])
-            c_of = (factors[k], factors[k + 1], factors[k + 2], factors[k + 3])
-            add_rows(c_of, rows.X, rows_of, desk.delta, c)
+            four = (changed[k], changed[k + 1], changed[k + 2], changed[k + 3])
+            by = (factors[k], factors[k + 1], factors[k + 2], factors[k + 3])
+            add_rows(by, rows.X, four, desk.delta, c)
+        for j in range(width if n else 0):
+            answers.delta[block, c, j] += desk.delta[c, j]
 
 
 @inlined
@@ -251,16 +263,6 @@ def _clear(loss: Any, answers: Any, block: Any) -> None:
         answers.lines[block, 2] = np.inf
 
 
-@inlined
-def _add_up(answers: Any, block: Any, desk: Any) -> None:
-    """Add a terminal's answer to that of its block."""
-    for c in range(desk.delta.shape[0]):
-        for j in range(desk.delta.shape[1]):
-            answers.delta[block, c, j] += desk.delta[c, j]
-    for k in range(CURVE):
-        answers.gains[block, k] += desk.curve[k]
-
-
 @compiled
 def _round_blocks(
     loss: Any, rows: Any, layout: Any, duals: Any, orders: Any, answers: Any, desk: Any, first: Any, last: Any
@@ -280,9 +282,10 @@ def _round_blocks(
                 _prepare(rows, orders, start, n, b, by_gram, desk)
                 _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, desk)
                 visited = n if orders.uniform else min(n, steps)
-                _collect(rows, duals, start, visited, desk)
+                _collect(rows, duals, start, visited, desk, answers, block)
                 _remember(duals, t, start, n, visited, desk)
-                _add_up(answers, block, desk)
+                for k in range(CURVE):
+                    answers.gains[block, k] += desk.curve[k]
                 if len(desk.course):
                     _course(loss, rows, duals, t, desk.course)
                     _merge_course(loss, desk.course, answers.lines, block)

@@ -1,13 +1,17 @@
 """Ways to share out the work of a round over terminals that differ: each is a ladder, with more work on every rung.
 
-A ladder answers three questions for a rung h: how many steps does each terminal take, what does the round cost, and
-how much of their problems do the terminals solve (φ of progress.py, averaged over rows).
+A ladder knows for a rung h how many steps each terminal takes, what the round costs, and how much of their problems the
+terminals solve (φ of progress.py, averaged over rows). So it can say which number of server iterations, with as high a
+rung as can be paid then, leaves least.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,34 +19,76 @@ import numpy.typing as npt
 from rhfedmtl.resources.billing import Lines, lines, longest_wait
 from rhfedmtl.resources.costs import Prices
 from rhfedmtl.resources.planning import Situation
-from rhfedmtl.resources.progress import PASS_RATE, Pace
+from rhfedmtl.resources.progress import PASS_RATE, Outlook, Pace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+# Share of progress that may be given up for as many server iterations as there should be.
+WORTH = 0.75
+_SLACK = 1.0 + 1e-12
 _RUNGS = 33
+# Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
+_UNEQUAL = 2.0
 _STEP = ("terminal_step",)
 _WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Numbers of server iterations to try (M), in rising order, and of rounds in each (K).
+
+    Every round gets an equal part of ``room``, after what a server iteration costs by itself. Fewer server iterations
+    than ``wanted`` must promise clearly more.
+    """
+
+    counts: Sequence[int]
+    rounds: Sequence[int]
+    room: dict[str, float]
+    cloud: dict[str, float]
+    least_steps: int
+    most_steps: int
+    wanted: int = 1
+
+    @cached_property
+    def pairs(self) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
+        """All M and K, and what a round may cost for each of them."""
+        M, K = (part.ravel() for part in np.meshgrid(self.counts, self.rounds, indexing="ij"))
+        return M.astype(np.float64), K.astype(np.float64), {name: self.part(name, M, K) for name in self.room}
+
+    def part(self, name: str, M: Any, K: Any) -> Any:
+        """What a round may cost of a type; numbers or arrays."""
+        return (self.room[name] / M - self.cloud[name]) / K * _SLACK
+
+
+class Found(NamedTuple):
+    """The best rung of a ladder, with the M and the K (one, or K_b of every station) that go with it."""
+
+    log_left: float
+    cloud_rounds: int
+    station_rounds: int | IntArray
+    rung: float
+    ladder: Ladder
 
 
 class Ladder(Protocol):
     """A way to share out work; see the top of this file."""
 
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least, each with the highest rung that can be paid."""
+
     def cost(self, rung: float) -> dict[str, float]:
         """Cost of a round on this rung, of the types that are limited."""
-
-    def affordable(self, limits: dict[str, FloatArray], most: int) -> FloatArray:
-        """Highest rung within each set of limits; below 1 where there is none."""
-
-    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
-        """φ on each rung, c = rate."""
 
     def steps(self, rung: float) -> IntArray:
         """H of every terminal."""
 
 
 class Alike:
-    """The same H for all: cost is the largest of a few straight lines in H."""
+    """The same H for all: cost is the largest of a few straight lines in H.
+
+    Plain loops: beside a short run, a few dozen numbers are faster than arrays.
+    """
 
     def __init__(self, s: Situation) -> None:
         self._n = len(s.sizes)
@@ -50,22 +96,36 @@ class Alike:
         self._lines = {name: _pairs(every[name]) for name in s.ledger.budget}
         self._pace = Pace(s.sizes[s.here])
 
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least."""
+        best = Found(0.0, 1, 1, 0.0, self)
+        for K in grid.rounds:
+            for M in grid.counts:
+                h = self._affordable(grid, M, K)
+                if h < grid.least_steps:
+                    break
+                left = M * math.log(outlook.left(self._pace.progress(outlook.rate, h), K))
+                if grid.wanted > M:
+                    left *= WORTH
+                if left < best.log_left:
+                    best = Found(left, M, K, h, self)
+        return best
+
+    def _affordable(self, grid: Grid, M: int, K: int) -> int:
+        """Largest whole H that can be paid."""
+        H: float = grid.most_steps
+        for name, line in self._lines.items():
+            part = grid.part(name, M, K)
+            for fixed, slope in line:
+                if slope > 0.0:
+                    H = min(H, (part - fixed) / slope)
+                elif part < fixed:
+                    return 0
+        return math.floor(H)
+
     def cost(self, rung: float) -> dict[str, float]:
         """Cost at H = rung."""
         return {name: max(fixed + slope * rung for fixed, slope in line) for name, line in self._lines.items()}
-
-    def affordable(self, limits: dict[str, FloatArray], most: int) -> FloatArray:
-        """Largest whole H within the limits."""
-        H: FloatArray | float = float(most)
-        for name, limit in limits.items():
-            for fixed, slope in self._lines[name]:
-                spare = limit - fixed
-                H = np.minimum(H, spare / slope if slope > 0.0 else np.where(spare >= 0.0, H, 0.0))
-        return np.floor(H)
-
-    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
-        """φ of H = rung."""
-        return self._pace.progress(rate, rungs)
 
     def steps(self, rung: float) -> IntArray:
         """H for all."""
@@ -152,23 +212,26 @@ class Shaped:
         """Cost of the highest rung up to this one (of the lowest, if it is below that)."""
         return {name: float(cost[self._index(rung)]) for name, cost in self._cost.items()}
 
-    def affordable(self, limits: dict[str, FloatArray], most: int) -> FloatArray:
-        """Highest rung within the limits."""
-        index: IntArray | int = len(self.ground.rungs)
-        for name, limit in limits.items():
-            index = np.minimum(index, np.searchsorted(np.maximum.accumulate(self._cost[name]), limit, side="right"))
-        return np.where(np.asarray(index) > 0, self.ground.rungs[np.maximum(index, 1) - 1], 0.0)
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least."""
+        M, K, limits = grid.pairs
+        index = np.min(
+            [np.searchsorted(np.maximum.accumulate(self._cost[name]), limits[name], "right") for name in limits], axis=0
+        )
+        rungs, phi = (
+            np.append(0.0, part) for part in (self.ground.rungs, self.by_station(outlook.rate) @ self.ground.share)
+        )
+        index = np.where(rungs[index] < grid.least_steps, 0, index)
+        left = M * outlook.log_left(phi[index], K)
+        left = np.where(grid.wanted > M, WORTH * left, left)
+        i = int(left.argmin())
+        return Found(float(left[i]), int(M[i]), int(K[i]), float(rungs[index[i]]), self)
 
     def by_station(self, rate: float) -> FloatArray:
         """φ of every station (columns) on every rung (rows)."""
         if self._progress[0] != rate:
             self._progress = rate, self.ground.progress(rate, self._passes)
         return self._progress[1]
-
-    def progress(self, rate: float, rungs: FloatArray) -> FloatArray:
-        """φ of the highest rung up to each; 0 below the lowest."""
-        done = np.append(0.0, self.by_station(rate) @ self.ground.share)
-        return np.asarray(done[np.searchsorted(self.ground.rungs, rungs * (1.0 + 1e-12), side="right")])
 
     def steps(self, rung: float) -> IntArray:
         """H of the highest rung up to this one; 1 for who is no member."""
@@ -185,7 +248,7 @@ def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
     limited = [s.prices[name] for name in s.ledger.budget]
     in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
     by_value = any(prices.adds == "sum" and differ(prices, _STEP) for prices in limited)
-    by_value = by_value or s.largest.min() < s.largest.max()
+    by_value = by_value or _UNEQUAL * s.largest.min() < s.largest.max()
     if not (by_value or in_time) or not s.members.all():
         return []
     ground = Ground(s)

@@ -5,9 +5,9 @@ How progress is modelled, and fitted to the gains that terminals return, is in `
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
 most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
 not a special case. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
-first the anchors know nothing, in the second only models that knew nothing of each other. Plans are made anew after 1,
-3, 7, … rounds, when there is as much again to learn from, and for the last two server iterations; the model is fitted
-anew after 1, 3, 7, … rounds.
+first the anchors know nothing, in the second only models that knew nothing of each other. The model is fitted and the
+plan made anew after 3, 15, 63, … rounds, when there is much more to learn from (more often buys nothing that can be
+measured), and the plan also for the last two server iterations.
 
 Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
 (`ladders.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or speed,
@@ -16,6 +16,7 @@ each may have a number of rounds of its own, K_b (`uneven.py`), once the anchors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
-from rhfedmtl.resources.ladders import Alike, Ladder, shapes
+from rhfedmtl.resources.ladders import Alike, Found, Grid, Ladder, shapes
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Plan, Situation
 from rhfedmtl.resources.progress import Evidence, Outlook
@@ -36,15 +37,13 @@ __all__ = ["Measured", "Outlook", "Schedule"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# Server iterations that coupled tasks should get, and the share of progress that may be given up for them.
+# Server iterations that coupled tasks should get.
 COUPLED_ROUNDS = 3
-WORTH = 0.75
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
 MOST_PASSES = 20
 # Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
-_FEW = np.arange(1.0, 65.0)
-_SLACK = 1.0 + 1e-12
-_ROUNDS = np.unique(np.geomspace(1, 64, 16).astype(np.int64)).astype(np.float64)
+_FEW = 64
+_ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
 
 
 class Schedule(NamedTuple):
@@ -58,34 +57,6 @@ class Schedule(NamedTuple):
     local_steps: IntArray
     log_left: float
     cost: dict[str, float]
-
-
-class Grid(NamedTuple):
-    """Numbers of server iterations to try (M), rounds in each (K; None: one), and what a round may cost then."""
-
-    M: FloatArray
-    K: FloatArray | None
-    limits: dict[str, FloatArray]
-
-    @classmethod
-    def of(cls, s: Situation, basis: Basis) -> Grid:
-        """All that can be paid, every round with an equal part."""
-        room, cloud = s.ledger.room, basis.cloud
-        M = _counts(min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0))
-        if basis.free_cloud:
-            return cls(M, None, {name: limit * _SLACK / M for name, limit in room.items()})
-        M, K = (part.ravel() for part in np.meshgrid(M, _ROUNDS, indexing="ij"))
-        return cls(M, K, {name: (limit / M - cloud[name]) / K * _SLACK for name, limit in room.items()})
-
-
-class Found(NamedTuple):
-    """The best rung of a ladder, with the M and the K (one, or K_b of every station) that go with it."""
-
-    log_left: float
-    cloud_rounds: int
-    station_rounds: int | IntArray
-    rung: float
-    ladder: Ladder
 
 
 @dataclass
@@ -155,7 +126,7 @@ class Measured:
             return None
         outlook = self.outlook(situation) if held is None else held.outlook
         best = self._best(situation, outlook)
-        until = 2 * situation.rounds + 1 if held is None else held.until
+        until = 4 * situation.rounds + 3 if held is None else held.until
         held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
         return _plan(held)
 
@@ -174,36 +145,25 @@ class Measured:
 
     def _best(self, s: Situation, outlook: Outlook) -> Schedule:
         basis = Basis.of(s, self.least_steps)
-        grid = Grid.of(s, basis)
-        found = min((self._search(s, outlook, basis, grid, each) for each in basis.ladders), key=lambda f: f.log_left)
+        grid = self._grid(s, basis)
+        found = min((ladder.search(outlook, grid) for ladder in basis.ladders), key=lambda each: each.log_left)
         if not (self.same_rounds or _knows_little(s)) and basis.uneven:
-            found = self._uneven(outlook, basis.uneven, grid) or found
+            found = basis.uneven.search(outlook, grid) or found
         best = self._scheduled(s, basis, found)
-        room = s.ledger.room
-        if fits(best.cost, room):
+        if fits(best.cost, grid.room):
             return best
-        for_rounds = {name: limit - basis.cloud[name] for name, limit in room.items()}
+        for_rounds = {name: limit - basis.cloud[name] for name, limit in grid.room.items()}
         most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
         steps = np.clip(best.local_steps, self.least_steps, most)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
-    def _search(self, s: Situation, outlook: Outlook, basis: Basis, grid: Grid, ladder: Ladder) -> Found:
-        """The M and K that leave least; H follows from what they leave to pay."""
-        M, K, limits = grid
-        h = ladder.affordable(limits, basis.most_steps)
-        h = np.where(h < self.least_steps, 0.0, h)
-        left = _preferred(s, M, M * outlook.log_left(ladder.progress(outlook.rate, h), K))
-        i = int(left.argmin())
-        return Found(float(left[i]), int(M[i]), 1 if K is None else int(K[i]), float(h[i]), ladder)
-
-    def _uneven(self, outlook: Outlook, uneven: Uneven, grid: Grid) -> Found | None:
-        """The best plan with different K_b, if it promises more than the same K for all."""
-        M, K = grid.M, np.ones(1) if grid.K is None else grid.K
-        best = uneven.best(outlook, M, K, grid.limits, self.least_steps)
-        if best is None:
-            return None
-        rounds = best.rounds if grid.K is None else best.rounds * int(K[best.place])
-        return Found(best.log_left, int(M[best.place]), rounds, best.rung, best.ladder)
+    def _grid(self, s: Situation, basis: Basis) -> Grid:
+        """All that can be paid."""
+        room = s.ledger.room
+        longest = min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0)
+        wanted = COUPLED_ROUNDS - s.cloud_rounds if _knows_little(s) else 1
+        rounds = (1,) if basis.free_cloud else _ROUNDS
+        return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, wanted)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
         left, cloud_rounds, station_rounds, rung, ladder = found
@@ -217,13 +177,6 @@ def _knows_little(s: Situation) -> bool:
     return s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1
 
 
-def _preferred(s: Situation, M: FloatArray, left: FloatArray) -> FloatArray:
-    """Fewer server iterations than coupled tasks should get must promise clearly more."""
-    if _knows_little(s):
-        return np.where(COUPLED_ROUNDS - s.cloud_rounds > M, WORTH * left, left)
-    return left
-
-
 def _plan(held: Held) -> Plan:
     return Plan(held.schedule.local_steps, held.schedule.station_rounds, {"cloud_rounds": held.cloud_rounds})
 
@@ -232,9 +185,9 @@ def _same(s: Situation, station_rounds: int | IntArray) -> IntArray:
     return np.full(s.layout.n_tasks, station_rounds)
 
 
-def _counts(longest: float) -> FloatArray:
+def _counts(longest: float) -> Sequence[int]:
     """1 … 64, then a grid that gets coarser: neighbours far out differ by less than the model knows."""
     most = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
-    if most <= len(_FEW):
-        return _FEW[:most]
-    return np.unique(np.concatenate([_FEW, np.floor(np.geomspace(1, most, 48))]))
+    if most <= _FEW:
+        return range(1, most + 1)
+    return sorted({*range(1, _FEW + 1), *np.geomspace(1, most, 48).astype(np.int64).tolist()})

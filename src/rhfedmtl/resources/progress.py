@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 
 # One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
 PASS_RATE = 1.15
-_RATES = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
-_DOUBT = 0.01 * np.log(_RATES / PASS_RATE) ** 2
+_RATES = [PASS_RATE * math.exp(x / 12.0) for x in range(-24, 25)]
+_DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
 
 
 class Outlook(NamedTuple):
@@ -37,19 +37,24 @@ class Outlook(NamedTuple):
     keep: float
     waits: float
 
-    def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike | None = None) -> FloatArray:
-        """Logarithm of what a server iteration of K rounds (None: one) leaves, with φ done by terminals in each.
+    def left(self, phi: Any, station_rounds: Any = 1) -> Any:
+        """What a server iteration of K rounds leaves of the suboptimality, with φ done by terminals; numbers or arrays.
 
         The first round leaves q = 1 − ρ φ; K of them w + (1 − w) q^{K−1} of that, w the share that waits.
         """
-        q = 1.0 - np.minimum(self.keep * np.asarray(phi, dtype=np.float64), 0.999)
-        if station_rounds is not None:
-            q = q * (self.waits + (1.0 - self.waits) * q ** (np.asarray(station_rounds, dtype=np.float64) - 1.0))
-        return np.asarray(np.log(q))
+        q = 1.0 - self.keep * phi
+        if isinstance(station_rounds, int) and station_rounds == 1:
+            return q
+        return q * (self.waits + (1.0 - self.waits) * q ** (station_rounds - 1.0))
+
+    def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
+        """Logarithm of what is left."""
+        rounds = 1 if np.ndim(station_rounds) == 0 and station_rounds == 1 else np.asarray(station_rounds, dtype=float)
+        return np.asarray(np.log(self.left(np.asarray(phi, dtype=np.float64), rounds)))
 
 
 class Pace:
-    """How far H steps bring terminals of so many rows: 1 − e^{−c H/S}, averaged over rows, for many H at once.
+    """How far H steps bring terminals of so many rows: 1 − e^{−c H/S}, averaged over rows.
 
     Terminals of the same size count as one. If there are more than ``most`` sizes, neighbours are gathered: a million
     terminals cost no more than these.
@@ -64,11 +69,12 @@ class Pace:
         if len(rows) > most:
             starts = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
             counts, weights = np.add.reduceat(counts, starts), np.add.reduceat(weights, starts)
-        self._ratios, self._weights = counts / weights, weights / weights.sum()
+        ratios, shares = (counts / weights).tolist(), (weights / weights.sum()).tolist()
+        self._terms: list[tuple[float, float]] = list(zip(ratios, shares, strict=True))
 
-    def progress(self, rate: float, steps: FloatArray) -> FloatArray:
-        """φ for each H."""
-        return np.asarray((1.0 - np.exp(steps[..., None] * (-rate * self._ratios))) @ self._weights)
+    def progress(self, rate: float, steps: float) -> float:
+        """φ of H steps."""
+        return math.fsum(share * (1.0 - math.exp(-rate * steps * ratio)) for ratio, share in self._terms)
 
 
 class Seen(NamedTuple):
@@ -91,7 +97,6 @@ class Evidence:
         self.rows = float(np.square(s.rows).sum() / s.rows.sum()) if len(s.rows) else 1.0
         self.believed = kept_by_merge(len(s.rows) / np.count_nonzero(s.members) if len(s.rows) else 1.0)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
-        self._shapes: dict[tuple[int, float], FloatArray] = {}
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
         """c and ρ, drawn towards what is believed with the weight of ``prior`` rounds."""
@@ -109,28 +114,24 @@ class Evidence:
         return rate, self._fit_keep(seen, gains[:, :, -1], rate, prior)
 
     def _fit_rate(self, seen: list[Seen], curves: FloatArray, prior: float) -> float:
-        """c for which a(1 − e^{−ch/S}) fits the gain curves best, whatever a."""
-        curves = curves / curves[:, -1:]
-        misfit = prior * _DOUBT
-        for key in {(each.points, each.steps) for each in seen}:
-            alike = [(each.points, each.steps) == key for each in seen]
-            explained = self._shape(*key, curves.shape[1]) @ (curves if all(alike) else curves[alike]).T
-            misfit = misfit - (explained * explained).sum(axis=1)
-        return float(_RATES[misfit.argmin()])
+        """c for which a(1 − e^{−ch/S}) fits the gain curves best, whatever a: downhill from what is believed."""
+        known = [
+            (each.points, each.steps, [gain / each.gain for gain in curve])
+            for each, curve in zip(seen, curves.tolist(), strict=True)
+        ]
 
-    def _shape(self, points: int, steps: float, length: int) -> FloatArray:
-        """Curves of all c at 1, 2, 4, … and all steps, scaled so that (curve · gains)² is the mean square it explains.
+        def misfit(i: int) -> float:
+            if not 0 <= i < len(_RATES):
+                return math.inf
+            return prior * _DOUBT[i] - sum(_explained(_RATES[i] / self.rows, *each) for each in known)
 
-        With the best factor a, the mean of (a F − g)² over n points is (|g|² − (F·g)²/|F|²)/n.
-        """
-        shape = self._shapes.get((points, steps))
-        if shape is None:
-            h = np.append(2.0 ** np.arange(points), steps)
-            F = -np.expm1(np.outer(-_RATES / self.rows, h))
-            F /= np.sqrt(np.square(F).sum(axis=1, keepdims=True) * len(h))
-            shape = self._shapes[points, steps] = np.zeros((len(_RATES), length))
-            shape[:, :points], shape[:, -1] = F[:, :-1], F[:, -1]
-        return shape
+        here = len(_RATES) // 2
+        least = misfit(here)
+        for step in (8, 4, 2, 1):
+            for way in (-step, step):
+                while (found := misfit(here + way)) < least:
+                    here, least = here + way, found
+        return _RATES[here]
 
     def _fit_keep(self, seen: list[Seen], gains: FloatArray, rate: float, prior: float) -> float:
         """ρ from how the gains fall from round to round: G′/G = 1 − ρ φ(H), G the gain that more steps would reach.
@@ -151,8 +152,23 @@ class Evidence:
 
 
 def kept_by_merge(members: float) -> float:
-    """Share of progress that the average of so many updates, for different rows, keeps: 1 − (1 − 1/N_b)²."""
-    return 1.0 - (1.0 - 1.0 / members) ** 2
+    """Share of progress that the average of so many updates, for different rows, keeps: 1 − (1 − 1/N_b)²; below 1."""
+    return min(1.0 - (1.0 - 1.0 / members) ** 2, 0.999)
+
+
+def _explained(b: float, points: int, steps: float, gains: list[float]) -> float:
+    """Mean square of the gains after 1, 2, 4, … and all steps that a curve a(1 − e^{−bh}) can explain.
+
+    With the best a, the mean of (a F − g)² over n points is (|g|² − (F·g)²/|F|²)/n.
+    """
+    left = math.exp(-b)
+    product = square = 0.0
+    for gain in gains[:points]:
+        product += (1.0 - left) * gain
+        square += (1.0 - left) ** 2
+        left *= left
+    last = 1.0 - math.exp(-b * steps)
+    return (product + last * gains[-1]) ** 2 / ((square + last * last) * (points + 1))
 
 
 def _seen(observed: Sequence[Observation], curves: FloatArray) -> list[Seen]:

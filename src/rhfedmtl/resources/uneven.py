@@ -12,13 +12,13 @@ that fast stations do is no help to slow ones in this sum, so these are not forg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.resources.ladders import Ground, Shaped, differ
+from rhfedmtl.resources.ladders import Found, Grid, Ground, Shaped, differ
 from rhfedmtl.resources.planning import Situation
 from rhfedmtl.resources.progress import Outlook, kept_by_merge
 
@@ -37,16 +37,6 @@ class Way(NamedTuple):
     """A ladder, and how many rounds each station (columns) makes on every rung (rows)."""
 
     ladder: Shaped
-    rounds: IntArray
-
-
-class Promise(NamedTuple):
-    """A plan with different K_b: log of what it leaves, which M and K, the ladder, its rung, and K_b where K = 1."""
-
-    log_left: float
-    place: int
-    ladder: Shaped
-    rung: float
     rounds: IntArray
 
 
@@ -75,16 +65,12 @@ class Uneven:
         found = cls([Shaped(ground, alike), *shaped])
         return None if found._same.all() else found
 
-    def best(
-        self, outlook: Outlook, M: FloatArray, K: FloatArray, limits: Mapping[str, FloatArray], least_steps: int
-    ) -> Promise | None:
-        """The plan that leaves least, if it promises clearly more than the same K for all would on these ladders.
-
-        ``limits`` are what one round of all may cost for each M and K.
-        """
+    def search(self, outlook: Outlook, grid: Grid) -> Found | None:
+        """The plan that leaves least, if it promises clearly more than the same K for all would on these ladders."""
+        M, K, limits = grid.pairs
         rung = np.min([_highest(self._cost[name], limit) for name, limit in limits.items()], axis=0)
         left = np.stack([self._log_left(outlook, M, K, way, each) for way, each in zip(self._ways, rung, strict=True)])
-        left = np.where((rung >= 0) & (self._rungs[rung] >= least_steps), left, 0.0)
+        left = np.where((rung >= 0) & (self._rungs[rung] >= grid.least_steps), left, 0.0)
         way, place = divmod(int(left.argmin()), len(M))
         same = left[self._same].min(axis=0)
         one = float(same.min())
@@ -93,14 +79,14 @@ class Uneven:
             return None
         ladder, rounds = self._ways[way]
         r = int(rung[way, place])
-        return Promise(float(left[way, place]), place, ladder, float(self._rungs[r]), rounds[r])
+        return Found(float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._rungs[r]), ladder)
 
     def _log_left(self, outlook: Outlook, M: FloatArray, K: FloatArray, way: Way, rung: IntArray) -> FloatArray:
         """Log of what is left, for each M and K and the rung that goes with it; by stations before they are added up.
 
         What a merge keeps of φ depends on the number of members.
         """
-        phi = (way.ladder.by_station(outlook.rate) * self._kept)[rung]
+        phi = np.minimum(way.ladder.by_station(outlook.rate) * self._kept, 1.0)[rung]
         exponent = M[:, None] * outlook.log_left(phi, K[:, None] * way.rounds[rung])
         top = exponent.max(axis=1)
         return np.asarray(top + np.log(np.exp(exponent - top[:, None]).mean(axis=1)))

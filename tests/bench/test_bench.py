@@ -1,0 +1,114 @@
+"""What the benchmarks compare does the same work; figures come out whole. Nothing here asserts on time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tests.reference.sdca import ascend
+from tests.reference.sdca import visits as plain_visits
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.bench import kernels, measure, scale, solver
+from rhfedmtl.engines.training import Settings, train
+from rhfedmtl.maths.losses import Hinge, SmoothedHinge, SquaredHinge
+from rhfedmtl.maths.relationships import Unrelated
+from rhfedmtl.resources.policies import Fixed
+
+
+def small_problem() -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows in single precision, and labels 0 and 1."""
+    X, y = solver.problem(rows=200, d=12, seed=1)
+    return X.astype(np.float32), y
+
+
+def test_the_touched_rows_are_those_of_a_round() -> None:
+    """The loop that only touches rows visits what a round of another seed visits, in its order."""
+    sizes = np.array([3, 5, 2])
+    order = kernels.visits(sizes, 7, 4)
+    for t, start in enumerate((0, 3, 8)):
+        expected = plain_visits(int(kernels.OTHER_SEED), 4, t, int(sizes[t]), 7)
+        np.testing.assert_array_equal(order[t] - start, expected)
+
+
+def test_the_yardstick_takes_the_steps_of_the_library() -> None:
+    """Coordinate steps in NumPy give the update and the gains of plain loops over the same order."""
+    rng = np.random.default_rng(0)
+    X, y, steps = rng.normal(size=(6, 4)), rng.choice([-1.0, 1.0], 6), 15
+    alpha, w = 0.3 * y, rng.normal(size=4)
+    again = np.random.default_rng(7)
+    order = np.concatenate([again.permutation(6) for _ in range(3)])[:steps]
+    norm = np.square(X).sum(axis=1)
+    delta, gains = kernels.numpy_round(X, y, norm, alpha, w.copy(), 2.0, np.random.default_rng(7), steps)
+    plain = ascend(SmoothedHinge(), X, y[:, None], alpha[:, None], w[None], 2.0, order.tolist())
+    np.testing.assert_allclose(delta, plain.delta[0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(gains, plain.gains, rtol=1e-5, atol=1e-7)
+
+
+def test_our_gap_is_the_one_that_the_run_certifies() -> None:
+    """The gap by which liblinear is judged, of our own models and duals, is that of the certificate."""
+    X, y = small_problem()
+    method = DualMethod(SquaredHinge(), relationship=Unrelated(solver.LAMBDA))
+    result = train(solver.one_terminal(X, y), method, Fixed(len(X), 1, 5), Settings(scale="none"))
+    labels = np.where(y > 0, 1.0, -1.0)
+    w = result.models[0, 0]
+    best = solver.gap_of(X, labels, w, labels * np.maximum(0.0, 1.0 - labels * (X @ w)), SquaredHinge())
+    assert best >= -1e-12
+    assert result.certificate.relative_gap >= -1e-12
+    long = train(solver.one_terminal(X, y), method, Fixed(len(X), 1, 3000), Settings(scale="none", certify_every=500))
+    primal, dual = long.certificate.primal, long.certificate.dual
+    assert long.certificate.relative_gap == pytest.approx((primal - dual) / primal)
+    w = long.models[0, 0]
+    alpha = labels * np.maximum(0.0, 1.0 - labels * (X @ w))
+    assert solver.gap_of(X, labels, w, alpha, SquaredHinge()) < 1e-4
+
+
+@pytest.mark.parametrize("loss", [SquaredHinge(), Hinge()])
+def test_liblinear_solves_the_problem_that_we_solve(loss: SquaredHinge | Hinge) -> None:
+    """At its tolerance the gap of liblinear's model is below the one that both must reach, and so is ours."""
+    X, y = small_problem()
+    theirs = solver.liblinear_seconds(X, y, loss)
+    assert -1e-9 <= theirs["gap"] <= solver.GAP
+    assert -1e-12 <= solver.our_seconds(X, y, loss)["gap"] <= solver.GAP
+
+
+def test_figures_of_kernels_are_whole() -> None:
+    """Every figure is a positive number, on the smallest of problems too."""
+    figures = [
+        *kernels.stream_fraction(9, 4, 2, megabytes=0.01, repeats=3).values(),
+        *kernels.thread_speedup(2, repeats=3).values(),
+        kernels.numpy_ratio(3, repeats=3)["ratio"],
+        kernels.small_round(repeats=3),
+    ]
+    assert all(np.isfinite(number) and number >= 0.0 for number in figures)
+
+
+def test_rounds_are_measured_in_a_process_of_their_own() -> None:
+    """Seconds and memory of a small network, with the sizes that were asked for."""
+    found = scale.rounds_of(20, 5, samples=3, d=4, steps=2, threads=1)
+    assert (found["terminals"], found["tasks"], found["d"]) == (20, 5, 4)
+    assert found["seconds"] > 0.0
+    assert found["data_mb"] == pytest.approx(20 * 3 * 4 * 4 / 1e6)
+
+
+def test_large_federations_repeat_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many random numbers are drawn; the rows beyond are copies, of unit norm, each in its own place."""
+    monkeypatch.setattr(measure, "DISTINCT", 40)
+    data = measure.federation(2, 3, 4, 5)
+    assert data.X.shape == (24, 5)
+    np.testing.assert_array_equal(data.X[:8], data.X[8:16])
+    np.testing.assert_allclose(np.linalg.norm(data.X, axis=1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_says_what_it_must() -> None:
+    """One JSON object with the ratios by which speed is judged."""
+    command = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", "bench", "--quick", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures = json.loads(done.stdout)
+    for name in ("cpu_stream_fraction", "thread_speedup", "seconds_to_gap_ratio"):
+        assert figures[name] > 0.0
+    assert set(figures["numpy_step_ratio"]) == {"9", "561"}
