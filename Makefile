@@ -75,6 +75,7 @@ format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff format .
 
 bench: setup  ## measure speed and memory, as ratios within one run
+	$(BIN)/rhfedmtl bench
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/data.py
 

@@ -115,7 +115,7 @@ def train(
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[
-        str | None, option(RUNNING, "--engine", "inprocess, linked (message by message), or ray. [inprocess]")
+        str | None, option(RUNNING, "--engine", "inprocess, linked (message by message), ray, or gpu. [inprocess]")
     ] = None,
     address: Address = None,
     actors: Annotated[
