@@ -82,8 +82,8 @@ def _run_commands(page: str) -> None:
     with refresh.workplace():
         _need_data(text)
         for block in refresh.blocks(text):
-            if block.kind == "python" and ("open(" in block.text or "write_text(" in block.text):
-                refresh.run_python(block.text, page, namespace)  # a file for the commands that follow
+            if block.kind == "python":  # may make a file for the commands that follow
+                refresh.run_python(block.text, page, namespace)
             for command, shown in refresh.commands(block.text) if block.kind == "console" else ():
                 if command.startswith("rhfedmtl"):
                     status, printed = refresh.run_command(command)
