@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,15 @@ def pick(folder: Path, name: str) -> Record:
 
 def differing(many: list[Record]) -> dict[str, list[Any]]:
     """Settings by their place that are not the same in all runs."""
-    flat = [_flat(each["configuration"]) for each in many]
-    places = list(dict.fromkeys(place for table in flat for place in table))
-    values = {place: [table.get(place) for table in flat] for place in places}
+    tables = [flat(each["configuration"]) for each in many]
+    places = list(dict.fromkeys(place for table in tables for place in table))
+    values = {place: [table.get(place) for table in tables] for place in places}
     return {place: row for place, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _flat(table: dict[str, Any], place: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Values of nested tables by their places, as in ``budget.energy``."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
+        found |= flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
     return found

@@ -21,6 +21,7 @@ import numpy as np
 from rhfedmtl.algorithms.options import Options, nearest
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.experiments.archive import flat
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.studies import Point, Study, Variant, taking_part
 from rhfedmtl.resources.costs import Cost
@@ -201,7 +202,7 @@ def _variant(index: int, method: Mapping[str, Any], lines: Lines) -> Variant:
 
 def _axes(document: Document, lines: Lines) -> dict[str, tuple[Any, ...]]:
     axes = {}
-    for where, values in _flat(document.get("axes", {})).items():
+    for where, values in flat(document.get("axes", {})).items():  # also budget.energy = […] without quotes
         if not isinstance(values, list) or not values:
             raise lines.error(_joined("axes", where), f"axis {where!r} needs a list of values, got {values!r}")
         if len({str(value) for value in values}) < len(values):
@@ -280,14 +281,6 @@ def _printed(
                 f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
             )
         yield from ((printed["method"], at, float(value)) for at, value in zip(places, values, strict=True))
-
-
-def _flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Axes by their places, also where they were written as ``budget.energy = …`` without quotes."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
-    return found
 
 
 def _put(document: Document, where: str, value: Any) -> None:

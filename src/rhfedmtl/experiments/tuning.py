@@ -165,13 +165,14 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
     A terminal that would be left without rows keeps them, so that the bill is the same as with all rows.
     """
     terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
-    label = federation.y if federation.class_names else np.zeros(len(federation.y))
-    drawn = np.random.default_rng([seed, CUT]).random(len(terminal))
-    order = np.lexsort((drawn, label, terminal))
-    held = np.empty(len(terminal), dtype=bool)
-    held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
     if federation.group is not None:
         held = group_parts(federation, folds, seed) == part
+    else:
+        label = federation.y if federation.class_names else np.zeros(len(federation.y))
+        drawn = np.random.default_rng([seed, CUT]).random(len(terminal))
+        order = np.lexsort((drawn, label, terminal))
+        held = np.empty(len(terminal), dtype=bool)
+        held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
     left = np.bincount(terminal[~held], minlength=federation.n_terminals)
     held &= left[terminal] > 0
     return _with_parts(federation, held, terminal)
