@@ -33,8 +33,8 @@ demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no downl
 	$(BIN)/rhfedmtl report demo --no-figures
 	@echo
 	@echo "next: what would a budget buy, before anything is spent? Then spend it:"
-	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000 --cost energy=0.1,10"
-	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000 --cost energy=0.1,10"
+	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000"
+	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000"
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"

@@ -1,8 +1,8 @@
 """What Ray costs: a round in one process and on actors with the same cores, recovery, checkpoints, the driver's memory.
 
-Rounds of the two engines are interleaved, so that a busy machine slows both alike; figures are medians with the 10 %
-and 90 % quantiles. A round here is all that a server iteration of one BS iteration does without a certificate: anchors
-down, steps, merge, reports up.
+Rounds of the engines are interleaved, so that a busy machine slows all alike; times are medians with the 10 % and 90 %
+quantiles, ratios to one process are medians of several repeats with their least and largest. A round here is all that a
+server iteration of one BS iteration does without a certificate: anchors down, steps, merge, reports up.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
@@ -32,7 +34,8 @@ from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.policies import Fixed
 
-METHOD = DualMethod(relationship=MeanRegularised(1e-3, 1e-2))
+REPEATS = 5
+METHOD = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), intercept=False)
 FEATURES, STEPS, ROWS = 100, 50, 50
 
 
@@ -63,22 +66,26 @@ class Bench:
         return (time.perf_counter() - start) * 1e3
 
 
-def rounds(repeats: int) -> None:
+def rounds(count: int) -> None:
     """Milliseconds of a round, in one process and on one actor and two, all with the same cores in all."""
-    print(f"\nround, d = {FEATURES}, H = {STEPS}: milliseconds, median (10 %, 90 %); {cores()} cores")
-    print(f"{'terminals':>9}  {'in process':>22}  {'ray, 1 actor':>22}  {'ray, 2 actors':>22}   ratios")
+    print(f"\nround, d = {FEATURES}, H = {STEPS}: milliseconds, median (10 %, 90 %); {cores()} cores; load {_load()}")
+    print(
+        f"{'terminals':>9}  {'in process':>22}  {'ray, 1 actor':>22}  {'ray, 2 actors':>22}   ratios (least, largest)"
+    )
     for tasks, terminals in ((5, 5), (10, 25), (10, 250), (50, 500)):
         federation = data(tasks, terminals, 20 if terminals == 500 else ROWS).federation(0)
         sizes = np.diff(federation.terminal_offsets)
         made = [InProcess(federation, METHOD)]
         made += [network(federation, METHOD, Settings(actors=n, threads=max(1, cores() // n)), sizes) for n in (1, 2)]
         benches = [Bench(each, federation) for each in made]
-        count = max(5, repeats // (1 + tasks * terminals // 500))
-        times = np.array([[bench.iteration() for bench in benches] for _ in range(count + 2)])[2:]
+        each = max(5, count // (1 + tasks * terminals // 500))
+        times = np.array([[bench.iteration() for bench in benches] for _ in range(REPEATS * each + 2)])[2:]
         low, middle, high = np.quantile(times, [0.1, 0.5, 0.9], axis=0)
         text = "  ".join(f"{m:8.2f} ({a:5.1f}, {b:5.1f})" for a, m, b in zip(low, middle, high, strict=True))
-        ratios = np.median(times[:, 1:] / times[:, :1], axis=0)
-        print(f"{tasks * terminals:>9}  {text}   {ratios[0]:.2f}  {ratios[1]:.2f}")
+        # Median by median: a ratio of two neighbours would have the noise of both.
+        medians = np.median(times.reshape(REPEATS, each, -1), axis=1)
+        ratios = np.quantile(medians[:, 1:] / medians[:, :1], [0.5, 0.0, 1.0], axis=0).T
+        print(f"{tasks * terminals:>9}  {text}   " + "  ".join(f"{m:.2f} ({a:.2f}, {b:.2f})" for m, a, b in ratios))
         for each in made[1:]:
             each.crew.close()
 
@@ -91,8 +98,9 @@ def recovery(ray: Any) -> None:
     usual = float(np.median([bench.iteration() for _ in range(20)]))
     waits = []
     for _ in range(3):
-        process = ray.get(made.crew._actors[0].__ray_call__.remote(lambda _: os.getpid()))
-        os.kill(process, signal.SIGKILL)
+        raylet = ray._private.worker.global_worker.node.all_processes["raylet"][0].process.pid
+        found = subprocess.run(["pgrep", "-P", str(raylet), "-f", "ray::Worker"], capture_output=True, check=True)
+        os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
         waits.append(bench.iteration() / 1e3)
     print(
         f"\nkilled actor, 2,500 terminals: a round of {usual:.0f} ms then takes {min(waits):.1f} to {max(waits):.1f} s"
@@ -132,13 +140,18 @@ def checkpoints() -> None:
         print(f"{tasks * terminals:>9} terminals, {len(federation.X):>9} rows: {size:8.2f} MiB in {keep.took:.2f} s")
 
 
-def driver_memory(terminals: int) -> None:
+def driver_memory(terminals: int, name: str) -> None:
     """Largest memory of this process, a driver for so many terminals (called in a process of its own)."""
+    built = build(name, Options(), "binary")
+    ledger = Ledger("energy=0.1,10", {"energy": 20 * (0.3 * terminals + 1000)})
     with session():
         seen = outline(data(100, terminals // 100, 5, 20), 0)
-        before = _peak()
-        train(seen, METHOD, Fixed(2, 1, 20), Settings(engine="ray", certify_every=20), ledger=Ledger("energy=0.1,10"))
-        print(f"{terminals} {before:.1f} {_peak():.1f}")
+        train(seen, built.method, built.policy, Settings(engine="ray", certify_every=20, max_rounds=20), ledger=ledger)
+        print(_peak())
+
+
+def _load() -> str:
+    return "/".join(f"{load:.1f}" for load in os.getloadavg())
 
 
 def _peak() -> float:
@@ -149,32 +162,37 @@ def _peak() -> float:
 
 def memory() -> None:
     """Memory of the driver by the number of terminals."""
-    print("\ndriver: largest resident memory in MiB, before and after 20 rounds; 5 rows of 20 features a terminal")
-    found = []
-    for terminals in (10_000, 100_000, 500_000):
-        words = [sys.executable, __file__, "--driver", str(terminals)]
-        out = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-        found.append((terminals, float(out[2])))
-        rows = terminals * 5 * 20 * 8 / 2**20
-        print(f"{terminals:>9} terminals: {float(out[1]):7.1f} {float(out[2]):7.1f}   (training rows: {rows:7.1f} MiB)")
-    (n0, m0), (n1, m1) = found[0], found[-1]
-    print(f"growth: {(m1 - m0) * 2**20 / (n1 - n0):.0f} bytes a terminal")
+    print("\ndriver: largest resident memory in MiB, three repeats of 20 rounds; 5 rows of 20 features a terminal")
+    for name in ("hfedmtl", "rhfedmtl"):
+        for terminals in (2_500, 25_000, 250_000):
+            words = [sys.executable, __file__, "--driver", str(terminals), "--name", name]
+            found = [float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+            found = [round(each, 1) for each in found]
+            rows = terminals * 5 * 20 * 8 / 2**20
+            print(f"{name:>9} {terminals:>9} terminals: {found}   (training rows: {rows:7.1f} MiB)")
 
 
 def main() -> None:
     """Measure all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of the smallest network in each repeat")
+    parser.add_argument("--only", choices=["rounds", "recovery", "checkpoints", "memory"])
     parser.add_argument("--driver", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--name", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.driver:
-        driver_memory(given.driver)
+        driver_memory(given.driver, given.name)
         return
-    with session(store=2**29) as ray:
-        rounds(given.repeats)
-        recovery(ray)
-    checkpoints()
-    memory()
+    if given.only in (None, "rounds", "recovery"):
+        with session(store=2**29) as ray:
+            if given.only != "recovery":
+                rounds(given.rounds)
+            if given.only != "rounds":
+                recovery(ray)
+    if given.only in (None, "checkpoints"):
+        checkpoints()
+    if given.only in (None, "memory"):
+        memory()
 
 
 if __name__ == "__main__":

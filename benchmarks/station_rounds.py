@@ -105,7 +105,7 @@ def one_seed(job: tuple[Data, int]) -> list[dict[str, Any]]:
 
 
 def _run(data: Data, federation: Any, seed: int, book: Ledger, same: bool) -> dict[str, float] | None:
-    method = DualMethod(relationship=MeanRegularised(data.lambda1, data.lambda2))
+    method = DualMethod(relationship=MeanRegularised(data.lambda1, data.lambda2), intercept=False)
     settings = Settings(seed=seed, certify_every=10**9, threads=1)
     try:
         result = train(federation, method, Measured(same_rounds=same), settings, ledger=book)

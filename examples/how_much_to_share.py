@@ -9,41 +9,35 @@ the picture shows a small budget, and one that is thirty times larger.
 """
 
 import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.data import Request, Split, federate
-from rhfedmtl.engines.training import Settings, train
-from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
+from rhfedmtl import DualMethod, Ledger, MeanRegularised, Measured, Request, Settings, Split, federate, train
 
 LAMBDA1 = 1e-3
 LAMBDA2 = (0.0, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
 SEEDS = range(8)
-BUDGETS = {1_000: ("#E69F00", "s", "--"), 30_000: ("#0072B2", "o", "-")}
+BUDGETS = {1_000: ("s--", "#E69F00"), 30_000: ("o-", "#0072B2")}
 
 
 def accuracy(federation, lambda2, energy, seed):
     """Balanced accuracy on recordings that were not seen, mean over people."""
     ledger = Ledger("energy=0.1,10", {"energy": energy})
-    method = DualMethod(relationship=MeanRegularised(LAMBDA1, lambda2), intercept=True)
+    method = DualMethod(relationship=MeanRegularised(LAMBDA1, lambda2))
     settings = Settings(seed=seed, certify_every=1000)
     return 100 * train(federation, method, Measured(), settings, ledger=ledger).metrics["balanced_accuracy"].mean()
 
 
-def main(picture):
+def main(picture="how_much_to_share.png"):
     """Measure and draw."""
     source = Request("watch").source()
     federations = [federate(source, Split(grouped=True), seed) for seed in SEEDS]
     places = np.arange(len(LAMBDA2))
     _, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    for energy, (colour, mark, dash) in BUDGETS.items():
+    for energy, (line, colour) in BUDGETS.items():
         found = np.array([[accuracy(f, lam, energy, s) for s, f in enumerate(federations)] for lam in LAMBDA2])
-        ax.plot(places, found.mean(axis=1), color=colour, marker=mark, ls=dash, label=f"energy {energy:,}")
+        ax.plot(places, found.mean(axis=1), line, color=colour, label=f"energy {energy:,}")
         ax.fill_between(places, *np.quantile(found, (0.1, 0.9), axis=1), color=colour, alpha=0.2, lw=0)
     ax.set_xticks(places, [f"{value / LAMBDA1:g}" for value in LAMBDA2])
     ax.set(xlabel="λ2/λ1: pull to the mean model, against the pull to zero", ylabel="balanced accuracy (%)")
@@ -54,4 +48,4 @@ def main(picture):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "how_much_to_share.png"))
+    main(*sys.argv[1:])

@@ -8,31 +8,24 @@ other rows.
 """
 
 import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.data import Request, Split, federate
-from rhfedmtl.engines.training import Settings, mean, train
-from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl import DualMethod, Fixed, Ledger, MeanRegularised, Measured, Request, Settings, train
 
-POLICIES = {"fixed H = 2": Fixed(2), "fixed H = 100": Fixed(100), "measured (the default)": Measured()}
-STYLES = (("#E69F00", "s", ":"), ("#D55E00", "^", "--"), ("#0072B2", "o", "-"))
+POLICIES = {
+    "fixed H = 2": (Fixed(2), "s:", "#E69F00"),
+    "fixed H = 100": (Fixed(100), "^--", "#D55E00"),
+    "measured (the default)": (Measured(), "o-", "#0072B2"),
+}
 SEEDS = range(10)
+WATCH = Request("watch", terminals=5, samples_per_task=40, test_rest=True)
 
 
-def question(path):
-    """Rows, how to split them, and the words for the picture."""
-    if path is None:
-        split = Split(terminals=5, samples_per_task=40, test_rest=True)
-        return Request("watch").source(), split, "watch: seven exercises, 10 people"
-    split = Split(tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True)
-    return Request("har", path).source(), split, "HAR: sitting or not, 5 people"
+def har(path):
+    """The paper's question."""
+    return Request("har", path, tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True)
 
 
 def accuracy(federation, policy, energy, seed):
@@ -40,26 +33,26 @@ def accuracy(federation, policy, energy, seed):
     ledger = Ledger("energy=0.1,10", {"energy": energy})
     method = DualMethod(relationship=MeanRegularised(1e-4, 1e-3))
     result = train(federation, method, policy, Settings(seed=seed, certify_every=10_000), ledger=ledger)
-    return 100 * mean(result.metrics["balanced_accuracy"])
+    return 100 * result.metrics["balanced_accuracy"].mean()
 
 
-def main(picture, path):
+def main(picture="what_energy_buys.png", path=None):
     """Measure and draw."""
-    source, split, title = question(path)
-    federations = [federate(source, split, seed) for seed in SEEDS]
+    federations = [(har(path) if path else WATCH).federation(seed) for seed in SEEDS]
     dearest = 10 * federations[0].n_tasks + 10 * federations[0].n_terminals  # a round of H = 100
     budgets = dearest * np.array([1, 1.5, 2, 3, 4, 6, 8])
     _, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    for (name, policy), (colour, mark, dash) in zip(POLICIES.items(), STYLES, strict=True):
+    for name, (policy, line, colour) in POLICIES.items():
         found = np.array([[accuracy(f, policy, b, s) for s, f in enumerate(federations)] for b in budgets])
-        ax.plot(budgets, found.mean(axis=1), color=colour, marker=mark, ls=dash, label=name)
+        ax.plot(budgets, found.mean(axis=1), line, color=colour, label=name)
         ax.fill_between(budgets, *np.quantile(found, (0.1, 0.9), axis=1), color=colour, alpha=0.15, lw=0)
-    ax.set(xlabel="energy budget (units of the price list)", ylabel="balanced accuracy (%)")
+    title = "HAR: sitting or not, 5 people" if path else "watch: seven exercises, 10 people"
     ax.set_title(f"{title}: mean and 80 % range of {len(SEEDS)} splits", fontsize=10)
+    ax.set(xlabel="energy budget (units of the price list)", ylabel="balanced accuracy (%)")
     ax.grid(alpha=0.3)
     ax.legend(loc="lower right")
     plt.savefig(picture, dpi=110)
 
 
 if __name__ == "__main__":
-    main(Path([*sys.argv, "what_energy_buys.png"][1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(*sys.argv[1:])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rhfedmtl import cli
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli_options import LEARNING
+from rhfedmtl.engines.faults import Faults
 
 SMALL = ["train", "--tasks", "2", "--terminals", "2", "--budget", "energy=100"]
 
@@ -112,3 +114,74 @@ def test_an_interrupt_ends_after_the_round_and_keeps_what_was_learned(tmp_path: 
     assert facts["stopped"] == "interrupted"
     assert facts["rounds"] > 0
     assert (tmp_path / facts["saved"] / "model.npz").exists()
+
+
+def test_a_file_is_a_table_unless_told_otherwise(tmp_path: Path) -> None:
+    """--path alone names rows of one's own; in train and in plan."""
+    rows = [f"{i % 7},{i % 3},{i % 5},{'ab'[i % 2]}" for i in range(80)]
+    (tmp_path / "mine.csv").write_text("\n".join(["x,z,task,y", *rows]) + "\n")
+    done = rhfedmtl("train", "--path", "mine.csv", "--budget", "energy=300", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / json.loads(done.stdout)["saved"] / "run.json").read_text())
+    assert run["data"]["name"] == "table"
+    done = rhfedmtl("plan", "--path", "mine.csv", "--budget", "energy=300", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["configuration"]["data"]["path"] == "mine.csv"
+
+
+def test_text_for_people_fits_80_columns(tmp_path: Path) -> None:
+    """Tables and facts of every command that prints them; commands to copy stay whole."""
+    done = rhfedmtl(*SMALL, "--json", folder=tmp_path)
+    run = json.loads(done.stdout)["saved"]
+    commands = (
+        SMALL, ["runs", "list"], ["runs", "show", Path(run).name], ["reproduce"], ["train", "--faults", "help"],
+        ["doctor"], ["data", "list"], ["compare", *SMALL[1:5], "--budgets", "100", "--seeds", "1"], ["--help"],
+    )  # fmt: skip
+    for words in commands:
+        done = rhfedmtl(*words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        wide = [line for line in done.stdout.splitlines() if len(line) > 80 and not line.startswith("repeat")]
+        assert not wide, wide
+
+
+def test_reproduce_and_faults_explain_themselves(tmp_path: Path) -> None:
+    """What can be reproduced has titles, also as JSON; every fault has its default and what it means."""
+    listed = json.loads(rhfedmtl("reproduce", "--json", folder=tmp_path).stdout)
+    assert listed["all"]["table3"].startswith("Table III")
+    assert "dropouts" in listed["beyond"]
+    told = rhfedmtl("train", "--faults", "help", folder=tmp_path)
+    assert told.returncode == 0
+    assert {f"{field.name}={field.default}" for field in dataclasses.fields(Faults)} <= set(
+        told.stdout.replace(",", "").split()
+    )
+
+
+def test_a_run_ends_where_nothing_is_left_to_buy(tmp_path: Path) -> None:
+    """An absurd budget is not spent on digits that no number has."""
+    done = rhfedmtl("train", "--tasks", "2", "--lambda1", "0.1", "--budget", "energy=1e12", "--json", folder=tmp_path)
+    facts = json.loads(done.stdout)
+    assert facts["stopped"] == "target gap reached"
+    assert facts["relative_gap"] <= 1e-12
+
+
+def test_every_command_stands_in_a_panel_of_the_help() -> None:
+    """None is forgotten, and none is named that there is not."""
+    assert {name for names in cli.PANELS.values() for name in names} == set(cli.program().commands)
+
+
+@pytest.mark.parametrize("options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], []])
+def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By budget, by server iterations, or by the logarithm of the gap: from near 0 to 1, and never past it by much."""
+    shares: list[float] = []
+    measure = cli._ShareDone.__call__
+
+    def spy(self: cli._ShareDone, progress: Any) -> float:
+        shares.append(measure(self, progress))
+        return shares[-1]
+
+    monkeypatch.setattr(cli._ShareDone, "__call__", spy)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", "train", "--tasks", "2", *options, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert shares[0] < 0.5
+    assert 0.8 < shares[-1] < 1.2

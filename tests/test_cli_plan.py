@@ -134,7 +134,7 @@ def test_links_of_every_terminal_come_from_a_file(tmp_path: Path) -> None:
         (["--budget", "energy=9", "--cost", "energy=-1,2"], ConfigError, "price is a finite number"),
         (["--budget", "energy=1400", "--tasks", "0"], ConfigError, "tasks"),
         (["--budget", "energy=1400", "--terminals", "60"], ConfigError, "52 training rows for 60 terminals"),
-        (["--budget", "energy=1400", "--path", "x.npz"], ConfigError, "--data"),
+        (["--budget", "energy=1400", "--path", "x.npz"], DataError, "x.npz"),
         (["--budget", "energy=1400", "--positive", "a"], ConfigError, "--data"),
         (["--budget", "energy=1400", "--set", "features=3"], ConfigError, "--data"),
         (["--budget", "energy=1400", "--policy", "best"], ConfigError, "unknown policy"),

@@ -134,10 +134,10 @@ def test_citation_names_this_version_and_the_papers() -> None:
 
 
 def test_examples_say_how_to_run_them() -> None:
-    """Examples have 30 to 70 lines, and their first lines say how to call them."""
+    """Examples have 30 to 60 lines, and their first lines say how to call them."""
     examples = sorted((ROOT / "examples").glob("*.py"))
     assert len(examples) >= 2
     for path in examples:
         text = path.read_text(encoding="utf-8")
-        assert 30 <= text.count("\n") <= 70, path.name
+        assert 30 <= text.count("\n") <= 60, path.name
         assert f"python examples/{path.name}" in text.split('"""')[1], path.name

@@ -166,6 +166,13 @@ def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> No
     RHFedMTLClassifier().fit(X, y).predict(X)
 
 
+def test_one_name_stands_for_the_task_of_all_rows(small: Federation) -> None:
+    """In predict and its kin; fit wants a name for every row."""
+    model = RHFedMTLClassifier(random_state=0).fit(small.X, small.y, task=small.row_task)
+    np.testing.assert_array_equal(model.predict(small.X, task=1), model.predict(small.X, task=np.ones(len(small.X))))
+    assert "models" not in repr(model.certificate_)
+
+
 def test_probabilities_are_those_of_logistic_regression(small: Federation) -> None:
     """One task, no scaling: the optimum of scikit-learn, and its probabilities; other losses have none."""
     X, y, _, _ = rows_of(small)
@@ -478,7 +485,11 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"algorithm": "fedavgg"}, {}, "did you mean fedavg"),
         ({"loss": "logistics"}, {}, "did you mean logistic"),
         ({"lambda2": "some"}, {}, "lambda2='some'"),
-        ({"options": {"merger": "add"}}, {}, "merger"),
+        ({"options": {"merger": "add"}}, {}, "did you mean merge"),
+        ({"options": {"lambda1": 0.1}}, {}, "lambda1 is a parameter of its own"),
+        ({"options": {"mu": 0.1}}, {}, "mu has no effect on rhfedmtl"),
+        ({"budget": 2000}, {}, "energy=2000"),
+        ({}, {"task": "site"}, "task is 'site' for 60 rows"),
         ({"options": {"merge": "add all"}}, {}, "unknown merge"),
         ({"policy": "measured", "local_steps": 3}, {}, "decides H, K and M itself"),
         ({"scale": "log"}, {}, "unknown scaling 'log'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_PACKAGES = 30
+MOST_PACKAGES, MOST_BYTES = 30, 500e6
+TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 pytestmark = pytest.mark.slow
 
 
@@ -47,8 +49,25 @@ def test_it_brings_few_packages(installed: Path) -> None:
     assert not names & {"pyarrow", "matplotlib", "pandas", "ray", "grpcio", "torch", "mlflow-skinny"}
 
 
+def test_it_brings_little_to_the_disk(installed: Path) -> None:
+    """Less than 500 MB of files, without the tools of the environment and the bytecode that Python writes itself."""
+    (packages,) = (installed.parent / "lib").glob("python*/site-packages")
+    brought = (path for top in packages.iterdir() if not top.name.startswith(TOOLS) for path in [top, *top.rglob("*")])
+    assert sum(p.stat().st_size for p in brought if p.is_file() and p.suffix != ".pyc") < MOST_BYTES
+
+
+def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
+    """Each command of the help, those of networks included, and each of their own commands, explains itself."""
+    named = r"^│ (\w+) "
+    for name in re.findall(named, call(installed, "--help", cwd=tmp_path), re.MULTILINE):
+        told = call(installed, name, "--help", cwd=tmp_path)
+        assert "Usage" in told
+        for part in re.findall(named, told.partition("─ Commands")[2], re.MULTILINE):
+            assert "Usage" in call(installed, name, part, "--help", cwd=tmp_path)
+
+
 def test_every_command_works(installed: Path, tmp_path: Path) -> None:
-    """plan, train, compare, reproduce, report, runs, data, calibrate, predict, export, doctor, one after the other."""
+    """One after the other; those of networks, and what else needs an extra, say which one."""
     small = ["--tasks", "2", "--terminals", "2"]
     assert "binding" in call(installed, "plan", *small, "--budget", "energy=1400", cwd=tmp_path)
     call(installed, "train", *small, "--budget", "energy=200", "--out", "runs", cwd=tmp_path)
@@ -61,7 +80,11 @@ def test_every_command_works(installed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert "rhfedmtl" in call(installed, "runs", "list", cwd=tmp_path)
     call(installed, "runs", "show", run.name, cwd=tmp_path)
+    call(installed, "runs", "compare", run.name, run.name, cwd=tmp_path)
     assert "har" in call(installed, "data", "list", cwd=tmp_path)
+    assert "tasks" in call(installed, "data", "describe", "synthetic", cwd=tmp_path)
+    call(installed, "data", "split", "synthetic", "--out", "saved", cwd=tmp_path)
+    assert "rounds" in call(installed, "train", "--data", "saved", "--path", "saved", cwd=tmp_path)
     call(installed, "calibrate", "--out", "prices.toml", cwd=tmp_path)
     call(installed, "export", str(run), "--task", "task-0", "--out", "model.json", cwd=tmp_path)
     features = json.loads((tmp_path / "model.json").read_text())["feature_names"]
@@ -70,7 +93,11 @@ def test_every_command_works(installed: Path, tmp_path: Path) -> None:
     call(installed, "predict", str(run), "--path", "new.csv", "--out", "answers.csv", cwd=tmp_path)
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 2
     assert "kernels" in call(installed, "doctor", cwd=tmp_path)
+    assert json.loads(call(installed, "bench", "--quick", "--json", cwd=tmp_path))
     assert "rhfedmtl[onnx]" in call(
         installed, "export", str(run), "--task", "task-0", "--out", "model.onnx", cwd=tmp_path, status=2
     )
     assert "rhfedmtl[ray]" in call(installed, "train", "--engine", "ray", cwd=tmp_path, status=2)
+    assert "rhfedmtl[gpu]" in call(installed, "train", "--engine", "gpu", cwd=tmp_path, status=2)
+    for words in (["network", "init", "net"], ["network", "up", "net", "--local"], ["status", "net"]):
+        assert "rhfedmtl[deploy]" in call(installed, *words, cwd=tmp_path, status=2)

@@ -10,26 +10,27 @@ Ours is measured before and after each, on one thread.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.bench.measure import federation, iterations, medians, started
+from rhfedmtl.bench.scale import rounds_of
 
 PACKAGES = {"flower": ("flwr[simulation]",), "pfl": ("pfl", "torch")}
 CASES = (("flower", 25, 12), ("pfl", 25, 12), ("pfl", 2_500, 4))
 
 
-def ours(terminals: int) -> float:
-    """Seconds of a round here."""
-    network = started(federation(5, terminals // 5, 14, 561), threads=1)
-    return medians(max(20, 20_000 // terminals), iterations(network, 10))[0]
+def ours(terminals: int) -> dict[str, Any]:
+    """Seconds of a round here, and memory, in a process of its own."""
+    return rounds_of(terminals, 5, 14, 561, 10, threads=1)
 
 
 def theirs(name: str, python: str, terminals: int, rounds: int) -> dict[str, Any]:
@@ -37,11 +38,40 @@ def theirs(name: str, python: str, terminals: int, rounds: int) -> dict[str, Any
     script = Path(__file__).with_name(f"{name}_rounds.py")
     quiet = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     words = [python, str(script), str(terminals), str(rounds)]
-    done = subprocess.run(words, capture_output=True, text=True, env=quiet, timeout=1800, check=False)
-    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
+        process = subprocess.Popen(words, stdout=said, stderr=complained, text=True, env=quiet)
+        peak = _watch_memory(process)
+        output, errors = (stream.seek(0) or stream.read() for stream in (said, complained))
+    found = [line for line in output.splitlines() if line.startswith("FOUND")]
     if not found:
-        return {"skipped": (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]}
-    return dict(json.loads(found[-1].partition(" ")[2]))
+        return {"skipped": (errors.strip().splitlines() or ["it printed nothing"])[-1]}
+    return json.loads(found[-1].partition(" ")[2]) | {"peak_mb": peak / 1e6}
+
+
+def _watch_memory(process: subprocess.Popen[str], limit_s: float = 1800.0) -> int:
+    """Wait for a process; the most memory that it and all below it had at once, what they share counted once."""
+    peak, end = 0, time.monotonic() + limit_s
+    while process.poll() is None:
+        peak = max(peak, _memory_of_tree(process.pid))
+        if time.monotonic() > end:
+            process.kill()
+        time.sleep(0.2)
+    return peak
+
+
+def _memory_of_tree(root: int) -> int:
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    total, inside = 0, {root}
+    for _ in range(8):  # a process may have a lower number than the one that started it
+        inside |= {pid for pid, parent in parents.items() if parent in inside}
+    for pid in inside:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def environment(name: str, folder: Path) -> str | None:
@@ -66,8 +96,9 @@ def main() -> None:
             python = pythons[name]
             before = ours(terminals)
             found = theirs(name, python, terminals, rounds) if python else {"skipped": "it could not be installed"}
-            mine = statistics.mean([before, ours(terminals)])
-            figures.append({"framework": name, "terminals": terminals, "ours": mine, **found})
+            mine = statistics.mean([before["seconds"], ours(terminals)["seconds"]])
+            about = {"framework": name, "terminals": terminals, "ours": mine, "our_peak_mb": before["peak_mb"]}
+            figures.append(about | found)
             print(
                 json.dumps(figures[-1] | ({"times": found["seconds"] / mine} if "seconds" in found else {})), flush=True
             )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rhfedmtl.experiments.configs import RunConfig
     from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
     from rhfedmtl.models import TaskModels
+    from rhfedmtl.resources.costs import Cost
     from rhfedmtl.resources.ledger import Ledger
     from rhfedmtl.resources.measured import Measured
     from rhfedmtl.resources.policies import Fixed
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = version("rhfedmtl")
 
 _HOME = {
+    "Cost": "resources.costs",
     "DualMethod": "algorithms.dual",
     "Faults": "engines.faults",
     "Federation": "data.federation",
@@ -49,6 +51,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Cost",
     "DualMethod",
     "Faults",
     "Federation",

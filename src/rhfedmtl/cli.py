@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from rhfedmtl import (
     cli_reproduce,
     cli_runs,
     cli_settings,
+    cli_text,
 )
 from rhfedmtl.cli_data import AsJson, Seed, with_data_options
 from rhfedmtl.cli_options import (
@@ -40,12 +42,14 @@ from rhfedmtl.cli_options import (
     option,
     with_learning_options,
 )
+from rhfedmtl.cli_text import amount, metric
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.engines.training import Progress, Result
+    from rhfedmtl.experiments.configs import RunConfig
 
 app = typer.Typer(
     help="Resource-aware hierarchical federated multi-task learning. Start with: rhfedmtl train",
@@ -104,7 +108,9 @@ def train(
     scale: Scale = None,
     budget: Budgets = None,
     cost: Prices = None,
-    target_gap: Annotated[float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.")] = 0.0,
+    target_gap: Annotated[
+        float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", show_default="never")
+    ] = 0.0,
     faults: FaultText = "",
     tune: Annotated[
         bool,
@@ -144,7 +150,7 @@ def train(
 
     rhfedmtl train --data har --positive SITTING --tasks 5 --samples-per-task 70 --budget energy=1400
 
-    rhfedmtl train --data table --path sites.csv --label y --task site --terminal device --budget energy=500
+    rhfedmtl train --path sites.csv --label y --task site --terminal device --budget energy=500
 
     rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
 
@@ -171,6 +177,7 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         seed=given["seed"],
     )
     config.check()
+    config.check_heeded()
     loggers = [tracking.logger(text) for text in given["log"] or ()]
     start = _interrupted_run(given["resume"], given["context"])
     how = _how(given, None if start is None else start.notes["how"])
@@ -179,16 +186,19 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
             run = single.begin(config, how, given["out"], given["checkpoint_every"])
         else:
             run = single.take_up(start, how, given["checkpoint_every"])
+        if how.address is not None:  # Ray ends a driver that loses its cluster without a word
+            typer.echo(f"should the cluster be lost, go on with: {single.go_on(run.folder)}", err=True)
         for logger in loggers:
             logger.start(run.folder.name, run.config.to_dict())
         live = not given["as_json"] and sys.stderr.isatty()
-        with _watcher(live=live, limits=dict(run.config.resources()[1]), options=run.chosen.options) as watch:
+        with _watcher(live=live, share_done=_ShareDone(run.chosen)) as watch:
             result = run.run(tracking.follow(watch, loggers))
         known = run.finish(result)
     for logger in loggers:
         logger.end(known["result"])
     facts = {**known["result"], "algorithm": run.config.algorithm, "seed": run.config.seed, "saved": str(run.folder)}
     facts |= {"tuning": known["tuning"]} if run.tuning else {}
+    facts |= {"notes": notes} if (notes := run.config.notes()) else {}
     if given["as_json"]:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
@@ -224,7 +234,7 @@ def _how(given: dict[str, Any], before: Any) -> Any:
 
 
 @contextmanager
-def _watcher(*, live: bool, limits: dict[str, float], options: Options) -> Iterator[Any]:
+def _watcher(*, live: bool, share_done: _ShareDone) -> Iterator[Any]:
     """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept."""
     stop = False
 
@@ -240,11 +250,10 @@ def _watcher(*, live: bool, limits: dict[str, float], options: Options) -> Itera
             yield lambda progress: not stop
             return
         with _bar() as bar:
-            task = bar.add_task("", total=1.0, state="scaling")
+            task = bar.add_task("", total=1.0, state="getting ready (the first run compiles, some seconds)")
 
             def show(progress: Progress) -> bool:
-                done = _share_done(progress, limits, options)
-                bar.update(task, completed=done, state=_state(progress))
+                bar.update(task, completed=share_done(progress), state=_state(progress))
                 return not stop
 
             yield show
@@ -255,21 +264,46 @@ def _watcher(*, live: bool, limits: dict[str, float], options: Options) -> Itera
 def _bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     columns = (
-        BarColumn(24),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
+        BarColumn(8),
+        TimeRemainingColumn(table_column=Column(min_width=7, no_wrap=True)),
+        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
     )
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _share_done(progress: Progress, limits: dict[str, float], options: Options) -> float:
-    shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in limits.items() if limit > 0.0]
-    if options.cloud_rounds:
-        shares.append(progress.cloud_round / options.cloud_rounds)
-    return max(shares, default=progress.round / 100)
+class _ShareDone:
+    """How far a run has come: by its budgets and server iterations, or on the way of the gap to where it ends.
+
+    The gap falls by about the same factor in every round, so its logarithm tells the time.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._limits = dict(config.resources()[1])
+        self._cloud_rounds = config.options.cloud_rounds
+        self._target = config.target_gap
+        self._first: float | None = None
+
+    def __call__(self, progress: Progress) -> float:
+        """Share from 0 to 1."""
+        shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in self._limits.items() if limit > 0.0]
+        if self._cloud_rounds:
+            shares.append(progress.cloud_round / self._cloud_rounds)
+        if self._target or not shares:
+            shares.append(self._way(progress))
+        return max(shares)
+
+    def _way(self, progress: Progress) -> float:
+        from rhfedmtl.experiments.configs import GOOD_ENOUGH, OPEN_ROUNDS
+
+        found = progress.certificate
+        if found is None or not 0.0 < found.gap < float("inf"):
+            return progress.round / OPEN_ROUNDS
+        target = self._target or GOOD_ENOUGH * found.gap / found.relative_gap
+        self._first = self._first or found.gap
+        return max(0.0, math.log(self._first / found.gap)) / max(math.log(self._first / target), 1e-9)
 
 
 def _state(progress: Progress) -> str:
@@ -279,64 +313,78 @@ def _state(progress: Progress) -> str:
     parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
     if progress.certificate is not None:
         parts.append(f"gap {progress.certificate.gap:.1e}")
-    parts += [f"{name} left {left:.4g}" for name, left in progress.left.items() if left != float("inf")]
+    parts += [f"{name} left {left:,.4g}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
 
 
 def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=min(80, Console().width), soft_wrap=False)
-    table = Table(title=f"{facts['algorithm']}: test results by task", title_justify="left")
+    typer.echo(f"{facts['algorithm']}: test results by task")
+    table = Table()
     table.add_column("task")
     for name in result.metrics:
         table.add_column(name.replace("_", " "), justify="right")
     for b, task in enumerate(tasks[:20]):
-        table.add_row(task, *(_number(values[b]) for values in result.metrics.values()))
+        table.add_row(task, *(metric(values[b]) for values in result.metrics.values()))
     if len(tasks) > 20:
         table.add_row(f"… {len(tasks) - 20} more", *("" for _ in result.metrics))
     table.add_section()
-    table.add_row("mean", *(_number(facts[name]) for name in result.metrics), style="bold")
-    console.print(table)
-    for line in _closing_lines(facts):
-        console.print(line, highlight=False)
+    table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
+    cli_text.console().print(table)
+    for name, text in _closing_facts(facts):
+        cli_text.fact(name, text)
+    typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.3f}"  # noqa: PLR0124 (NaN is not itself)
-
-
-def _closing_lines(facts: dict[str, Any]) -> list[str]:
+def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if facts["gap"] is not None:
+        yield "certificate", f"gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
+    else:
+        yield "objective", f"{facts['primal']:.6f} (no dual, so no certificate)"
+    yield "work", f"{facts['rounds']:,} rounds in {facts['cloud_rounds']:,} server iterations"
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
-    lines = [
-        f"certificate   gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
-        if facts["gap"] is not None
-        else f"objective     {facts['primal']:.6f} (no dual, so no certificate)",
-        f"work          {facts['rounds']} rounds in {facts['cloud_rounds']} server iterations",
-        f"local steps   H = {H}, {facts['terminal_steps']} in all",
-    ]
-    for name, amount in facts["spent"].items():
+    yield "local steps", f"H = {H}, {facts['terminal_steps']:,} in all"
+    for name, spent in facts["spent"].items():
         limit = facts["budget"].get(name)
-        lines.append(f"spent         {name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
+        yield "spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else "")
     if "tuning" in facts:
         chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
-        lines.append(f"tuned         {chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)")
-    lines.append(f"stopped       {facts['stopped']}, after {facts['seconds']:.2f} s")
-    lines.append(f"saved in      {facts['saved']}")
-    return lines
+        yield "tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)"
+    yield from (("note", note) for note in facts.get("notes", ()))
+    yield "stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s"
 
 
 _COMMANDS = (cli_plan, cli_compare, cli_models, cli_reproduce, cli_report, cli_runs, cli_doctor, cli_bench, cli_network)
 for _commands in _COMMANDS:
     _commands.register(app)
 
+PANELS = {
+    "Learn": ("train", "plan", "compare", "reproduce"),
+    "Use what was learned": ("predict", "export"),
+    "Look": ("report", "runs", "data"),
+    "This machine": ("doctor", "calibrate", "bench"),
+    "Networks of real nodes": ("network", "serve", "status"),
+}
+"""The commands in the order of the help."""
+
+
+def program() -> Any:
+    """The whole command line, its commands in panels."""
+    group: Any = typer.main.get_command(app)
+    named = {name: panel for panel, names in PANELS.items() for name in names}
+    for name, panel in named.items():
+        group.commands[name].rich_help_panel = panel
+    group.commands = {name: group.commands[name] for name in named} | group.commands
+    group.list_commands = lambda context: list(group.commands)
+    return cli_settings.quiet(group)
+
 
 def main() -> None:
     """Run the command line; errors raised on purpose are printed plainly and end with status 2."""
     try:
-        cli_settings.quiet(typer.main.get_command(app))()
+        program()()
     except RHFedMTLError as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None

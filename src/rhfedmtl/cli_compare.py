@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl import cli_text
 from rhfedmtl.cli_data import AsJson, with_data_options
 from rhfedmtl.cli_options import (
     METHOD_PANEL,
@@ -106,8 +107,9 @@ def compare(
     else:
         show(found)
         for line in found.verdicts():
-            typer.echo(line)
-        typer.echo(f"saved in {out}: runs, and {study.name}.csv; next: rhfedmtl report {out}")
+            cli_text.paragraph(line)
+        typer.echo(f"saved in {out}: runs, and {study.name}.csv")
+        typer.echo(f"next: rhfedmtl report {out}")
 
 
 def _amount(text: str) -> float:
@@ -150,21 +152,21 @@ def runs_bar(*, live: bool) -> Iterator[Any]:
 
 def show(found: StudyResult) -> None:
     """Print a study: one table for each place of the axes but the drawn one, the best marked."""
-    from rich.console import Console
     from rich.table import Table
 
     from rhfedmtl.experiments.studies import short
 
-    console = Console(width=min(80, Console().width))
+    console = cli_text.console()
     x = found.x
     outer = [at for at in found.places if x is None or at[x] == found.axes[x][0]]
     for first in outer:
         row = [at for at in found.places if all(at[a] == v for a, v in first.items() if a != x)]
         fixed = ", ".join(f"{short(a)} {v}" for a, v in first.items() if a != x)
         metric = found.metric.replace("_", " ")
-        title = f"{metric}{', ' + fixed if fixed else ''}: mean over {found.seeds} seeds, ± half of the 95 % interval"
+        spread = f"mean over {found.seeds} seeds, ± half of the 95 % interval" if found.seeds > 1 else "one seed"
+        cli_text.paragraph(f"{metric}{', ' + fixed if fixed else ''}: {spread}, * the best")
         for part in (row[i : i + 4] for i in range(0, len(row), 4)):
-            table = Table(title=title, title_justify="left")
+            table = Table()
             table.add_column("method", no_wrap=True)
             for at in part:
                 table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
@@ -176,5 +178,5 @@ def show(found: StudyResult) -> None:
 def _text(found: StudyResult, cell: Cell) -> str:
     if cell.mean is None:
         return "-"
-    text = f"{cell.mean:.3f}±{cell.half:.3f}"
+    text = f"{cell.mean:.3f}±{cell.half:.3f}" if found.seeds > 1 else f"{cell.mean:.3f}"
     return f"[bold]{text}[/bold]*" if found.best(cell.at) == cell.variant else text

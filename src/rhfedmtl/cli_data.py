@@ -48,7 +48,15 @@ def _column(name: str, help: str, **more: Any) -> Any:  # noqa: A002
 
 
 OPTIONS: dict[str, Any] = {
-    "data": Annotated[str, _option("--data", help=f"Data set: {', '.join(DATASETS)}.", metavar="NAME")],
+    "data": Annotated[
+        str | None,
+        _option(
+            "--data",
+            help=f"Data set: {', '.join(DATASETS)}.",
+            metavar="NAME",
+            show_default="synthetic; table where --path is given",
+        ),
+    ],
     "path": Annotated[str | None, _option("--path", help="File or folder to read it from.", metavar="PATH")],
     "tasks": Annotated[
         str | None,
@@ -106,7 +114,8 @@ COLUMNS = ("label", "task", "terminal", "group", "drop", "kind")
 def request_from_options(**options: Any) -> Request:
     """Request that the values of ``OPTIONS`` ask for."""
     given = {name: value for name, value in options.items() if value is not None}
-    entry = dataset(given.get("data", Request.data))
+    given.setdefault("data", "table" if "path" in given else Request.data)
+    entry = dataset(given["data"])
     settings = dict(_setting(entry, text) for text in given.pop("set", None) or ())
     for name in COLUMNS:
         if name in given:
@@ -125,8 +134,7 @@ def federation_from_options(seed: int = 0, **options: Any) -> Federation:
 
 def with_data_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace the parameter ``request`` of a command by the shared data options."""
-    defaults = {name: Request.data if name == "data" else None for name in OPTIONS}
-    shared = {name: (annotation, defaults[name]) for name, annotation in OPTIONS.items()}
+    shared = {name: (annotation, None) for name, annotation in OPTIONS.items()}
     return expand(command, "request", shared, request_from_options)
 
 

@@ -13,6 +13,7 @@ import typer
 from rhfedmtl import __version__
 from rhfedmtl.cli_data import AsJson
 from rhfedmtl.cli_options import print_json
+from rhfedmtl.cli_text import fact
 
 CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
@@ -65,7 +66,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": cores(),
-        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
         if hasattr(os, "sysconf")
         else None,
         "cache": str(cache_folder()),
@@ -103,18 +104,18 @@ def _speed() -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    memory = f", {facts['memory_gb']} GB" if facts["memory_gb"] else ""
+    memory = f", {facts['memory_gib']} GiB" if facts["memory_gib"] else ""
     typer.echo(f"rhfedmtl {facts['rhfedmtl']} on Python {facts['python']}, {facts['system']}")
-    typer.echo(f"machine     {facts['cores']} cores{memory}")
-    typer.echo(f"data        cache {facts['cache']}")
-    typer.echo(
-        f"            RHFEDMTL_DATA {facts['data_folder'] or 'is not set: data files are downloaded, or --path'}"
-    )
-    typer.echo("core        " + ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()))
-    ready, how = facts["compile_seconds"], f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
-    typer.echo(f"kernels     ready after {ready:.1f} s, then {how}")
+    fact("machine", f"{facts['cores']} {'core' if facts['cores'] == 1 else 'cores'}{memory}", 12)
+    fact("cache", facts["cache"], 12)
+    fact("data", facts["data_folder"] or "downloaded, or named by --path (RHFEDMTL_DATA names no folder)", 12)
+    fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)
+    speed = f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
+    fact("kernels", f"ready after {facts['compile_seconds']:.1f} s, then {speed}", 12)
+    missing = [extra for extra, packages in facts["extras"].items() if not all(packages.values())]
+    typer.echo("extras")
     for extra, packages in facts["extras"].items():
-        there = all(packages.values())
-        state = ", ".join(f"{name} {number}" for name, number in packages.items() if number)
-        what = state if there else f"missing: pip install 'rhfedmtl[{extra}]'"
-        typer.echo(f"{'yes' if there else 'no':>3}  {extra:<12}{what}  ({GIVES[extra]})")
+        there = ", ".join(f"{name} {number}" for name, number in packages.items())
+        fact(f"  {extra}", f"{'-' if extra in missing else there} ({GIVES[extra]})", 16)
+    if missing:
+        fact("missing (-)", f"pip install 'rhfedmtl[{','.join(missing)}]', or those of them that you need", 12)

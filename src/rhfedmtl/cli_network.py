@@ -171,7 +171,12 @@ def init(
         print_json(facts)
     else:
         typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
-        typer.echo(f"next: rhfedmtl network up {folder} --local --budget energy=1400")
+        here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
+        budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
+        start = f"rhfedmtl network up {folder} --local {budget}"
+        typer.echo(
+            f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
+        )
 
 
 def _changed(options: Options) -> dict[str, Any]:
@@ -245,14 +250,16 @@ def stop(folder: Folder, as_json: AsJson = False) -> None:
 @network_app.command()
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Option("--out", help="Folder, on the cloud's machine, for models, ledger and result.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for models, ledger and result.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write models with their certificate, the ledger and the result of the last training.
+    """Fetch models with their certificate, the ledger and the result of the last training.
 
     Example: rhfedmtl network export demo-net --out demo-model
     """
-    _command(folder, as_json, "export", folder=str(out.resolve()))
+    from rhfedmtl.deploy.control import Operator
+
+    _print({"folder": str(out), "files": Operator(folder).export(out)}, as_json)
 
 
 @network_app.command()
@@ -324,15 +331,13 @@ def revoke(
     node: Annotated[str, typer.Argument(help="Node as in terminal/3, or the serial number of a certificate.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a certificate count no more; whoever is connected with it is cut off.
+    """Let the certificates of a node count no more; whoever is connected with one is cut off.
 
     Example: rhfedmtl network revoke demo-net terminal/3
     """
-    import json
+    from rhfedmtl.deploy.provision import issued_by
 
-    issued = folder / "ca" / "issued.json"
-    serials = json.loads(issued.read_text()) if issued.exists() else {}
-    _command(folder, as_json, "revoke", serial=serials.get(node, node))
+    _command(folder, as_json, "revoke", node=node, serials=issued_by(folder).get(node, []))
 
 
 @network_app.command()

@@ -48,8 +48,7 @@ _METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 def _training(standing: dict[str, Any]) -> str:
     parts = [standing["state"]]
     if standing.get("round"):
-        steps = standing["local_steps"]
-        parts += [f"round {standing['round']}", f"H {steps if isinstance(steps, int) else steps[-1]}"]
+        parts += [f"round {standing['round']}", f"H {standing['local_steps']}"]
     parts += [f"{name} {standing[name]:.3f}" for name in ("accuracy", "rmse") if standing.get(name) is not None]
     if standing.get("gap") is not None:
         parts.append(f"gap {standing['gap']:.1e} (round {standing['certified_round']})")

@@ -14,10 +14,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from rhfedmtl.cli_text import paragraph
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -109,10 +112,28 @@ Prices = Annotated[
     list[str] | None,
     option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
 ]
+
+
+def _explain_faults(text: str) -> str:
+    """List the faults for ``--faults help``: names with their defaults, and what they mean."""
+    if text.strip() != "help":
+        return text
+    from rhfedmtl.engines.faults import Faults
+
+    described = (inspect.getdoc(Faults) or "").partition("----------\n")[2].replace("``", "")
+    for names, meaning in re.findall(r"^(\w.*)\n((?: .*\n?)+)", described, re.MULTILINE):
+        typer.echo(", ".join(f"{name}={getattr(Faults, name)}" for name in names.split(", ")))
+        paragraph(" ".join(meaning.split()), "    ", "    ")
+    raise typer.Exit
+
+
 FaultText = Annotated[
     str,
     option(
-        WORK_PANEL, "--faults", "What goes wrong: dropout=0.3,moves=0.1,… (`rhfedmtl train --faults help` lists all)."
+        WORK_PANEL,
+        "--faults",
+        "What goes wrong: dropout=0.3,moves=0.1,… (`--faults help` explains all).",
+        callback=_explain_faults,
     ),
 ]
 Scale = Annotated[

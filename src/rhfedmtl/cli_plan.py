@@ -44,25 +44,17 @@ def register(app: typer.Typer) -> None:
 
 
 def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
-    """Shared data options, of which ``--data`` may be left out: then ``with_data`` is False."""
+    """Shared data options, of which both ``--data`` and ``--path`` may be left out: then ``with_data`` is False."""
     shared = with_data_options(command)
 
     @functools.wraps(command)
     def optional(**values: Any) -> None:
-        shared(with_data=values["data"] is not None, **values)
+        shared(with_data=(values["data"] or values["path"]) is not None, **values)
 
-    parameters = [
-        p.replace(default=None, annotation=_data_annotation(p.annotation)) if p.name == "data" else p
-        for p in inspect.signature(shared).parameters.values()
-        if p.name != "with_data"
-    ]
+    parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "with_data"]
     optional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     optional.__annotations__ = {p.name: p.annotation for p in parameters}
     return optional
-
-
-def _data_annotation(annotation: Any) -> Any:
-    return Annotated[str | None, *annotation.__metadata__]
 
 
 @with_learning_options
@@ -109,10 +101,19 @@ def plan(
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
     """
     given = dict(locals())
+    _check_heeded(options)
     if target is not None:
         _plan_target(request, options, given)
     else:
         _plan_budget(request, options, given)
+
+
+def _check_heeded(options: Options) -> None:
+    """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
+    from rhfedmtl.algorithms.registry import idle, no_effect
+
+    if unheeded := idle("rhfedmtl", options):
+        raise ConfigError(no_effect("a plan", unheeded))
 
 
 def _plan_budget(request: Request, options: Options, given: dict[str, Any]) -> None:
@@ -194,7 +195,7 @@ def _shape(request: Request, given: dict[str, Any]) -> Shape:
     from rhfedmtl.data.request import parse_partition
     from rhfedmtl.experiments.shapes import Shape
 
-    for name in ("path", "positive", "test_rest", "grouped"):
+    for name in ("positive", "test_rest", "grouped"):
         if getattr(request, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
     if request.settings:

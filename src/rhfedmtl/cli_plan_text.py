@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rhfedmtl import cli_text
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from rhfedmtl.experiments.calibration import Calibration
@@ -15,30 +16,31 @@ if TYPE_CHECKING:
     from rhfedmtl.experiments.targets import TargetReport
     from rhfedmtl.resources.costs import Cost
 
-WIDTH = 80
 ROWS = 14
+NAMES = 13
+"""Columns for the names of facts."""
 
 
 def show_plan(report: PlanReport) -> None:
     """Print a plan: what is done, what it costs, what binds, the curve over H."""
-    console = _console()
+    console = cli_text.console()
     shape = report.federation
     low, high = shape["rows_per_terminal"]
     rows = f"{low}" if low == high else f"{low} to {high}"
     _line(
-        console,
         "plan",
         f"policy {report.policy} for {shape['tasks']} tasks, {shape['terminals']} terminals with {rows} training rows "
         f"each (from {shape['from']})",
     )
     for name, text in _work(report):
-        _line(console, name, text)
+        _line(name, text)
     if report.cost:
         console.print(_resources(report))
     for name, text in _outcome(report):
-        _line(console, name, text)
+        _line(name, text)
     console.print(_curve(report))
-    _notes(console, report.notes)
+    for note in report.notes:
+        _line("note", note)
 
 
 def _work(report: PlanReport) -> list[tuple[str, str]]:
@@ -67,7 +69,8 @@ def _outcome(report: PlanReport) -> list[tuple[str, str]]:
     lines.append(("left", f"{_number(report.suboptimality_left)} of the suboptimality, as the model believes"))
     gap = report.predicted_gap
     if gap is not None:
-        lines.append(("final gap", f"{gap.expected:.2e}, between {gap.low:.2e} and {gap.high:.2e} ({gap.level:.0%})"))
+        interval = f"between {gap.low:.2e} and {gap.high:.2e} ({_percent(gap.level)})"
+        lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
     return lines
 
 
@@ -84,7 +87,7 @@ def _resources(report: PlanReport) -> Table:
             name,
             _number(amount),
             _number(limit),
-            f"{report.share[name]:.1%}",
+            _percent(report.share[name]),
             _cut(price * limit / 100),
             _cut(price),
             _ranges(report.feasible_steps[name]),
@@ -115,29 +118,30 @@ def _curve(report: PlanReport) -> Table:
 
 def show_target(report: TargetReport) -> None:
     """Print which budget reaches a target, and the curve of cost against result."""
-    console = _console()
+    console = cli_text.console()
     name, value = report.target.name, report.target.value
     sign = "at most" if report.target.falling else "at least"
-    _line(console, "target", f"{name} of {sign} {value:g}, policy {report.policy}, by {report.found_by}")
+    _line("target", f"{name} of {sign} {value:g}, policy {report.policy}, by {report.found_by}")
     if report.bounds:
         for bound, found in report.bounds.items():
             cost = ", ".join(f"{n} {_number(c)}" for n, c in found["cost"].items())
-            _line(console, bound, f"H = {found['local_steps']}, {_number(found['rounds'])} rounds: {cost}")
+            _line(bound, f"H = {found['local_steps']}, {_number(found['rounds'])} rounds: {cost}")
     elif report.budget is not None:
-        _line(console, "budget", f"{report.resource}={_number(report.budget)} is the smallest found that reaches it")
+        _line("budget", f"{report.resource}={_number(report.budget)} is the smallest found that reaches it")
     else:
-        _line(console, "budget", f"none found; the best {name} seen is {report.best:.4g}")
+        _line("budget", f"none found; the best {name} seen is {report.best:.4g}")
     for limited, limit in report.limits.items():
-        _line(console, "limit", f"{limited}={_number(limit)}")
+        _line("limit", f"{limited}={_number(limit)}")
     console.print(_target_curve(report))
-    _notes(console, report.notes)
+    for note in report.notes:
+        _line("note", note)
 
 
 def _target_curve(report: TargetReport) -> Table:
     others = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
     spread = report.level is not None
     heads = [f"{report.resource} budget", report.target.name.replace("_", " ")]
-    heads += [f"{report.level:.0%} interval"] if spread else []
+    heads += [f"{_percent(report.level)} interval"] if spread else []
     table = _table(*heads, "rounds", *(f"{name} spent" for name in others), "Pareto", "reaches")
     for p in report.curve:
         cells = [_number(p.budget), f"{p.result:.3g}", *([f"{p.low:.3g} to {p.high:.3g}"] if spread else [])]
@@ -149,22 +153,18 @@ def _target_curve(report: TargetReport) -> Table:
 
 def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
     """Print what was measured, and the prices made from it."""
-    console = _console()
+    console = cli_text.console()
     b, sizes = measured.bench, measured.bytes
-    _line(
-        console,
-        "timed",
-        f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {b.columns} model(s)",
-    )
+    models = "1 model" if b.columns == 1 else f"{b.columns} models"
+    _line("timed", f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {models}")
     times = _table("H", "an order takes")
     for H, seconds in measured.orders.items():
         times.add_row(f"{H:,}", _seconds(seconds))
     console.print(times)
-    _line(console, "step", f"{_seconds(measured.step_seconds)}, and {_seconds(measured.order_seconds)} an order")
-    _line(console, "station", f"{_seconds(measured.station_seconds)} a round")
-    _line(console, "cloud", f"{_seconds(measured.cloud_seconds)} a server iteration of {b.tasks} tasks")
+    _line("step", f"{_seconds(measured.step_seconds)}, and {_seconds(measured.order_seconds)} an order")
+    _line("station", f"{_seconds(measured.station_seconds)} a round")
+    _line("cloud", f"{_seconds(measured.cloud_seconds)} a server iteration of {b.tasks} tasks")
     _line(
-        console,
         "bytes",
         f"order {sizes.order:,}, update {sizes.update:,}, anchor {sizes.anchor:,}, report {sizes.report:,}",
     )
@@ -172,13 +172,7 @@ def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
     for name in dict.fromkeys(key for table in cost.to_dict().values() for key in table if key != "adds"):
         prices.add_row(name, *(_price(table.get(name)) for table in cost.to_dict().values()))
     console.print(prices)
-    _line(console, "saved in", f"{out}: use it with --cost {out}")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=min(WIDTH, Console().width), soft_wrap=False, highlight=False)
+    _line("saved in", f"{out}: use it with --cost {out}")
 
 
 def _table(first: str, *others: str) -> Table:
@@ -192,21 +186,8 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _line(console: Console, name: str, text: str) -> None:
-    """One fact, its name in front, wrapped under itself."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=12)
-    grid.add_column()
-    grid.add_row(Text(name), Text(text))
-    console.print(grid)
-
-
-def _notes(console: Console, notes: list[str]) -> None:
-    for note in notes:
-        _line(console, "note", note)
+def _line(name: str, text: str) -> None:
+    cli_text.fact(name, text, NAMES)
 
 
 def _ranges(ranges: list[list[int]]) -> str:
@@ -218,7 +199,13 @@ def _ranges(ranges: list[list[int]]) -> str:
 
 def _cut(price: float) -> str:
     """Share of what is left that goes when its logarithm falls by ``price``."""
-    return "0" if price == 0.0 else f"{100 * -math.expm1(-price):.2g} %"
+    return "0" if price == 0.0 else _percent(-math.expm1(-price))
+
+
+def _percent(share: float | None) -> str:
+    """A share to two digits, or to whole percents above ten."""
+    percent = 100 * (share or 0.0)
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def _number(value: float | None) -> str:

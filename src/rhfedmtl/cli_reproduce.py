@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl import cli_text
 from rhfedmtl.cli_compare import SweepEngine, Workers, runs_bar, show, spread
 from rhfedmtl.cli_data import AsJson
 from rhfedmtl.cli_options import Address, print_json
@@ -59,7 +60,7 @@ def reproduce(
     from rhfedmtl.experiments import reproduce as paper
 
     if not what:
-        _list(paper)
+        _list({"all": paper.titles("paper"), "beyond": paper.titles("beyond")}, as_json)
         return
     started = time.perf_counter()
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
@@ -74,9 +75,16 @@ def reproduce(
         _show(found, facts, out)
 
 
-def _list(paper: Any) -> None:
-    typer.echo("paper (all):  " + ", ".join(paper.names("paper")))
-    typer.echo("beyond:       " + ", ".join(paper.names("beyond")))
+def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
+    """What there is to reproduce."""
+    if as_json:
+        print_json(titles)
+        return
+    for group, studies in titles.items():
+        typer.echo({"all": "all: the paper", "beyond": "beyond: what goes beyond it"}[group])
+        for name, title in studies.items():
+            cli_text.fact(f"  {name}", title, 17)
+    typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
 
 
 def _show(found: Reproduced, facts: dict[str, Any], out: Path) -> None:
@@ -85,7 +93,8 @@ def _show(found: Reproduced, facts: dict[str, Any], out: Path) -> None:
     for study in facts["studies"]:
         typer.echo(f"\n{study['name']}  ({study['runs']} runs, {study['table']})")
         for line in study["findings"]:
-            typer.echo(f"  - {line}")
+            cli_text.paragraph(line, "  - ", "    ")
     for name, reason in found.left_out.items():
         typer.echo(f"\n{name}  left out: {reason}")
-    typer.echo(f"\nsaved in {out}; next: rhfedmtl report {out}")
+    typer.echo(f"\nsaved in {out}")
+    typer.echo(f"next: rhfedmtl report {out}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl import cli_text
 from rhfedmtl.cli_data import AsJson
 from rhfedmtl.cli_options import print_json
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
 Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
 FACTS = ("accuracy", "balanced_accuracy", "auc", "rmse", "primal", "dual", "gap", "rounds", "terminal_steps", "seconds")
+
+TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
+NAMES = 26
+"""Columns for the names of facts."""
 
 
 def register(root: typer.Typer) -> None:
@@ -58,21 +64,30 @@ def _line(known: Record) -> dict[str, Any]:
 
 
 def _table(found: dict[str, Record]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in ("run", "algorithm", "data", "seed", "budget", "result", "gap"):
         right = name in ("seed", "result", "gap")
-        table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=name == "run")
+        table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
+    short = _beginnings(list(found))
     for name, known in found.items():
         line = _line(known)
         budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
         value = "refused" if known["result"] is None else _number(line["value"])
         table.add_row(
-            name[:24], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
+            short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
         )
-    Console(width=min(80, Console().width)).print(table)
+    cli_text.console().print(table)
+
+
+def _beginnings(names: list[str]) -> dict[str, str]:
+    """Of every name as much as tells it from the others: the time of a run where that will do."""
+    for length in (15, 20):
+        short = {name: name[:length] for name in names}
+        if len(set(short.values())) == len(names):
+            return short
+    return {name: name for name in names}
 
 
 @app.command()
@@ -91,22 +106,28 @@ def show(
     if as_json:
         print_json(known)
         return
+    for name, text in _story(known):
+        cli_text.fact(name, text, NAMES)
+    typer.echo(f"{'repeat':<{NAMES}}{known['command']}")  # whole, to be copied
+
+
+def _story(known: Record) -> Iterator[tuple[str, str]]:
+    """What to say of a run, fact by fact."""
     if known["result"] is None:
-        typer.echo(f"refused       {known['refused']}")
+        yield "refused", known["refused"]
     for name in FACTS:
         if (known["result"] or {}).get(name) is not None:
-            typer.echo(f"{name.replace('_', ' '):<18}{_number(known['result'][name])}")
+            yield name.replace("_", " "), _number(known["result"][name])
     for metric, values in known.get("by_task", {}).items():
         parts = (f"{task} {_number(value)}" for task, value in zip(known["tasks"][:12], values, strict=False))
         more = f", … {len(values) - 12} more" if len(values) > 12 else ""
-        typer.echo(f"{metric.replace('_', ' '):<18}{', '.join(parts)}{more}")
+        yield f"{metric.replace('_', ' ')} by task", f"{', '.join(parts)}{more}"
     for line in known.get("bill", ()):
-        typer.echo(f"{'spent':<18}{line['type']} {line['amount']:g} by {line['tier']}")
+        yield "spent", f"{line['type']} {cli_text.amount(line['amount'])} by {TIERS.get(line['tier'], line['tier'])}"
     if known["tuning"]:
-        typer.echo(f"{'tuned':<18}{known['tuning']['chosen']}")
-    typer.echo(f"{'data':<18}{known['data']['name']}, fingerprint {known['data']['fingerprint'][:16]}")
-    typer.echo(f"{'versions':<18}{', '.join(f'{name} {number}' for name, number in known['versions'].items())}")
-    typer.echo(f"{'repeat':<18}{known['command']}")
+        yield "tuned", ", ".join(f"{name}={value}" for name, value in known["tuning"]["chosen"].items()) or "nothing"
+    yield "data", f"{known['data']['name']}, fingerprint {known['data']['fingerprint'][:16]}"
+    yield "versions", ", ".join(f"{name} {number}" for name, number in known["versions"].items())
 
 
 @app.command()
@@ -132,7 +153,6 @@ def compare(
 
 
 def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict[str, list[Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -143,10 +163,12 @@ def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict
         for name, values in part.items():
             table.add_row(name.replace("_", " "), *(_number(value) for value in values))
         table.add_section()
-    Console(width=min(80, Console().width)).print(table)
+    cli_text.console().print(table)
 
 
 def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return "-" if value is None else str(value)

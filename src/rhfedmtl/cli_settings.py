@@ -6,13 +6,11 @@ environment an option of a command is ``RHFEDMTL_COMMAND_OPTION``: ``RHFEDMTL_TR
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 
 FILE = Path("rhfedmtl.toml")
 """Read from the present folder where no other is named."""
@@ -47,20 +45,21 @@ def _section(table: dict[str, Any], command: Any, where: str) -> dict[str, Any]:
             found[name] = value
         else:
             what = "command" if commands else "option"
-            raise ConfigError(f"{where}: unknown {what} {key!r}{_hint(key, commands or options)}")
+            known = commands or [option.replace("_", "-") for option in options]
+            raise ConfigError(f"{where}: unknown {what} {key!r}{nearest(key.replace('_', '-'), known)}")
     return found
 
 
+METAVARS = {"int": "N", "integer": "N", "float": "X", "str": "TEXT", "text": "TEXT", "path": "PATH"}
+"""Short names of types, by what versions of typer call them."""
+
+
 def quiet(command: Any) -> Any:
-    """The command without a line for its variable under every option of the help: they all follow one rule."""
+    """The command with a help of few words: no variable under every option, as all follow one rule, and short types."""
     for parameter in command.params:
         parameter.show_envvar = False
+        if parameter.param_type_name == "option":
+            parameter.metavar = parameter.metavar or METAVARS.get(parameter.type.name.removesuffix(" range"))
     for part in getattr(command, "commands", {}).values():
         quiet(part)
     return command
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    """Hint at the nearest known name; that of the algorithms' options would import the numerical libraries."""
-    close = difflib.get_close_matches(name.replace("-", "_"), list(known), n=1)
-    return f"; did you mean {close[0].replace('_', '-')}?" if close else ""

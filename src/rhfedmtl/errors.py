@@ -1,5 +1,10 @@
 """Every error that this library raises on purpose. Each message names the value and the way out."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class RHFedMTLError(Exception):
     """Base of all errors raised on purpose: one `except` catches them, and the command line prints them plainly."""
@@ -35,3 +40,9 @@ class ClusterError(RHFedMTLError, RuntimeError):
 
 class MissingExtraError(RHFedMTLError, ImportError):
     """An optional dependency is not installed: says what to install."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Hint at the nearest known name, for the end of a message; or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -167,7 +167,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise DataError(f"y has one class only, {classes[0]!r}: a classifier needs two or more")
+            raise DataError(f"y has one class only, {classes.tolist()[0]!r}: a classifier needs two or more")
         if self.class_weight is not None:
             given = weights(sample_weight, len(X))
             beside["sample_weight"] = compute_sample_weight(self.class_weight, y) * (1.0 if given is None else given)

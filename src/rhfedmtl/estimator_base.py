@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,11 +20,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Algorithm, Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.training import Progress, Result, Run, Settings
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.estimator_rows import Duals, Places, Rows, column, gather, weights
 from rhfedmtl.experiments.records import versions
 from rhfedmtl.experiments.regularisation import Choice, choose, weighted
@@ -210,14 +210,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self.classes_ = models.classes
 
     def _scores(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
-        """Scores of every row by the model of its task; a task that is unknown gets the reference, and a warning."""
+        """Scores of every row by the model of its task; a task that is unknown gets the reference, and a warning.
+
+        One name stands for all rows.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         models: TaskModels = self.models_
         if task is None and len(models.tasks) > 1:
             self._warn("no task was given: the mean model of all tasks predicts every row; name them with task=…")
         if task is not None:
-            task = column(task, len(X), "task")
+            task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
             strangers = sorted({str(name) for name in task[models.find(task) < 0].tolist()})
             if strangers:
                 shown = ", ".join(strangers[:5]) + (f" and {len(strangers) - 5} more" if len(strangers) > 5 else "")
@@ -252,28 +255,46 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _built(self, federation: Federation) -> Algorithm:
         """Method and policy; weights that are to be chosen stand at their defaults for now."""
-        try:
-            options = Options(
-                loss=self.loss,
-                relationship=self.relationship,
-                lambda1=LAMBDA1 if self.lambda1 == "auto" else float(self.lambda1),
-                lambda2=LAMBDA2 if self.lambda2 == "auto" else float(self.lambda2),
-                intercept=bool(self.intercept),
-                policy=self.policy,
-                local_steps=self.local_steps,
-                station_rounds=self.station_rounds,
-                **(self.options or {}),
-            )
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"options={self.options!r}, lambda1={self.lambda1!r}, lambda2={self.lambda2!r}: {error}"
-            ) from error
+        options = Options(
+            loss=self.loss,
+            relationship=self.relationship,
+            lambda1=self._weight("lambda1", LAMBDA1),
+            lambda2=self._weight("lambda2", LAMBDA2),
+            intercept=bool(self.intercept),
+            policy=self.policy,
+            local_steps=self.local_steps,
+            station_rounds=self.station_rounds,
+            **self._more_options(),
+        )
         built = build(self.algorithm, options, federation.kind)
+        unheeded = [name for name in idle(self.algorithm, options, federation.kind) if name in (self.options or {})]
+        if unheeded:
+            raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded)}")
         if built.yardstick and self.budget is not None:
             raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")
         if self.warm_start and not isinstance(built.method, DualMethod):
             raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
         return built
+
+    def _weight(self, name: str, default: float) -> float:
+        value: Any = getattr(self, name)
+        if value == "auto":
+            return default
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name}={value!r} is neither a number nor 'auto'") from None
+
+    def _more_options(self) -> dict[str, Any]:
+        """The settings in ``options``, none of which is a parameter of its own."""
+        given, own = dict(self.options or {}), set(self.get_params(deep=False)) | {"loss"}
+        known = [each.name for each in fields(Options) if each.name not in own]
+        for name in given:
+            if name in own:
+                raise ConfigError(f"options={self.options!r}: {name} is a parameter of its own")
+            if name not in known:
+                raise ConfigError(f"options={self.options!r}: no setting {name!r}{nearest(name, known)}")
+        return given
 
     def _settings(self, federation: Federation, seed: int) -> Settings:
         return Settings(

@@ -120,7 +120,8 @@ def column(values: Any, n_rows: int, what: str) -> Array:
     if array.shape == (n_rows, 1):
         array = array[:, 0]
     if array.shape != (n_rows,):
-        raise DataError(f"{what} has shape {array.shape} for {n_rows} rows: name the {what} of every row")
+        found = f"is {values!r}" if array.ndim == 0 else f"has shape {array.shape}"
+        raise DataError(f"{what} {found} for {n_rows} rows: name the {what} of every row")
     if array.dtype.kind in "biuU":
         return array
     known = array.tolist()

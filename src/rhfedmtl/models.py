@@ -15,11 +15,10 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from rhfedmtl import onnx_export, sealed
-from rhfedmtl.algorithms.options import nearest
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.training import Result, scores
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import LOSSES, Logistic, Loss
 from rhfedmtl.roles.cloud import Certificate

@@ -49,7 +49,7 @@ def negative_log_likelihood(data: Federation, matrices: Any, components: int) ->
 def test_two_planted_kinds_of_tasks_are_found_and_each_task_takes_its_own() -> None:
     """Shares go to one component per kind, and the error falls far below that of one model for all."""
     data = two_clusters()
-    seen = Run(data, FedEM(Squared(), components=2, step=0.05), Settings(scale="none"), Ledger({}))
+    seen = Run(data, FedEM(Squared(), components=2, step=0.05, intercept=False), Settings(scale="none"), Ledger({}))
     seen.learn(Fixed(10, 1, 60))
     seen.certify()
     shares = seen.network.models[:, -1, :2]
@@ -65,7 +65,7 @@ def test_two_planted_kinds_of_tasks_are_found_and_each_task_takes_its_own() -> N
 def test_the_likelihood_rises_from_round_to_round() -> None:
     """With small steps over whole passes it never falls by more than the noise of a pass."""
     data = two_clusters()
-    seen = Run(data, FedEM(Squared(), components=2, step=0.02), Settings(scale="none"), Ledger({}))
+    seen = Run(data, FedEM(Squared(), components=2, step=0.02, intercept=False), Settings(scale="none"), Ledger({}))
     course = []
     for _ in range(40):
         seen.learn(Fixed(10, 1, seen.cloud.cloud_round + 1))

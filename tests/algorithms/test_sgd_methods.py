@@ -143,11 +143,11 @@ def test_a_station_without_samples_has_no_say() -> None:
 @pytest.mark.parametrize(
     ("method", "rows", "shared"),
     [
-        (SgdMethod(LOSS), 3, 3),
-        (FedProx(LOSS), 3, 3),
-        (LocalSgd(LOSS), 3, 0),
-        (Ditto(LOSS), 6, 3),
-        (FedEM(LOSS, components=2), 7, 6),
+        (SgdMethod(LOSS, intercept=False), 3, 3),
+        (FedProx(LOSS, intercept=False), 3, 3),
+        (LocalSgd(LOSS, intercept=False), 3, 0),
+        (Ditto(LOSS, intercept=False), 6, 3),
+        (FedEM(LOSS, components=2, intercept=False), 7, 6),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, SgdMethod) else None,
 )
@@ -195,14 +195,14 @@ def test_more_components_than_features_are_refused(engine: str) -> None:
     """Shares have one row of the matrix: what does not fit must not be written beside it."""
     data = federation(d=2)
     with pytest.raises(ConfigError, match="3 components need"):
-        run(data, FedEM(LOSS, components=3), engine=engine)
-    run(data, FedEM(LOSS, components=2), engine=engine)
+        run(data, FedEM(LOSS, components=3, intercept=False), engine=engine)
+    run(data, FedEM(LOSS, components=2, intercept=False), engine=engine)
 
 
 def test_lost_updates_leave_the_mean_of_those_that_came() -> None:
     """A station divides by the samples of the terminals that answered, not of all."""
     data = federation(sizes=((5, 7),))
-    method = SgdMethod(LOSS, step=STEP, lambda1=LAM)
+    method = SgdMethod(LOSS, step=STEP, lambda1=LAM, intercept=False)
     network = ENGINES["inprocess"](data, method, Settings(seed=SEED), np.diff(data.terminal_offsets))
     seen = Run(data, method, Settings(scale="none", seed=SEED), Ledger({}))
     network.assign(seen.cloud.assign())

@@ -51,7 +51,7 @@ def test_the_yardstick_takes_the_steps_of_the_library() -> None:
 def test_our_gap_is_the_one_that_the_run_certifies() -> None:
     """The gap by which liblinear is judged, of our own models and duals, is that of the certificate."""
     X, y = small_problem()
-    method = DualMethod(SquaredHinge(), relationship=Unrelated(solver.LAMBDA))
+    method = DualMethod(SquaredHinge(), relationship=Unrelated(solver.LAMBDA), intercept=False)
     result = train(solver.one_terminal(X, y), method, Fixed(len(X), 1, 5), Settings(scale="none"))
     labels = np.where(y > 0, 1.0, -1.0)
     w = result.models[0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler, normalize
 
 from rhfedmtl.data import threads
+from rhfedmtl.data.mapped import map_of, room_like
 from rhfedmtl.data.scaling import SCALES, Moments, Scaler, scalers, station_moments, terminal_moments, total
 from rhfedmtl.errors import ConfigError
 
@@ -100,3 +102,25 @@ def test_scaling_refuses_what_it_cannot_do() -> None:
         Scaler.from_moments(None, "standard")
     with pytest.raises(ConfigError, match="at least one part"):
         total([])
+
+
+def test_rows_from_a_file_are_scaled_into_a_file(tmp_path: Path) -> None:
+    """Rows that may be larger than the memory are scaled on disk, to the same numbers; nothing is left there."""
+    X = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    scaler = Scaler.from_moments(Moments.of(X), "standard-unit")
+    scaled = scaler.transform(mapped[10:])
+    assert map_of(scaled) is not None
+    assert map_of(scaler.transform(X)) is None
+    np.testing.assert_array_equal(scaled, scaler.transform(X[10:]))
+    assert [file.name for file in tmp_path.iterdir()] == ["X.npy"]
+
+
+def test_room_is_found_where_the_folder_is_gone(tmp_path: Path) -> None:
+    """Where no file can be made beside the rows, the folder for temporary files is used."""
+    np.save(tmp_path / "X.npy", np.ones((4, 2)))
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    (tmp_path / "X.npy").unlink()
+    tmp_path.rmdir()
+    assert map_of(room_like(mapped)) is not None

@@ -56,6 +56,12 @@ def build(folder: Path, federation: Federation, **more: Any) -> Path:
     return folder
 
 
+def shorten_journals(folder: Path, longest: int) -> None:
+    """Let the cloud put a checkpoint in the place of every journal that is longer."""
+    path = folder / "cloud" / "cloud.toml"
+    path.write_text(f"journal_bytes = {longest}\n{path.read_text()}")
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Supervisor, Operator]]:
     """The network as processes, ended in any case."""
@@ -85,6 +91,12 @@ def wait(operator: Operator, until: Callable[[dict[str, Any]], bool], each: Call
 def at_rest(status: dict[str, Any]) -> bool:
     """Whether no training is under way."""
     return status["training"]["state"] not in ("running", "recovering")
+
+
+def all_connected(status: dict[str, Any]) -> bool:
+    """Whether every station and every terminal is there."""
+    stations = status["stations"]
+    return all(b["connected"] and all(t["connected"] for t in b["terminals"]) for b in stations)
 
 
 def trained(operator: Operator, each: Callable[[], Any] = lambda: None, **arguments: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from rhfedmtl.models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
 
 BUDGET = "energy=10000"
-OPTIONS = {"policy": "fixed", "local_steps": 10}
+OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
 NUMBERS = 21
 
 
@@ -87,7 +87,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operat
         yield folder, operator
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
-        operator.command("export", folder=str(folder / "out"))
+        operator.export(folder / "out")
     run = RunConfig("hfedmtl", options=_options(), cost=("energy=0.1,10",), budget=(BUDGET,)).run(federation)
     np.testing.assert_array_equal(TaskModels.load(folder / "out" / "model.npz").models, run.models)
     assert Ledger.load(folder / "out" / "ledger.json") == run.ledger
@@ -184,7 +184,7 @@ def test_a_member_that_misbehaves(net: Any, tmp_path: Path) -> None:
         dropped(message, reason)
         assert operator.command("status")["stations"][0]["connected"], name
     revoked = Passport.read(Papers.of(tmp_path / "evil").pair()[1]).serial
-    operator.command("revoke", serial=revoked)
+    assert operator.command("revoke", node=f"terminal/{number}")["revoked"] == [revoked]
     nets.wait(
         operator,
         lambda _: "was revoked" in Intruder(*station(folder), credentials).say("Station", [hello(number)]),

@@ -46,7 +46,7 @@ def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", federation, observed=True)
     with nets.running(folder) as (_, operator):
         standing = nets.trained(operator, budget=[BUDGET])
-        operator.command("export", folder=str(tmp_path / "first"))
+        operator.export(tmp_path / "first")
         result = in_process(federation)
         assert_same(tmp_path / "first", result)
         assert standing["rounds"] == result.rounds
@@ -55,6 +55,10 @@ def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
         # A larger budget goes on where the first ended, as a run in one process does.
         standing = nets.trained(operator, budget=["energy=900"])
         assert 700 < standing["spent"]["energy"] <= 900
+        with pytest.raises(ConfigError, match="money=1 has no price"):
+            operator.command("train", budget=["money=1"])
+        operator.command("train", budget=["energy=50"])
+        assert "spent already" in nets.wait(operator, nets.at_rest)["training"]["error"]
         status = operator.command("status")
         assert all(station["connected"] and len(station["terminals"]) == 4 for station in status["stations"])
     assert nets.assert_invariant(folder, 3) == 12
@@ -73,22 +77,25 @@ def check_windows(folder: Path) -> None:
 
 
 def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path) -> None:
-    """Killed twice in the middle, the cloud goes through its journal, and ends with the same models and ledger."""
+    """Killed in the middle, the cloud goes on from its checkpoint and journal, and ends with the same to the bit."""
     federation = nets.small(2, 2, 40)
     learning = {"algorithm": "hfedmtl", "options": {"policy": "fixed", "local_steps": 10}}
     folder = nets.build(tmp_path / "net", federation, learning=learning)
+    nets.shorten_journals(folder, 30_000)
     with nets.running(folder) as (supervisor, operator):
-        operator.command("train", budget=["energy=4000"])
-        for number in (5, 30):
+        operator.command("train", budget=["energy=3000"])
+        for number in (5, 70):
             nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
             supervisor.kill("cloud")
             supervisor.processes["cloud"].join()
             supervisor.keep_up()
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
-        operator.command("export", folder=str(tmp_path / "out"))
+        operator.export(tmp_path / "out")
+    assert (folder / "cloud" / "state" / "journal").stat().st_size < 100_000
+    assert len(list((folder / "cloud" / "state").glob("checkpoint-*"))) == 1
     options = Options(policy="fixed", local_steps=10)
-    assert_same(tmp_path / "out", in_process(federation, "energy=4000", algorithm="hfedmtl", options=options))
+    assert_same(tmp_path / "out", in_process(federation, "energy=3000", algorithm="hfedmtl", options=options))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg"])
@@ -98,7 +105,7 @@ def test_methods_by_gradient_steps_run_too(tmp_path: Path, algorithm: str) -> No
     folder = nets.build(tmp_path / "net", federation, learning={"algorithm": algorithm})
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=200"])
-        operator.command("export", folder=str(tmp_path / "out"))
+        operator.export(tmp_path / "out")
     result = in_process(federation, "energy=200", algorithm=algorithm)
     np.testing.assert_array_equal(TaskModels.load(tmp_path / "out" / "model.npz").models, result.models)
 
@@ -125,13 +132,18 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
         learning={"test_rows": "terminal"},
         waits=Waits(patience=2.0, answer=1.0, again=0.5),
     )
+    nets.shorten_journals(folder, 5_000)
     with nets.running(folder) as (supervisor, operator):
         standing = nets.trained(operator, budget=["bytes=60000"])
-        operator.command("export", folder=str(tmp_path / "out"))
+        operator.export(tmp_path / "out")
         spent = standing["spent"]
         assert all(spent[name] > 0 for name in ("time", "bytes", "energy"))
         assert spent["bytes"] <= 60_000 + 2_000
         assert standing["accuracy"] is not None
+        supervisor.kill("cloud")
+        supervisor.processes["cloud"].join()
+        supervisor.keep_up()
+        nets.wait(operator, lambda s: s["training"].get("spent") == spent and nets.all_connected(s))
         # A terminal and then a station that hang do not make time run over: the ledger counts what was waited.
         limit = spent["time"] + 3.0
         frozen = iter(["terminal-0", "station-1"])
@@ -150,6 +162,22 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
         assert standing["spent"]["time"] <= limit + 0.5
     tiers = Ledger.load(tmp_path / "out" / "ledger.json").totals("tier")["bytes"]
     assert set(tiers) == {"terminal-link", "station-link"}
+
+
+def test_a_terminal_that_is_silent_from_the_start_does_not_end_a_training(tmp_path: Path) -> None:
+    """Rounds go on without a certificate, and there is one as soon as everybody answers."""
+    resources, waits = Resources(cost=("energy=0.1,10",), deadline=0.3), Waits(start=60.0, answer=0.5, again=0.5)
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 40), resources=resources, waits=waits)
+    with nets.running(folder) as (supervisor, operator):
+        nets.wait(operator, nets.all_connected)
+        supervisor.kill("terminal-0", signal.SIGSTOP)
+        operator.command("train", budget=["energy=1e6"])
+        status = nets.wait(operator, lambda s: (s["training"].get("round") or 0) >= 2)
+        assert status["training"]["gap"] is None
+        supervisor.kill("terminal-0", signal.SIGCONT)
+        nets.wait(operator, lambda s: s["training"].get("gap") is not None)
+        operator.command("stop")
+        assert nets.wait(operator, nets.at_rest)["training"]["state"] == "ended"
 
 
 def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from tests.deploy import nets
 
 from rhfedmtl.deploy.config import identity_of, read_station
 from rhfedmtl.deploy.control import Operator, enrol
-from rhfedmtl.deploy.provision import rotate
+from rhfedmtl.deploy.provision import issued_by, rotate
 from rhfedmtl.deploy.supervisor import Supervisor
 from rhfedmtl.errors import ConfigError
 
 LEARNING = {
     "algorithm": "hfedmtl",
+    "target_relative_gap": 0.0,
     "options": {"policy": "fixed", "local_steps": 10, "lambda1": 0.1, "lambda2": 0.1},
 }
 
@@ -66,6 +67,10 @@ def test_a_terminal_moves_while_training_goes_on(net: Any) -> None:
     certified(operator)
     with pytest.raises(ConfigError, match="there already"):
         operator.command("move", terminal=2, station=1)
+    operator.command("move", terminal=2, station=0)
+    with pytest.raises(ConfigError, match="once it is there"):
+        operator.command("move", terminal=2, station=1)
+    nets.wait(operator, lambda s: 2 in members(s, 0))
 
 
 def test_a_new_terminal_joins_with_a_token(net: Any, tmp_path: Path) -> None:
@@ -131,8 +136,7 @@ def _serials(folder: Path, name: str) -> set[str]:
 def test_a_revoked_terminal_is_cut_off_and_the_others_go_on(net: Any) -> None:
     """A revoked certificate ends its connection and lets nobody in; the terminal is forgotten, and gets new papers."""
     folder, _, operator = net
-    serial = json.loads((folder / "ca" / "issued.json").read_text())["terminal/4"]
-    operator.command("revoke", serial=serial)
+    operator.command("revoke", node="terminal/4", serials=issued_by(folder)["terminal/4"])
     nets.wait(operator, lambda s: 4 not in members(s, 1))
     assert "revoked" in json.dumps(nets.logged(folder, "station-1", "refused"))
     later(operator)
@@ -148,7 +152,7 @@ def test_a_damaged_terminal_starts_anew(net: Any) -> None:
     nets.wait(operator, lambda s: bool(nets.logged(folder, "terminal-1", "state damaged")))
     nets.wait(operator, lambda s: 1 in members(s, 0))
     certified(operator)
-    assert (folder / "terminal-1" / "state" / "terminal.state.damaged0").exists()
+    assert list((folder / "terminal-1" / "state").glob("terminal.state.damaged-*"))
 
 
 def test_a_damaged_station_is_made_anew_from_its_terminals(net: Any) -> None:

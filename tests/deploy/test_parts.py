@@ -270,7 +270,7 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     assert again.redeem(secret) == ("terminal", 2)
     with pytest.raises(PeerError, match="used already"):
         Registry.open(config).redeem(secret)
-    token = Token("test-net", "127.0.0.1:1", "pem", secret)
+    token = Token("terminal", 2, "test-net", "127.0.0.1:1", "pem", secret)
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):
         Token.parse("abc")

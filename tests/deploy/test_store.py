@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -63,8 +65,7 @@ def test_a_torn_entry_of_a_journal_never_happened(tmp_path: Path) -> None:
         journal.append(payload, force=True)
     journal.close()
     whole = path.read_bytes()
-    sizes = [len(whole)] + [at for at in range(len(whole)) if at % 7 == 0]
-    for size in sizes:
+    for size in [len(whole), *range(50, len(whole), 7)]:
         path.write_bytes(whole[:size])
         journal = Journal(path, fsync=False)
         entries = journal.entries()
@@ -72,6 +73,93 @@ def test_a_torn_entry_of_a_journal_never_happened(tmp_path: Path) -> None:
         journal.append(b"more")
         journal.close()
         assert Journal(path, fsync=False).entries() == [*entries, b"more"]
+    path.write_bytes(whole[:49])
+    with pytest.raises(CorruptError, match="at its beginning"):
+        Journal(path, fsync=False)
+
+
+@pytest.mark.parametrize("left", [0, 1, 30, 200])
+def test_blocks_that_a_crash_left_blank_never_happened(tmp_path: Path, left: int) -> None:
+    """A crash of the machine may leave zeros for the last entry; what is forced before it stays."""
+    path = tmp_path / "journal"
+    journal = Journal(path, fsync=True)
+    journal.append(b"one", force=True)
+    before = journal.size
+    journal.append(b"\1" * 3000)
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: before + left] + bytes(len(whole) - before - left))
+    journal = Journal(path, fsync=True)
+    assert journal.entries() == [b"one"]
+    assert journal.size == before
+
+
+def test_half_an_entry_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
+    """An entry that does not fit is refused whole, and what comes later is read."""
+    path = tmp_path / "journal"
+    journal = Journal(path, fsync=False)
+    journal.append(b"one")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (journal.size + 100, limits[1]))
+        with pytest.raises(OSError, match="large"):
+            journal.append(b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    journal.append(b"two")
+    assert Journal(path, fsync=False).entries() == [b"one", b"two"]
+
+
+def test_a_journal_that_was_not_forced_to_disk_is_not_trusted_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries may be missing from its end: what was spent is not guessed. One that was closed well is whole."""
+    path = tmp_path / "journal"
+    monkeypatch.setattr(store, "boot", lambda: b"first start")
+    Journal(path, fsync=False).append(b"one")
+    monkeypatch.setattr(store, "boot", lambda: b"second start")
+    with pytest.raises(CorruptError, match="before the machine went down"):
+        Journal(path, fsync=False)
+    monkeypatch.setattr(store, "boot", lambda: b"first start")
+    Journal(path, fsync=False).close()
+    monkeypatch.setattr(store, "boot", lambda: b"second start")
+    assert Journal(path, fsync=False).entries() == [b"one"]
+
+
+def test_a_journal_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """Other entries stand in place of those that were there, and more can follow."""
+    journal = Journal(tmp_path / "journal", fsync=True)
+    journal.append(b"x" * 5000)
+    journal.replace([b"short", b"story"])
+    journal.append(b"goes on")
+    assert journal.size < 1000
+    assert Journal(tmp_path / "journal", fsync=True).entries() == [b"short", b"story", b"goes on"]
+
+
+def test_no_older_state_is_taken_for_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first write after one that was forced to disk is forced too: a crash cannot bring the older one back."""
+    forced: list[str] = []
+    monkeypatch.setattr(store.os, "fsync", lambda _: forced.append("disk"))
+    file = StateFile(tmp_path / "state", fsync=False)
+    file.write(b"closed well", fsync=True)
+    file = StateFile(tmp_path / "state", fsync=False)
+    forced.clear()
+    file.write(b"newer")
+    assert forced == ["disk", "disk"]  # the file, and the folder with its name
+    file.write(b"newest")
+    assert len(forced) == 2
+
+
+def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
+    """The latest damaged files are there to be looked at, and do not fill the disk."""
+    file = StateFile(tmp_path / "state", fsync=False)
+    for i in range(store.KEPT + 5):
+        file.write(str(i).encode())
+        last = file.set_aside()
+    assert len(list(tmp_path.glob("state.damaged-*"))) == store.KEPT
+    assert last.exists()
 
 
 def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.group import Group, Taken
+from rhfedmtl.data.outline import Outline
+from rhfedmtl.engines.group import Group, Source, Taken
 from rhfedmtl.engines.grouped import Grouped, share_out
+from rhfedmtl.engines.ray import FromRecipe
 from rhfedmtl.engines.training import ENGINES
 
 
@@ -60,12 +60,15 @@ def grouped(
     federation: Federation, method: Method, *, seed: int = 0, present: Any = None, n: int = 2, anew: bool = False
 ) -> Grouped:
     """Network of ``n`` groups in this process; ``anew`` makes them anew after every round."""
-    method.check(federation)
-    sizes = np.diff(federation.terminal_offsets)
-    parts = share_out(federation, [1.0] * n, sizes if present is None else present)
+    source: Source = Held(federation)
+    if isinstance(federation, Outline) and federation.recipe is not None:
+        source = FromRecipe(federation.recipe)
+    else:
+        method.check(federation)
+    parts = share_out(federation, [1.0] * n, federation.sizes if present is None else present)
 
     def make(g: int) -> Group:
-        return Group(parts[g], Held(federation), method, seed=seed, threads=1)
+        return Group(parts[g], source, method, seed=seed, threads=1)
 
     return Grouped(federation, method, parts, Here([make(g) for g in range(len(parts))], make if anew else None))
 

@@ -83,6 +83,7 @@ class Assassin:
 
     def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
         from rhfedmtl.engines.ray_crew import Crew
+        from rhfedmtl.engines.ray_line import Line
 
         self.under_way: list[bool] = []
         plain = Crew._answer
@@ -91,7 +92,7 @@ class Assassin:
             name, given = commands[-1]
             if name == "round" and given[0] in strikes:
                 strike = strikes.pop(given[0])
-                self.under_way.append(not ray.wait([ref], timeout=0)[0])
+                self.under_way.append(not (ref.answered() if isinstance(ref, Line) else ray.wait([ref], timeout=0)[0]))
                 strike()
             return plain(crew, group, ref, commands)
 

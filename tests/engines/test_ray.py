@@ -66,7 +66,9 @@ def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
     with session() as ray:
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
         assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
-        raylet = ray._private.worker.global_worker.node.all_processes["raylet"][0].process.pid
+        node = ray._private.worker.global_worker.node
+        raylet, folder = node.all_processes["raylet"][0].process.pid, Path(node.get_session_dir_path())
+        assert folder.exists()
         assassin = Assassin(monkeypatch, ray, {3: lambda: kill(children(raylet, "ray::Worker")[0])})
         same(whole, learn("ray", data))
         assert assassin.under_way == [True]
@@ -86,6 +88,7 @@ def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
     assert spread == local
     assert not ray.is_initialized()
     assert not children(raylet)
+    assert not folder.parent.exists()
 
 
 def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
@@ -130,23 +133,31 @@ class FakeRay:
         (RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.61"), "other versions .*Ray: 2.61"),
         (RuntimeError("no luck\nat all"), "cannot use the cluster at auto: no luck$"),
         (ConnectionError("Could not find any running Ray instance."), "no Ray cluster at 'auto'"),
+        ("AuthenticationError", "the cluster at auto asks for its token: .*RAY_AUTH_TOKEN"),
     ],
 )
 def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, answer: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception | str, answer: str
 ) -> None:
     """One line, with what to do."""
+    import ray.exceptions
+
+    if isinstance(error, str):
+        error = getattr(ray.exceptions, error)("no token")
     monkeypatch.setattr(ray_session, "ray_module", lambda **_: FakeRay(error))
     with pytest.raises(ClusterError, match=answer), session("auto"):
         pass
 
 
-def test_nodes_with_other_versions_are_refused() -> None:
-    """They would give other numbers, or none."""
+def test_nodes_with_other_versions_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """They would give other numbers, or none; with another CPU only the last digits may differ, which is said."""
     crew = ray_crew.Crew.__new__(ray_crew.Crew)
     crew._check(ray_crew.Reply(ray_crew.versions()), NODE)
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 has other versions.*numpy 0.1, here"):
         crew._check(ray_crew.Reply({**ray_crew.versions(), "numpy": "0.1"}), NODE)
+    with caplog.at_level("WARNING"):
+        crew._check(ray_crew.Reply({**ray_crew.versions(), "cpu": "another"}), NODE)
+    assert "node 10.0.0.1 has another kind of CPU (another, here" in caplog.text
     with pytest.raises(DataError, match=r"on node 10.0.0.1: no such file"):
         crew._check(ray_crew.Reply(error=DataError("no such file")), NODE)
 
@@ -157,7 +168,7 @@ def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytes
 
     monkeypatch.setattr(ray_session, "_memory", lambda: 2.0**30)
     with pytest.raises(ClusterError, match=r"rows take 1,000 MiB of shared memory, more than 30% of the 1,024 MiB"):
-        ray_session._start(None, 1000 * ray_session.MIB, {})
+        ray_session._start(None, 1000 * ray_session.MIB, "")
     data = Request(data="synthetic", tasks=2, terminals=2).federation(0)
     (part,) = engine.share_out(data, [1.0], np.diff(data.terminal_offsets))
     plan = ray_crew.Plan(part, None, None, 0, 1, engine._bytes(data, part))  # type: ignore[arg-type]

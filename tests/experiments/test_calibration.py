@@ -53,7 +53,7 @@ def test_the_roles_are_what_is_timed() -> None:
 def test_bytes_are_those_of_the_messages(columns: int, dtype: Any) -> None:
     """Message sizes follow from the shape of the models, whatever the rows are stored as."""
     found = calibrate(Bench(features=7, rows=5, columns=columns, dtype=dtype, repeats=2), clock=Ticks())
-    assert found.bytes == Sizes.of((columns, 7), columns, 0)
+    assert found.bytes == Sizes.of((columns, 7 + 1), columns, 0)  # the intercept travels too
 
 
 def test_real_times_are_positive() -> None:

@@ -91,8 +91,8 @@ def test_a_warm_start_reaches_the_same_optimum_sooner() -> None:
 def test_restored_duals_keep_the_invariant() -> None:
     """U_b = Σ_t X_tᵀα_t holds after a restore, and duals of other rows or a late restore are refused."""
     data = federation()
-    first = solve(data, DualMethod(), QUICK)
-    network = InProcess(data, DualMethod())
+    first = solve(data, DualMethod(intercept=False), QUICK)
+    network = InProcess(data, DualMethod(intercept=False))
     network.restore(first.alpha)
     expected = [data.X[data.row_task == b].T.astype(float) @ first.alpha[data.row_task == b, 0] / 24 for b in range(4)]
     np.testing.assert_allclose(network.V[:, 0], expected, rtol=1e-6, atol=1e-9)

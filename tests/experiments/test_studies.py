@@ -102,7 +102,7 @@ def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
     assert list(rows[0]) == ["algorithm", "n_terminals", "budget", "accuracy", "ci95", "paper"]
     assert len(rows) == 12
     said = "rhfedmtl lies above the value that the paper prints in 3 of 4 cells"
-    assert result.findings()[0] == f"{said}, {_mean_above(result):+.1f} points on average."
+    assert result.findings()[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
 
 
 def _mean_above(result: StudyResult) -> float:

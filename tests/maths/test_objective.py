@@ -18,7 +18,7 @@ SIZES = ((8, 4), (6,), (5, 9))
 
 def solved(lambda1: float, lambda2: float, cloud_rounds: int) -> tuple[InProcess, Any, Any]:
     """A network after some server iterations, its cloud, and its certificate."""
-    method = DualMethod(relationship=MeanRegularised(lambda1, lambda2))
+    method = DualMethod(relationship=MeanRegularised(lambda1, lambda2), intercept=False)
     network = InProcess(federation(sizes=SIZES), method)
     cloud = cloud_of(network, method.relationship)
     certificate = learn(network, cloud, cloud_rounds=cloud_rounds, station_rounds=10, steps=30)

@@ -57,7 +57,7 @@ def solve(raw: Federation, method: DualMethod) -> tuple[Federation, Certificate]
 def test_tasks_tied_to_their_mean_are_solved_like_l_bfgs_does(raw: Federation) -> None:
     """The joint gap closes, and the models are those of L-BFGS on the primal."""
     loss = SmoothedHinge()
-    data, certificate = solve(raw, DualMethod(loss, MeanRegularised(LAMBDA1, LAMBDA2)))
+    data, certificate = solve(raw, DualMethod(loss, MeanRegularised(LAMBDA1, LAMBDA2), intercept=False))
     assert -1e-12 <= certificate.gap < 1e-8
     best, models = by_lbfgs(data, loss, LAMBDA1, LAMBDA2)
     assert certificate.primal == pytest.approx(best, rel=1e-6)
@@ -74,7 +74,7 @@ def test_tasks_tied_to_their_mean_are_solved_like_l_bfgs_does(raw: Federation) -
 )
 def test_unrelated_tasks_are_solved_like_scikit_learn_does(raw: Federation, loss: Any, solver: Any) -> None:
     """The joint gap closes, and the model of every task is scikit-learn's."""
-    data, certificate = solve(raw, DualMethod(loss, Unrelated(LAMBDA1)))
+    data, certificate = solve(raw, DualMethod(loss, Unrelated(LAMBDA1), intercept=False))
     assert -1e-12 <= certificate.gap < 1e-8
     for model, (X, y, _) in zip(certificate.models, tables(data, intercept=False), strict=True):
         other = solver(len(X)).fit(X, y[:, 0])

@@ -71,7 +71,7 @@ def test_a_w_step_is_cvxpys_optimum(name: str, kind: str) -> None:
     """For fixed Ω, graph or clusters the joint gap falls to 1e-8, and objective and models are those of cvxpy."""
     relationship, loss = FIXED[name], SmoothedHinge()
     data = federation(kind, sizes=SIZES)
-    network = InProcess(data, DualMethod(loss, relationship, MERGES["add"]))
+    network = InProcess(data, DualMethod(loss, relationship, MERGES["add"], intercept=False))
     _, certificate = rounds(network, cloud_of(network, relationship), 1, 1e-9)
     best, models = by_cvxpy(data, loss, relationship.precision(4))
     assert -1e-12 <= certificate.gap < 1e-8
@@ -84,7 +84,7 @@ def test_other_losses_reach_the_optimum_too(loss: str) -> None:
     """The gap of a W-step closes for every smooth loss, and the optimum is cvxpy's."""
     relationship = FIXED["learned"]
     data = federation("regression" if loss == "squared" else "binary", sizes=SIZES)
-    network = InProcess(data, DualMethod(LOSSES[loss](), relationship))
+    network = InProcess(data, DualMethod(LOSSES[loss](), relationship, intercept=False))
     _, certificate = rounds(network, cloud_of(network, relationship), 1, 1e-8)
     assert certificate.primal == pytest.approx(by_cvxpy(data, LOSSES[loss](), relationship.precision(4))[0], rel=1e-6)
 

@@ -23,7 +23,7 @@ ROWS: dict[str, Any] = {"X": X, "y": Y}
 
 
 def terminal(**changes: Any) -> Terminal:
-    return Terminal(7, method=DualMethod(), **(ROWS | changes))
+    return Terminal(7, method=DualMethod(intercept=False), **(ROWS | changes))
 
 
 def attached() -> Terminal:

@@ -33,7 +33,7 @@ class Method(ABC):
     """
 
     loss: Loss = field(default_factory=SmoothedHinge)
-    intercept: bool = field(default=False, kw_only=True)
+    intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

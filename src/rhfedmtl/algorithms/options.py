@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.maths.losses import LOSSES, Loss
 from rhfedmtl.maths.relationships import RELATIONSHIPS
@@ -61,6 +60,11 @@ class Options:
     components: int | None = None
     phi: float | None = None
 
+    def without(self, names: Iterable[str]) -> Options:
+        """The same with these settings as if they had never been set."""
+        unset: dict[str, Any] = {each.name: each.default for each in fields(self) if each.name in set(names)}
+        return replace(self, **unset)
+
     def sgd(self, kind: str) -> dict[str, Any]:
         """Settings that all methods by gradient steps share."""
         return {
@@ -89,7 +93,10 @@ class Options:
         if station_rounds is None:
             station_rounds = 1 if self.station_rounds is None else self.station_rounds
         elif self.station_rounds not in (None, station_rounds):
-            raise ConfigError(f"this algorithm has {station_rounds} station rounds, not {self.station_rounds}")
+            raise ConfigError(
+                f"this algorithm has {station_rounds} station round in a server iteration, not {self.station_rounds}: "
+                "leave station_rounds out, or take hfedmtl or hierfavg"
+            )
         return POLICIES["fixed"](
             local_steps=2 if self.local_steps is None else self.local_steps,
             station_rounds=station_rounds,
@@ -123,9 +130,3 @@ def pick(what: str, name: str, known: Mapping[str, T]) -> T:
     if name in known:
         return known[name]
     raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Hint at the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

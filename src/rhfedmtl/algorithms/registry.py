@@ -1,6 +1,10 @@
 """The algorithms by name. A new algorithm is one file with a builder, and its line in ``ALGORITHMS``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 from rhfedmtl.algorithms.adaptive import adaptive_fl
 from rhfedmtl.algorithms.cocoa import cocoa, cocoa_plus
@@ -14,6 +18,7 @@ from rhfedmtl.algorithms.mocha import mocha
 from rhfedmtl.algorithms.options import Algorithm, Options, pick
 from rhfedmtl.algorithms.pooled import constant, pooled
 from rhfedmtl.algorithms.rhfedmtl import rhfedmtl
+from rhfedmtl.errors import ConfigError
 
 ALGORITHMS: dict[str, Callable[[Options, str], Algorithm]] = {
     "rhfedmtl": rhfedmtl,
@@ -42,3 +47,26 @@ YARDSTICKS = frozenset({"pooled", "constant"})
 def build(name: str, options: Options, kind: str) -> Algorithm:
     """Algorithm called ``name`` for labels of this kind."""
     return pick("algorithm", name, ALGORITHMS)(options, kind)
+
+
+def idle(name: str, options: Options, kind: str = "binary") -> list[str]:
+    """Options that were set and that this algorithm pays no heed to: with another value it would be the same."""
+    built = repr(build(name, options, kind))  # learned relationships are not compared by value, but show all of it
+    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    return [option for option in given if repr(_rebuilt(name, options, kind, option)) == built]
+
+
+def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:
+    """The algorithm with another value of one option; None where it refuses that value, and so pays heed to it."""
+    value: Any = getattr(options, option)
+    other: Any = not value if isinstance(value, bool) else f"{value}?" if isinstance(value, str) else value + 1
+    try:
+        return build(name, replace(options, **{option: other}), kind)
+    except ConfigError:
+        return None
+
+
+def no_effect(name: str, unheeded: list[str]) -> str:
+    """What to say of options that an algorithm pays no heed to."""
+    have, them = ("has", "it") if len(unheeded) == 1 else ("have", "them")
+    return f"{', '.join(unheeded)} {have} no effect on {name}: leave {them} out"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rhfedmtl.bench.measure import federation, iterations, medians, ratios, started
+from rhfedmtl.bench.measure import federation, in_a_row, iterations, medians, ratio, started
 from rhfedmtl.maths import rounds
 from rhfedmtl.maths.compiled import compiled
 from rhfedmtl.maths.losses import SmoothedHinge
@@ -67,22 +67,23 @@ def stream_fraction(d: int, rows: int, steps: int, *, megabytes: float = 64.0, r
     sizes = np.diff(data.terminal_offsets)
     touch = toucher(network._rows.X, sizes, steps, repeats + 2)
     do = iterations(network, steps)
-    ratio, spread = ratios(repeats, do, touch)
+    found = ratio(repeats, do, touch)
     round_seconds, touch_seconds = medians(max(3, repeats // 2), do, touch, warm=0)
     n = len(sizes) * steps
     return {
-        "fraction": 1.0 / ratio,
-        "spread": spread / ratio**2,
+        "fraction": 1.0 / found.median,
+        "spread": found.spread / found.median**2,
         "ns_per_step": 1e9 * round_seconds / n,
         "touch_ns_per_step": 1e9 * touch_seconds / n,
         "terminals": len(sizes),
     }
 
 
-def thread_speedup(threads: int = 2, *, repeats: int = 15) -> dict[str, float]:
+def thread_speedup(threads: int = 2, *, repeats: int = 15, rounds_each: int = 8) -> dict[str, float]:
     """One thread against several at 2,500 terminals, d = 561, H = 10; beside it, of a loop that only touches rows.
 
-    The second is what the machine has to give: cores that share their units, or are busy elsewhere, give less.
+    The second is what the machine has to give: cores that share their units, or are busy elsewhere, give less. A turn
+    is a stretch of rounds, as in training: a core that has slept for a turn needs time to wake up.
     """
     data = federation(5, 500, 10, 561)
     one, several = (started(data, threads=count) for count in (1, threads))
@@ -97,9 +98,19 @@ def thread_speedup(threads: int = 2, *, repeats: int = 15) -> dict[str, float]:
             jobs = zip(cuts, cuts[1:], desks, strict=False)
             list(pool.map(lambda job: _touch(X, order, model, job[2], job[0], job[1]), jobs))
 
-        speedup, spread = ratios(repeats, iterations(one, 10), iterations(several, 10))
-        machine, _ = ratios(repeats, lambda: _touch(X, order, model, desks[0], 0, len(sizes)), together)
-    return {"threads": threads, "speedup": speedup, "spread": spread, "machine_speedup": machine}
+        def alone() -> None:
+            _touch(X, order, model, desks[0], 0, len(sizes))
+
+        stretches = [in_a_row(rounds_each, job) for job in (iterations(one, 10), iterations(several, 10))]
+        found = ratio(repeats, *stretches)
+        machine = ratio(repeats, in_a_row(rounds_each, alone), in_a_row(rounds_each, together))
+    return {
+        "threads": threads,
+        "speedup": found.median,
+        "spread": found.spread,
+        "machine_speedup": machine.median,
+        "machine_spread": machine.spread,
+    }
 
 
 def numpy_ratio(d: int, *, repeats: int = 9) -> dict[str, float]:
@@ -116,8 +127,8 @@ def numpy_ratio(d: int, *, repeats: int = 9) -> dict[str, float]:
             own = slice(t * rows, (t + 1) * rows)
             numpy_round(X[own], y[own], norm[own], alpha, w.copy(), scale, np.random.default_rng([1, t]), steps)
 
-    ratio, spread = ratios(repeats, plain, iterations(network, steps))
-    return {"ratio": ratio * terminals / some, "spread": spread * terminals / some}
+    found = ratio(repeats, plain, iterations(network, steps))
+    return {"ratio": found.median * terminals / some, "spread": found.spread * terminals / some}
 
 
 def numpy_round(X: Any, y: Any, norm: Any, alpha: Any, w: Any, scale: float, rng: Any, steps: int) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -24,7 +24,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.cloud import Cloud
 
-METHOD = DualMethod(relationship=MeanRegularised(1e-2, 1e-3))
+METHOD = DualMethod(relationship=MeanRegularised(1e-2, 1e-3), intercept=False)
 DISTINCT = 2**26
 """Random numbers that are drawn; larger federations repeat them, which costs no less to read."""
 
@@ -68,33 +68,46 @@ def iterations(network: InProcess, steps: int) -> Callable[[], Any]:
     return lambda: network.round(next(numbers), work)
 
 
-def medians(repeats: int, *jobs: Callable[[], Any], warm: int = 2) -> list[float]:
-    """Median seconds of each job, taken in turn, each as often first as last; the first turns do not count."""
-    seconds: list[list[float]] = [[] for _ in jobs]
-    for turn in range(repeats + warm):
-        pairs = list(zip(jobs, seconds, strict=True))
-        for job, spent in pairs if turn % 2 else reversed(pairs):
-            start = time.perf_counter()
+def in_a_row(times: int, job: Callable[[], Any]) -> Callable[[], None]:
+    """A job, so many times."""
+
+    def stretch() -> None:
+        for _ in range(times):
             job()
-            spent.append(time.perf_counter() - start)
-    return [statistics.median(spent[warm:]) for spent in seconds]
+
+    return stretch
 
 
-def ratios(repeats: int, job: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
-    """Median over turns of seconds(job)/seconds(other), and half the range between its quartiles.
-
-    A turn takes both at once after each other: what else goes on slows both alike.
-    """
+def turns(repeats: int, *jobs: Callable[[], Any], warm: int = 1) -> list[list[float]]:
+    """Seconds of each job in every turn; each is as often first as last, and the first turns do not count."""
     found = []
-    for turn in range(repeats + 1):
-        spent = {}
-        for name, do in (("job", job), ("other", other)) if turn % 2 else (("other", other), ("job", job)):
+    for turn in range(repeats + warm):
+        seconds = [0.0] * len(jobs)
+        for k in range(len(jobs)) if turn % 2 else reversed(range(len(jobs))):
             start = time.perf_counter()
-            do()
-            spent[name] = time.perf_counter() - start
-        found.append(spent["job"] / spent["other"])
-    low, _, high = statistics.quantiles(found[1:], n=4)
-    return statistics.median(found[1:]), (high - low) / 2.0
+            jobs[k]()
+            seconds[k] = time.perf_counter() - start
+        found.append(seconds)
+    return found[warm:]
+
+
+def medians(repeats: int, *jobs: Callable[[], Any], warm: int = 2) -> list[float]:
+    """Median seconds of each job, taken in turn."""
+    return [statistics.median(spent) for spent in zip(*turns(repeats, *jobs, warm=warm), strict=True)]
+
+
+class Ratio(NamedTuple):
+    """Seconds of a job over those of another: median over turns, with half the range between its quartiles."""
+
+    median: float
+    spread: float
+
+
+def ratio(repeats: int, job: Callable[[], Any], other: Callable[[], Any]) -> Ratio:
+    """Seconds(job)/seconds(other). A turn takes both at once after each other: what else goes on slows both alike."""
+    found = [one / two for one, two in turns(repeats, job, other)]
+    low, _, high = statistics.quantiles(found, n=4)
+    return Ratio(statistics.median(found), (high - low) / 2.0)
 
 
 def resident(name: str = "VmRSS") -> int:

@@ -1,26 +1,50 @@
 """Rounds of many terminals: seconds and peak memory, each size in a process of its own.
 
 python -m rhfedmtl.bench.scale TERMINALS TASKS SAMPLES FEATURES STEPS THREADS
+python -m rhfedmtl.bench.scale THREADS
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from typing import Any
 
-from rhfedmtl.bench.measure import federation, forget_peak, iterations, medians, resident, started
+from rhfedmtl.bench.measure import federation, forget_peak, in_a_row, iterations, medians, resident, started, turns
 
 
 def rounds_of(
     terminals: int, tasks: int, samples: int = 16, d: int = 32, steps: int = 16, threads: int = 2
 ) -> dict[str, Any]:
     """Seconds of a round, and the peak of the resident memory with and without the data, in a fresh process."""
-    words = (str(number) for number in (terminals, tasks, samples, d, steps, threads))
-    command = [sys.executable, "-m", "rhfedmtl.bench.scale", *words]
+    return _elsewhere(terminals, tasks, samples, d, steps, threads)
+
+
+def growth(threads: int = 2) -> dict[str, Any]:
+    """Nanoseconds a step at 10⁴, 10⁵ and 10⁶ terminals, in turns of equal work within one fresh process."""
+    return _elsewhere(threads)
+
+
+def _elsewhere(*numbers: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "rhfedmtl.bench.scale", *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
+
+
+def _growth(threads: int, steps: int = 16, repeats: int = 9) -> dict[str, Any]:
+    sizes = [10**power for power in (4, 5, 6)]
+    networks = [started(federation(n // 1_000, 1_000, 16, 32), threads) for n in sizes]
+    jobs = [in_a_row(sizes[-1] // n, iterations(net, steps)) for n, net in zip(sizes, networks, strict=True)]
+    found = [[1e9 * seconds / (sizes[-1] * steps) for seconds in turn] for turn in turns(repeats, *jobs)]
+    relative = [[ns / turn[0] for ns in turn] for turn in found]
+    return {
+        "threads": threads,
+        "terminals": sizes,
+        "ns_per_step": [statistics.median(each) for each in zip(*found, strict=True)],
+        "relative": [statistics.median(each) for each in zip(*relative, strict=True)],
+    }
 
 
 def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads: int) -> dict[str, Any]:
@@ -49,4 +73,5 @@ def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_here(*(int(word) for word in sys.argv[1:]))) + "\n")
+    given = [int(word) for word in sys.argv[1:]]
+    sys.stdout.write(json.dumps(_here(*given) if len(given) > 1 else _growth(*given)) + "\n")

@@ -55,7 +55,7 @@ def gap_of(X: Any, y: Any, w: Any, alpha: Any, loss: Loss, lam: float = LAMBDA) 
 def our_seconds(X: Any, y: Any, loss: Loss, *, every: int = 4) -> dict[str, float]:
     """Seconds until the relative gap, certified ``every`` so many passes, is at most 1e-6; all of a run included."""
     data = one_terminal(X, y)
-    method = DualMethod(loss, relationship=Unrelated(LAMBDA))
+    method = DualMethod(loss, relationship=Unrelated(LAMBDA), intercept=False)
     settings = Settings(scale="none", certify_every=every, threads=1, target_relative_gap=GAP, max_rounds=20_000)
     result = train(data, method, Fixed(len(X), 1, 20_000), settings)
     return {"seconds": result.seconds, "passes": result.rounds, "gap": result.certificate.relative_gap}
@@ -106,7 +106,7 @@ _DUALS: dict[int, float] = {}
 def _best_dual(rows: Any, labels: Any) -> float:
     key = id(rows)
     if key not in _DUALS:
-        method = DualMethod(Hinge(), relationship=Unrelated(LAMBDA))
+        method = DualMethod(Hinge(), relationship=Unrelated(LAMBDA), intercept=False)
         settings = Settings(scale="none", certify_every=20, threads=1, target_relative_gap=1e-8, max_rounds=20_000)
         result = train(one_terminal(rows, labels > 0), method, Fixed(len(rows), 1, 20_000), settings)
         _DUALS[key] = result.certificate.dual

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rhfedmtl.bench import kernels, scale, solver
-from rhfedmtl.bench.measure import machine
+from rhfedmtl.bench.measure import forget_peak, machine, resident
 from rhfedmtl.data.threads import cores
 from rhfedmtl.maths.losses import Hinge, SquaredHinge
 
@@ -24,14 +25,14 @@ TASKS = ((100_000, 5), (100_000, 100), (100_000, 1_000))
 def quick(watch: Watch = lambda _: None) -> Figures:
     """Ratios within one run, in less than a minute: medians over turns, the quartiles' half range beside them."""
     watch("rows streamed")
-    stream = kernels.stream_fraction(561, 16, 16)
+    stream = _weighed(lambda: kernels.stream_fraction(561, 16, 16))
     watch("steps in NumPy")
-    plain = {str(d): kernels.numpy_ratio(d) for d in (9, 561)}
+    plain = {str(d): _weighed(partial(kernels.numpy_ratio, d)) for d in (9, 561)}
     watch("threads")
-    threads = kernels.thread_speedup(max(2, cores()))
+    threads = _weighed(lambda: kernels.thread_speedup(2))
     watch("liblinear")
     X, y, name = gap_problem()
-    gap = solver.against_liblinear(X, y, SquaredHinge(), repeats=5)
+    gap = _weighed(lambda: solver.against_liblinear(X, y, SquaredHinge(), repeats=5))
     return {
         "cpu_stream_fraction": stream["fraction"],
         "numpy_step_ratio": {d: found["ratio"] for d, found in plain.items()},
@@ -51,14 +52,23 @@ def everything(watch: Watch = lambda _: None) -> Figures:
     figures["grid"] = []
     for d, S, H in GRID:
         watch(f"kernel d={d} S={S} H={H}")
-        figures["grid"].append({"d": d, "S": S, "H": H, **kernels.stream_fraction(d, S, H, megabytes=128.0, repeats=7)})
+        found = _weighed(partial(kernels.stream_fraction, d, S, H, megabytes=128.0, repeats=7))
+        figures["grid"].append({"d": d, "S": S, "H": H, **found})
     figures["terminals"] = _scaled(TERMINALS, watch)
+    watch("growth from 10,000 to 1,000,000 terminals")
+    figures["growth"] = scale.growth(cores())
     figures["tasks"] = _scaled(TASKS, watch)
     figures["threads"] = [scale.rounds_of(100_000, 100, threads=threads) for threads in range(1, max(2, cores()) + 1)]
     watch("hinge against liblinear")
     X, y, _ = gap_problem()
-    figures["hinge"] = solver.against_liblinear(X, y, Hinge(), repeats=3, every=20)
+    figures["hinge"] = _weighed(lambda: solver.against_liblinear(X, y, Hinge(), repeats=3, every=20))
     return figures
+
+
+def _weighed(part: Callable[[], Figures]) -> Figures:
+    """Figures of a part, with the peak of the process's memory meanwhile: both sides of a ratio, and the library."""
+    forget_peak()
+    return {**part(), "peak_mb": resident("VmHWM") / 1e6}
 
 
 def _scaled(sizes: tuple[tuple[int, int], ...], watch: Watch) -> list[Figures]:

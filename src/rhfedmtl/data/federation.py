@@ -181,6 +181,11 @@ class Federation:
         """``binary``, ``classes`` (three or more) or ``regression``."""
         return kind_of(self.class_names)
 
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Training rows of every terminal."""
+        return np.diff(self.terminal_offsets)
+
     @cached_property
     def terminal_task(self) -> IntArray:
         """Task of every terminal."""

@@ -7,13 +7,12 @@ A new data set is one file with ``load`` (and ``fetch``, where it can be had fro
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation, Source
@@ -75,9 +74,7 @@ def dataset(name: str) -> Dataset:
     """Data set called ``name``."""
     if name in DATASETS:
         return DATASETS[name]
-    close = difflib.get_close_matches(name, DATASETS, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise ConfigError(f"no data set {name!r}: choose from {', '.join(DATASETS)}{hint}")
+    raise ConfigError(f"no data set {name!r}: choose from {', '.join(DATASETS)}{nearest(name, DATASETS)}")
 
 
 def load(name: str, path: Path | str | None = None, seed: int = 0, **settings: Any) -> Source | Federation:

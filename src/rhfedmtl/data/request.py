@@ -101,7 +101,8 @@ class Request:
     def _made(self, entry: Dataset, seed: int) -> Federation:
         for name in SPLIT_FIELDS:
             if getattr(self, name) is not None and name not in entry.sizes:
-                raise ConfigError(f"{self.data} comes with its tasks and terminals: leave out {name.replace('_', '-')}")
+                word = name.replace("_", "-")
+                raise ConfigError(f"{self.data} comes with its tasks and terminals: leave out --{word}")
         if self.tasks is not None and not isinstance(self.tasks, int):
             raise ConfigError(f"{self.data} makes as many tasks as wanted: give their number, not names")
         return entry.load(self._path(), seed, **{**self.settings, **self._sizes(entry)})  # type: ignore[return-value]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data import sums
 from rhfedmtl.data.federation import FloatArray, IntArray, as_rows
+from rhfedmtl.data.mapped import room_like
 from rhfedmtl.errors import ConfigError
 
 SCALES = ("standard-unit", "standard", "unit", "none")
@@ -71,7 +72,7 @@ class Scaler:
         if self.mean is None and not self.unit and out is None:
             return X
         if out is None:
-            out = np.empty_like(X, order="C", subok=False)
+            out = room_like(X)
         for start in range(0, len(X), 4096):
             out[start : start + 4096] = self._transform(X[start : start + 4096])
         return out

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.mapped import map_of
 from rhfedmtl.errors import DataError
 
 ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
@@ -84,11 +85,9 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 def _save_array(array: npt.NDArray[Any], file: Path) -> None:
     """Through a second file, unless the array is the memory map of ``file`` itself."""
-    base: Any = array
-    while base is not None and not isinstance(base, np.memmap):
-        base = getattr(base, "base", None)
-    if base is not None and base.filename is not None and Path(base.filename) == file.resolve():
-        base.flush()
+    origin = map_of(array)
+    if origin is not None and origin.filename is not None and Path(origin.filename) == file.resolve():
+        origin.flush()
         return
     draft = file.with_suffix(".npy.part")
     with draft.open("wb") as stream:

@@ -23,7 +23,7 @@ from rhfedmtl.data.federation import Federation, FloatArray, Origin
 from rhfedmtl.data.partition import apportion, even
 from rhfedmtl.data.storage import allocate, save
 from rhfedmtl.data.threads import share_out
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 
 CENTRE, OWN, SIZE = range(3)  # streams of numpy's generator: a few numbers per task
 SHIFT, ROW, TEST, CHOICE, NOISE = (np.uint64(stream) for stream in range(5))  # streams of the compiled one
@@ -127,6 +127,8 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
 
 def load(path: Path | None = None, settings: Synthetic | None = None, seed: int = 0) -> Federation:
     """Federation with these settings; a ``path`` is a folder where its rows are to be made."""
+    if path is not None and path.is_file():
+        raise DataError(f"{path} is a file, and synthetic data is made in a folder; for a table use --data table")
     federation = make(settings, seed, path)
     if path is not None:
         save(federation, path)

@@ -90,7 +90,9 @@ def from_columns(
     columns = _with_terminal(columns, table)
     for name in [*columns.named(), *columns.dropped()]:
         if name not in table:
-            raise DataError(f"{where} has no column {name!r}: it has {listing(list(table))}")
+            part = next((part for part in ("label", "task") if getattr(columns, part) == name), None)
+            way = f"; name the column of {part}s with --{part}" if part else ""
+            raise DataError(f"{where} has no column {name!r}: it has {listing(list(table))}{way}")
     features = [name for name in table if name not in columns.named() and name not in columns.dropped()]
     if not features:
         raise DataError(f"{where} has no feature columns beside {', '.join(columns.named())}")

@@ -15,10 +15,11 @@ from grpc import aio
 
 from rhfedmtl.deploy import codec, jobs
 from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.answers import Checker
 from rhfedmtl.deploy.carrier import Answers, Carrier
 from rhfedmtl.deploy.config import CloudConfig, papers_of
 from rhfedmtl.deploy.identity import STATION
-from rhfedmtl.deploy.link import Door, Session, server_options
+from rhfedmtl.deploy.link import Door, Session, listen, server_options
 from rhfedmtl.deploy.members import MOST_SENT
 from rhfedmtl.deploy.memory import NOWHERE
 from rhfedmtl.deploy.observe import Log, Meters
@@ -36,6 +37,7 @@ RETRY_S = 0.2
 class Pending:
     """A request that has not been answered."""
 
+    request: wire.Request
     data: bytes
     answer: asyncio.Future[wire.Answer]
     sent: int = 0
@@ -57,11 +59,14 @@ class CloudService:
         self._moving: dict[int, asyncio.Task[None]] = {}
         self.outlooks: dict[int, wire.Outlook] = {}
         self._job = jobs.job_of(config.learning)
+        self._checker = Checker(self._job, config.limits, config.waits.patience)
         self._server: Any = None
         self._closed = asyncio.Event()
         self._office = Office(self)
         journal = Path(config.folder, config.node.state, "journal")
-        self.carrier = Carrier(journal, self.ask_all, asyncio.get_running_loop(), fsync=config.node.fsync)
+        self.carrier = Carrier(
+            journal, self.ask_all, asyncio.get_running_loop(), fsync=config.node.fsync, longest=config.journal_bytes
+        )
         self.trainer = Trainer(config, self.carrier, self._memberships, self._wait_until_ready, log, meters)
 
     @property
@@ -75,7 +80,7 @@ class CloudService:
         self._server = aio.server(options=server_options(limit))
         stations = self.door.handler("Cloud", _first, _refusal, self._greet, self._receive, self._on_gone)
         self._server.add_generic_rpc_handlers((stations, self._office.control()))
-        self._server.add_secure_port(self.config.node.listen, self._papers.server())
+        listen(self._server, self.config.node.listen, self._papers.server())
         await self._server.start()
         await self._office.open(self._papers)
         self.trainer.start()
@@ -119,7 +124,7 @@ class CloudService:
         """
         request.id = next(self._ids)
         data = wire.StationDown(request=request).SerializeToString()
-        pending = Pending(data, asyncio.get_running_loop().create_future())
+        pending = Pending(request, data, asyncio.get_running_loop().create_future())
         self._pending[station][request.id] = pending
         until = pending.began + seconds
         if self._left(station, until) > 0.0:
@@ -178,39 +183,37 @@ class CloudService:
                 self._deliver(session.number, pending)
 
     async def _receive(self, session: Session, data: bytes) -> None:
+        b = session.number
         name, content = codec.body(codec.parse(wire.StationUp, data))
         self._meters.messages.labels("up", name).inc()
-        self._heard[session.number] = time.monotonic()
+        self._heard[b] = time.monotonic()
         if name == "outlook":
-            self.outlooks[session.number] = content
-            self._straighten(session.number)
+            self._checker.roster(content.roster, self.registry.station)
+            self._strike(b, content.roster)
+            self.outlooks[b] = content
+            self._straighten(b)
         elif name == "answer":
-            self._check(session.number, content)
-            pending = self._pending[session.number].get(content.id)
+            pending = self._pending[b].get(content.id)
             if pending is not None and not pending.answer.done():
+                self._checker.answer(b, pending.request, content, self.registry.station)
+                self._strike(b, content.roster)
                 content.bytes_up = len(data)
                 content.away = False
                 pending.answer.set_result(content)
         else:
             raise PeerError("a second hello")
 
-    def _check(self, station: int, answer: wire.Answer) -> None:
-        """Refuse an answer that a run could not use; shapes are known here."""
-        name = answer.WhichOneof("body")
-        if name == "report":
-            codec.report_in(answer.report)
-        elif name == "sums":
-            codec.station_sums_in(answer.sums)
-        elif name == "round":
-            codec.array(answer.round.gains, "gains")
-            allowed = {t for t, b in self.registry.station.items() if b == station} | {
-                seat.terminal for seat in self.outlooks.get(station, wire.Outlook()).roster.seats
-            }
-            strangers = [effort.terminal for effort in answer.round.efforts if effort.terminal not in allowed]
-            if strangers:
-                raise PeerError(f"station {station} speaks of terminal {strangers[0]}, which is not its own")
-        elif name is None and not answer.trouble:
-            raise PeerError("an answer that says nothing")
+    def _strike(self, station: int, roster: wire.Roster) -> None:
+        """Strike out members that are with another station, where they belong: nobody else can claim them."""
+        kept = [seat for seat in roster.seats if not self._is_elsewhere(station, seat.terminal)]
+        if len(kept) < len(roster.seats):
+            del roster.seats[:]
+            roster.seats.extend(kept)
+
+    def _is_elsewhere(self, station: int, terminal: int) -> bool:
+        home = self.registry.station.get(terminal, -1)
+        there = self.outlooks.get(home, wire.Outlook()).roster.seats if home != station else ()
+        return any(seat.terminal == terminal for seat in there)
 
     def _on_gone(self, session: Session) -> None:
         self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)

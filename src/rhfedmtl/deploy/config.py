@@ -9,11 +9,13 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from rhfedmtl.algorithms.options import Options, nearest
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.identity import CLOUD, OPERATOR, STATION, TERMINAL, Identity, Papers
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.experiments.configs import PRECISION
 
 T = TypeVar("T")
+LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Learning:
     """What the network learns; the cloud tells the others.
 
     ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that is
-    ever asked for: with H = 1 an update is a scaled data row. ``precision`` is that of orders and updates.
+    ever asked for: with H = 1 an update is a scaled data row. ``precision`` is that of orders and updates. A training
+    ends at either target; with a ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come.
     """
 
     features: int
@@ -54,6 +57,7 @@ class Learning:
     seed: int = 0
     certify_every: int = 1
     target_gap: float = 0.0
+    target_relative_gap: float = PRECISION
     max_rounds: int = 1_000_000
     least_steps: int = 1
     precision: str = "float64"
@@ -152,7 +156,7 @@ class StationEntry:
 
 @dataclass(frozen=True)
 class CloudConfig:
-    """Configuration of the cloud."""
+    """Configuration of the cloud; a journal longer than ``journal_bytes`` is replaced by a checkpoint."""
 
     node: Node
     learning: Learning
@@ -161,6 +165,7 @@ class CloudConfig:
     waits: Waits = field(default_factory=Waits)
     limits: Limits = field(default_factory=Limits)
     enrolment: Enrolment = field(default_factory=Enrolment)
+    journal_bytes: int = 1 << 26
     folder: Path = Path()
 
     def __post_init__(self) -> None:
@@ -227,6 +232,12 @@ def read_terminal(path: Path) -> TerminalConfig:
     return _read(TerminalConfig, path, TERMINAL)
 
 
+def bind(address: str) -> str:
+    """Where to listen for callers of an address: a local one stays local, for another all interfaces are open."""
+    host, _, port = address.rpartition(":")
+    return address if host in (LOCAL, "localhost", "[::1]") else f"0.0.0.0:{port}"
+
+
 def identity_of(node: Node) -> Identity:
     """Who a node is."""
     return Identity(node.network, node.role, node.number)
@@ -235,9 +246,7 @@ def identity_of(node: Node) -> Identity:
 def papers_of(node: Node, folder: Path) -> Papers:
     """Key and certificates of a node; they must name the node that the configuration names."""
     papers = Papers.of(folder / node.papers)
-    found = papers.passport.identity
-    if found != identity_of(node):
-        raise ConfigError(f"the certificate in {papers.own} is that of {found.uri}, not of {identity_of(node).uri}")
+    papers.check(identity_of(node))
     return papers
 
 

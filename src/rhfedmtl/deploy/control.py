@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.config import Node, StationConfig, TerminalConfig, papers_of, read_operator, to_toml
+from rhfedmtl.deploy.config import Node, StationConfig, TerminalConfig, bind, papers_of, read_operator, to_toml
 from rhfedmtl.deploy.identity import CLOUD, STATION, TERMINAL, Identity, Papers, new_key, signing_request
 from rhfedmtl.deploy.link import SERVICE, channel_options
 from rhfedmtl.deploy.registry import Token
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, PeerError
 
 LARGEST = 1 << 26
 TIMEOUT_S = 30.0
+EXPORT_S = 600.0
+EXPORTED = ("model.npz", "ledger.json", "result.json")
 
 
 class Operator:
@@ -30,11 +33,8 @@ class Operator:
 
     def command(self, name: str, **arguments: Any) -> dict[str, Any]:
         """What the cloud answers; its refusal is raised."""
-        above = Identity(self._config.node.network, CLOUD)
         command = wire.Command(name=name, arguments=json.dumps(arguments))
-        with grpc.secure_channel(
-            self._config.cloud, self._papers.client(), options=channel_options(above, LARGEST)
-        ) as channel:
+        with self._channel() as channel:
             call = channel.unary_unary(f"/{SERVICE}.Control/Command")
             reply = wire.Reply.FromString(_call(call, command.SerializeToString(), self._config.cloud))
         if reply.trouble:
@@ -42,8 +42,37 @@ class Operator:
         result: dict[str, Any] = json.loads(reply.result)
         return result
 
-    def wait_for_cloud(self, seconds: float) -> dict[str, Any]:
-        """Status of a cloud that is just starting."""
+    def export(self, folder: Path) -> list[str]:
+        """Fetch models, ledger and result of the last training into a folder; the names of the files."""
+        names: list[str] = []
+        with self._channel() as channel:
+            call = channel.unary_stream(f"/{SERVICE}.Control/Export")
+            try:
+                for data in call(b"", timeout=EXPORT_S):
+                    names = self._take(folder, wire.Chunk.FromString(data), names)
+            except grpc.RpcError as error:
+                raise ConfigError(f"no answer from {self._config.cloud}: {error.details()}") from None
+        return names
+
+    @staticmethod
+    def _take(folder: Path, chunk: wire.Chunk, names: list[str]) -> list[str]:
+        """Write a part of a file; the names of all files so far."""
+        if chunk.trouble:
+            raise ConfigError(chunk.trouble)
+        if chunk.name not in EXPORTED:
+            raise PeerError(f"the cloud sends a file {chunk.name[:40]!r}, which nobody asked for")
+        fresh = chunk.name not in names
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / chunk.name).open("wb" if fresh else "ab") as file:
+            file.write(chunk.data)
+        return [*names, chunk.name] if fresh else names
+
+    def _channel(self) -> grpc.Channel:
+        above = Identity(self._config.node.network, CLOUD)
+        return grpc.secure_channel(self._config.cloud, self._papers.client(), options=channel_options(above, LARGEST))
+
+    def wait_for_cloud(self, seconds: float, each: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+        """Status of a cloud that is just starting; ``each`` is called while waiting."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -51,6 +80,7 @@ class Operator:
             except ConfigError:
                 if time.monotonic() > until:
                     raise
+                each()
                 time.sleep(0.1)
 
 
@@ -60,6 +90,7 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
     The key never leaves this machine. A node that is there already keeps its configuration and gets new papers.
     """
     token = Token.parse(token_text)
+    _check_place(token, folder, data)
     key, secret = new_key()
     above = Identity(token.network, CLOUD)
     credentials = grpc.ssl_channel_credentials(token.authorities.encode())
@@ -71,28 +102,35 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
         raise ConfigError(reply.trouble)
     settings: dict[str, Any] = json.loads(reply.settings)
     Papers.of(folder).write(secret, reply.certificate, reply.authorities)
-    path = folder / f"{settings['role']}.toml"
+    path = folder / f"{token.role}.toml"
     if not path.exists():
-        path.write_text(to_toml(_config(token.network, settings, data)))
-    return {"role": settings["role"], "number": settings["number"], "config": str(path)}
+        path.write_text(to_toml(_config(token, settings, data)))
+    return {"role": token.role, "number": token.number, "config": str(path)}
 
 
-def _config(network: str, settings: dict[str, Any], data: Path | None) -> Any:
-    node = Node(network, settings["role"], settings["number"])
-    if settings["role"] == TERMINAL:
-        if data is None:
-            raise ConfigError("a new terminal needs its rows: give an .npz file with X and y")
-        return TerminalConfig(
-            node, settings["station"], settings["address"], str(data.resolve()), least_steps=settings["least_steps"]
-        )
-    if settings["role"] == STATION:
-        return StationConfig(node, settings["cloud"])
-    raise ConfigError(f"a {settings['role']} is set up by `rhfedmtl network init`")
+def _check_place(token: Token, folder: Path, data: Path | None) -> None:
+    """Refuse, before the token is used up, a folder that is another node's, or a terminal without rows."""
+    there = Papers.of(folder)
+    if there.own.exists():
+        owner = there.passport.identity
+        if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
+            raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
+    if token.role == TERMINAL and not (folder / "terminal.toml").exists() and (data is None or not data.is_file()):
+        raise ConfigError("a new terminal needs its rows: give --data, an .npz file with X and y")
+
+
+def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Any:
+    station, address = settings["station"], settings["address"]
+    if token.role == TERMINAL:
+        assert data is not None
+        node = Node(token.network, TERMINAL, token.number)
+        return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
+    return StationConfig(Node(token.network, STATION, token.number, listen=bind(address)), settings["cloud"])
 
 
 def _call(call: Any, data: bytes, address: str) -> bytes:
     try:
         answer: bytes = call(data, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
-        raise ConfigError(f"no answer from {address}: {error.details()}") from None
+        raise ConfigError(f"no answer from {address}: is the cloud running? {error.details()}") from None
     return answer

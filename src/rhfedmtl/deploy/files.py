@@ -2,32 +2,90 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-_DOCKERFILE = """FROM python:3.11-slim
-RUN pip install --no-cache-dir 'rhfedmtl[deploy]'
+from rhfedmtl import __version__
+
+_DOCKERFILE = f"""FROM python:3.11-slim
+# What is in no package index is taken from wheels/: pip wheel --no-deps -w wheels PATH-OF-RHFEDMTL
+COPY wheels/ /wheels/
+RUN pip install --no-cache-dir --find-links /wheels 'rhfedmtl[deploy]=={__version__}' && mkdir -m 1777 /kernels
+ENV NUMBA_CACHE_DIR=/kernels
 ENTRYPOINT ["rhfedmtl", "serve"]
+"""
+
+_COMPOSE = """name: {network}
+
+# All nodes are alike but for their folders. Addresses are those of the configurations, so the host's are used.
+x-node: &node
+  build: .
+  image: {network}-node
+  user: "{user}"
+  network_mode: host
+  restart: unless-stopped
+  stop_grace_period: 60s
+  read_only: true
+  tmpfs: [/tmp]
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+
+volumes:
+  kernels: {{}}
+
+services:
+"""
+
+_SERVICE = """  {name}:
+    <<: *node
+    command: ["{role}", "--config", "/node/{role}.toml"]
+    volumes: [{volumes}]
 """
 
 _UNIT = """[Unit]
 Description=rhfedmtl {role} of {network}
 After=network-online.target
 Wants=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
 User=rhfedmtl
-WorkingDirectory=/etc/rhfedmtl/{folder}
-ExecStart=/usr/bin/env rhfedmtl serve {role} --config {role}.toml
-Restart=always
+Group=rhfedmtl
+WorkingDirectory=/var/lib/rhfedmtl/{folder}
+ExecStart=/opt/rhfedmtl/bin/rhfedmtl serve {role} --config {role}.toml
+Environment=NUMBA_CACHE_DIR=/var/cache/rhfedmtl
+CacheDirectory=rhfedmtl
+# A terminal that has left the network ends well (0); with a configuration that cannot work (2) nothing gets better.
+Restart=on-failure
 RestartSec=1
+RestartPreventExitStatus=2
 KillSignal=SIGTERM
 TimeoutStopSec=60
+UMask=0077
+LimitNOFILE=65536
+
+# Kernels are compiled, so memory that is written and then run (MemoryDenyWriteExecute) must stay allowed.
+ReadWritePaths=/var/lib/rhfedmtl/{folder}
+CapabilityBoundingSet=
+LockPersonality=true
 NoNewPrivileges=true
+PrivateDevices=true
 PrivateTmp=true
-ProtectSystem=strict
+ProtectClock=true
+ProtectControlGroups=true
 ProtectHome=true
-ReadWritePaths=/etc/rhfedmtl/{folder}
+ProtectHostname=true
+ProtectKernelLogs=true
+ProtectKernelModules=true
+ProtectKernelTunables=true
+ProtectSystem=strict
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=true
+RestrictRealtime=true
+RestrictSUIDSGID=true
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
 
 [Install]
 WantedBy=multi-user.target
@@ -35,21 +93,17 @@ WantedBy=multi-user.target
 
 
 def write_compose(folder: Path, network: str, names: Sequence[str]) -> None:
-    """A compose file and the image that it builds; addresses are those of the configuration, so the host's are used."""
-    lines = [f"name: {network}", "services:"]
+    """A compose file and the image that it builds; no key is sent along when it is built."""
+    services = []
     for name in names:
         role = name.partition("-")[0]
-        lines += [
-            f"  {name}:",
-            "    build: .",
-            f'    command: ["{role}", "--config", "/node/{role}.toml"]',
-            "    network_mode: host",
-            "    restart: always",
-            "    stop_grace_period: 60s",
-            f"    volumes: [./{name}:/node{', ./ca:/ca:ro' if role == 'cloud' else ''}]",
-        ]
-    (folder / "compose.yaml").write_text("\n".join(lines) + "\n")
+        volumes = [f"./{name}:/node", "kernels:/kernels", *(["./ca:/ca:ro"] if role == "cloud" else [])]
+        services.append(_SERVICE.format(name=name, role=role, volumes=", ".join(volumes)))
+    user = f"{os.getuid()}:{os.getgid()}"  # whom the keys belong to
+    (folder / "compose.yaml").write_text(_COMPOSE.format(network=network, user=user) + "".join(services))
     (folder / "Dockerfile").write_text(_DOCKERFILE)
+    (folder / ".dockerignore").write_text("*\n!wheels\n")
+    (folder / "wheels").mkdir()
 
 
 def write_units(folder: Path, network: str) -> None:

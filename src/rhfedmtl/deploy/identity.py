@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 
 CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
 NODE_DAYS = 365
 AUTHORITY_DAYS = 3650
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+_URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
 _EARLIER = timedelta(minutes=5)
+
+_SIGNS = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+_SIGNS_CERTIFICATES = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,11 @@ class Identity:
     @classmethod
     def parse(cls, uri: str) -> Identity:
         """Read what `uri` wrote."""
-        parts = urlsplit(uri)
-        path = parts.path.split("/")
-        if parts.scheme != "rhfedmtl" or len(path) != 3 or not path[2].isdigit():
-            raise PeerError(f"{uri!r} names no node")
+        found = _URI.fullmatch(uri)
+        if found is None:
+            raise PeerError(f"{uri[:100]!r} names no node")
         try:
-            return cls(parts.netloc, path[1], int(path[2]))
+            return cls(found[1], found[2], int(found[3]))
         except ConfigError as error:
             raise PeerError(str(error)) from None
 
@@ -107,7 +110,6 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{network} authority")])
         now = datetime.now(UTC)
-        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         certificate = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -117,7 +119,7 @@ class Authority:
             .not_valid_before(now - _EARLIER)
             .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
             .add_extension(x509.BasicConstraints(True, 0), critical=True)
-            .add_extension(usage, critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -151,6 +153,7 @@ class Authority:
             .not_valid_after(now + lasts)
             .add_extension(x509.BasicConstraints(False, None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(_SIGNS, critical=True)
             .add_extension(x509.ExtendedKeyUsage(uses), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority), critical=False)
@@ -160,13 +163,7 @@ class Authority:
 
     def issue_for(self, identity: Identity, request: bytes) -> bytes:
         """Certificate for a signing request; only its key counts, and that its sender holds it."""
-        try:
-            asked = x509.load_pem_x509_csr(request)
-        except ValueError as error:
-            raise PeerError(f"no certificate signing request: {error}") from None
-        if not asked.is_signature_valid or not isinstance(asked.public_key(), ec.EllipticCurvePublicKey):
-            raise PeerError("a signing request needs its own valid signature, and a key on an elliptic curve")
-        return self.issue(identity, asked.public_key())
+        return self.issue(identity, requested_key(request))
 
 
 @dataclass(frozen=True)
@@ -192,9 +189,29 @@ class Papers:
         write_whole(self.authorities, authorities)
         write_whole(self.own, key + certificate, secret=True)
 
+    def check(self, identity: Identity) -> None:
+        """Refuse papers that are not those of this node, do not belong together, or count no more."""
+        key, certificate = self.pair()
+        try:
+            public = serialization.load_pem_private_key(key, None).public_key()
+            certified = x509.load_pem_x509_certificate(certificate).public_key()
+        except ValueError as error:
+            raise ConfigError(f"{self.own} cannot be read: {error}") from None
+        found = self.passport
+        if found.identity != identity:
+            raise ConfigError(f"the certificate in {self.own} is that of {found.identity.uri}, not of {identity.uri}")
+        if public != certified:
+            raise ConfigError(f"key and certificate in {self.own} do not belong together: copy the whole file")
+        if found.until < datetime.now(UTC):
+            raise ConfigError(
+                f"the certificate in {self.own} expired on {found.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
+                "new one"
+            )
+        _bytes(self.authorities)
+
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate; a key that others can read is refused."""
-        self._check()
+        self._check_mode()
         parts = re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----\n", _bytes(self.own), re.DOTALL)
         keys = [part for part in parts if b"PRIVATE KEY" in part]
         others = [part for part in parts if b"PRIVATE KEY" not in part]
@@ -212,9 +229,10 @@ class Papers:
 
     def stamp(self) -> tuple[int, ...]:
         """Changes whenever one of the files does."""
-        return tuple(path.stat().st_mtime_ns for path in (self.own, self.authorities))
+        found = [path.stat() for path in (self.own, self.authorities) if path.exists()]
+        return tuple(time for each in found for time in (each.st_mtime_ns, each.st_ctime_ns))
 
-    def _check(self) -> None:
+    def _check_mode(self) -> None:
         try:
             mode = self.own.stat().st_mode & 0o077
         except OSError as error:
@@ -226,15 +244,20 @@ class Papers:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
 
     def _fetcher(self) -> Callable[[], Any]:
-        seen = self.stamp()
+        seen, identity = self.stamp(), self.passport.identity
 
         def fetch() -> Any:
             nonlocal seen
             now = self.stamp()
             if now == seen:
                 return None
+            try:
+                self.check(identity)
+                configuration = self._configuration()
+            except RHFedMTLError:
+                return None  # the old ones serve until the new ones are whole
             seen = now
-            return self._configuration()
+            return configuration
 
         return fetch
 
@@ -243,6 +266,20 @@ def new_key() -> tuple[Any, bytes]:
     """A private key, and its PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _private_pem(key)
+
+
+def requested_key(request: bytes) -> Any:
+    """The key of a signing request, whose sender holds it."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        key = asked.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise PeerError(f"no certificate signing request: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PeerError("a signing request needs a key on the elliptic curve P-256")
+    if not asked.is_signature_valid:
+        raise PeerError("a signing request needs its own valid signature")
+    return key
 
 
 def signing_request(key: Any) -> bytes:
@@ -259,6 +296,8 @@ def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with os.fdopen(file, "wb") as stream:
         stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
     draft.replace(path)
 
 

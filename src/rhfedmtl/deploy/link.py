@@ -19,8 +19,8 @@ from rhfedmtl.deploy import codec
 from rhfedmtl.deploy import wire_pb2 as wire
 from rhfedmtl.deploy.config import Limits
 from rhfedmtl.deploy.identity import Identity, Papers, Passport, caller
-from rhfedmtl.deploy.observe import Log, Meters
-from rhfedmtl.errors import PeerError
+from rhfedmtl.deploy.observe import Log, Meters, split_address
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
@@ -36,6 +36,13 @@ _KEEP_ALIVE = [
 ]
 
 
+GUARDED = [
+    # Who says nothing, or opens stream after stream, takes up no place for long.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", 16),
+]
+
+
 def server_options(message_bytes: int) -> list[tuple[str, int]]:
     """Options of a server for nodes below."""
     return [
@@ -44,7 +51,17 @@ def server_options(message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
+        *GUARDED,
     ]
+
+
+def listen(server: Any, address: str, credentials: grpc.ServerCredentials) -> None:
+    """Let a server answer at an address."""
+    split_address(address)
+    try:
+        server.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise ConfigError(f"cannot listen on {address}: something else does, or it is no address of here") from None
 
 
 def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]]:
@@ -58,6 +75,10 @@ def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
     ]
+
+
+BROKEN = (PeerError, ConfigError, OSError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError)
+"""What ends a stream, and not the node: it tries again."""
 
 
 class NotReadyError(PeerError):
@@ -121,6 +142,7 @@ class Uplink:
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
+        self._me = papers.passport.identity
         self._stood = False
         self.closing = False
         self.trouble = "not connected yet"
@@ -148,7 +170,7 @@ class Uplink:
                 self.trouble = "the node above ended the stream"
             except aio.AioRpcError as error:
                 self.trouble = f"{error.code().name}: {error.details()}"
-            except (PeerError, OSError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError) as error:
+            except BROKEN as error:
                 self.trouble = str(error) or type(error).__name__
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -190,11 +212,18 @@ class Uplink:
 
     def renew(self) -> bool:
         """Connect anew if the papers have changed."""
-        changed = bool(self._stamp) and self._papers.stamp() != self._stamp
-        if changed:
-            self._log("new papers", reason="certificate or authorities changed: connecting again")
-            self.again()
-        return changed
+        stamp = self._papers.stamp()
+        if not self._stamp or stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._papers.check(self._me)
+        except RHFedMTLError as error:  # being copied, perhaps; the connection stands with the old ones meanwhile
+            self._log("new papers cannot be used", "warning", reason=str(error))
+            return False
+        self._log("new papers", reason="certificate or authorities changed: connecting again")
+        self.again()
+        return True
 
     async def close(self) -> None:
         """Send what waits, and end."""
@@ -260,6 +289,7 @@ class Door:
         self.sessions: dict[int, Session] = {}
         self.revoked: set[str] = set()
         self._barred: dict[int, float] = {}
+        self._rates: dict[int, Rate] = {}
 
     def handler(
         self,
@@ -310,7 +340,9 @@ class Door:
         if self._barred.get(who.number, 0.0) > time.monotonic():
             raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
         data = await asyncio.wait_for(context.read(), GREETING_S)
-        hello = first(b"" if data is aio.EOF else data)
+        if data is aio.EOF:
+            raise NotReadyError("gone before a greeting")
+        hello = first(data)
         trouble = codec.check_version(hello)
         if trouble:
             raise PeerError(trouble)
@@ -329,7 +361,8 @@ class Door:
 
     async def _converse(self, session: Session, context: Any, receive: Receiver) -> None:
         session.outbox.open()
-        rate = Rate(self._limits.messages)
+        # One for each peer and not for each connection: who connects anew goes on with what it has left.
+        rate = self._rates.setdefault(session.number, Rate(self._limits.messages))
         try:
             while (data := await context.read()) is not aio.EOF:
                 session.heard = time.monotonic()

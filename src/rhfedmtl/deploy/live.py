@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.deploy.books import folded, unfolded
 from rhfedmtl.deploy.config import CloudConfig
 from rhfedmtl.deploy.network import IncompleteError, RemoteNetwork
 from rhfedmtl.deploy.prices import LivePrices, efforts_mask, unpriced
 from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.network import Network
 from rhfedmtl.engines.training import Run, Settings
-from rhfedmtl.errors import PeerError
+from rhfedmtl.experiments.configs import GOOD_ENOUGH
 from rhfedmtl.resources.billing import Event, RoundEvent, charges, steps_by_deadline
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Observation, Plan, Policy, Situation
@@ -23,6 +25,10 @@ from rhfedmtl.roles.cloud import Certificate
 
 TRIES = 3
 """How often a last certificate is tried for before the one of an earlier round has to do."""
+
+
+REMEMBERED = 64
+"""Rounds that policies may look back to."""
 
 
 class Membership(Weather):
@@ -81,6 +87,12 @@ class LiveRun(Run):
     def _make_network(self, federation: Federation) -> Network:
         return self._remote
 
+    @property
+    def between(self) -> bool:
+        """Whether a server iteration has had all its BS iterations, and the training goes on."""
+        plan, done = self._under_way or (None, 0)
+        return plan is not None and done >= int(plan.station_rounds.max()) and not self._interrupted
+
     def situation(self) -> Situation:
         """What the policy may know now; measured types at the prices of the last rounds."""
         if self.prices:
@@ -91,42 +103,50 @@ class LiveRun(Run):
                 self._planning_prices, self._memo = told, {}
         return super().situation()
 
+    def state(self) -> dict[str, Any]:
+        """As everywhere, with the charges themselves: what was measured cannot be charged again from events."""
+        return {**super().state(), "charges": folded(self.ledger.charges()), "prices": self.prices.state()}
+
+    def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
+        ledger.settle(ledger.reserve({}), unfolded(state["charges"]), tuple(ledger.cost))
+        self._planning_prices = self.prices.resume(state["prices"]) or self._planning_prices
+
     def certify(self) -> Certificate:
         """Certificate as of now, or, while a member is silent, as of the last round in which all answered."""
         if self.certificate is not None and self.certificate.round == self.round:
             return self.certificate
-        certificate = self._complete()
-        if certificate is not None:
-            self.certificate = certificate
-            self.metrics = self._trial(certificate)
-            self.history[-1:] = [self._moment(certificate)]
-        if self.certificate is None:
-            raise PeerError("no certificate yet: a terminal or station has not told its sums")
-        return self.certificate
+        try:
+            certificate = self._complete()
+        except IncompleteError:
+            if self.certificate is None:
+                raise
+            return self.certificate
+        self.certificate = certificate
+        self.metrics = self._trial(certificate)
+        self.history[-1:] = [self._moment(certificate)]
+        return certificate
 
     def result(self, stopped: str) -> Any:
         """What the run leaves behind; the last certificate is tried for a few times."""
         for _ in range(TRIES):
-            if self.certificate is not None and self.certificate.round == self.round:
-                break
-            self._collect()
-            self._try_certificate()
+            if self.certificate is None or self.certificate.round != self.round:
+                self._review()
         if self.prices:
             left = self.prices.link_charges(self.round, self._layout(), self._remote.overhead, None)
             self.ledger.settle(self.ledger.reserve({}), left, self.prices.names)
         return super().result(stopped)
 
-    def _try_certificate(self) -> None:
-        try:
-            self.certify()
-        except PeerError:
-            return
+    def _complete(self) -> Certificate:
+        certificate = self._certificate()
+        if certificate is None:
+            raise IncompleteError("no certificate this time: members have changed meanwhile")
+        return certificate
 
-    def _complete(self) -> Certificate | None:
-        try:
-            return self._certificate()
-        except IncompleteError:
-            return None
+    def _review(self) -> None:
+        """As everywhere; while somebody has never told its sums, a training goes on without a certificate."""
+        self._collect()
+        with contextlib.suppress(IncompleteError):
+            self.certify()
 
     def _trial(self, certificate: Certificate) -> dict[str, npt.NDArray[np.float64]]:
         """Metrics of every task, measured where its test rows lie."""
@@ -160,6 +180,8 @@ class LiveRun(Run):
         seen = done if done.any() else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains))
         self.history.append(self._moment())
+        # The ledger has every charge; of the rest a training without an end keeps what policies look at.
+        del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
 
     def _as_it_was(self, planned: RoundEvent) -> RoundEvent:
         """Who was given orders; of a station that was asked and never answered, all: they may have worked."""
@@ -201,13 +223,13 @@ def _asked(planned: RoundEvent) -> npt.NDArray[np.int64]:
 
 
 def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: bool) -> Settings:
-    """How to run, from the configuration; without any end, until the gap is a thousandth of the objective."""
+    """How to run, from the configuration; without any end, until the gap is small beside the objective."""
     learning = config.learning
     return Settings(
         scale=learning.scale or ("standard" if kind == "regression" else "standard-unit"),
         certify_every=learning.certify_every,
         seed=learning.seed,
         target_gap=target_gap,
-        target_relative_gap=0.0 if ended else 1e-3,
+        target_relative_gap=learning.target_relative_gap if ended else GOOD_ENOUGH,
         max_rounds=learning.max_rounds,
     )

@@ -67,6 +67,7 @@ class Members:
         self._silent: set[int] = set()
         self._started = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wishes: dict[int, tuple[Session, Join | Leave]] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
@@ -171,7 +172,7 @@ class Members:
         elif name == "leave":
             leave = codec.leave_in(content)
             self._mine(session, leave.terminal)
-            self._later(self._remove(session, leave))
+            self._change(session, leave)
         elif name == "hello":
             raise PeerError("a second hello")
         else:
@@ -213,13 +214,30 @@ class Members:
             session.extra["incarnation"] = join.incarnation
             self._news.set()
         else:
-            self._later(self._admit(session, join))
+            self._change(session, join)
 
-    async def _admit(self, session: Session, join: Join) -> None:
+    def _change(self, session: Session, wish: Join | Leave) -> None:
+        """Let a terminal in or out as soon as no round is open; of several wishes of one, the latest counts."""
+        waits = session.number in self._wishes
+        self._wishes[session.number] = session, wish
+        if not waits:
+            self._later(self._carry_out(session.number))
+
+    async def _carry_out(self, terminal: int) -> None:
         async with self._memory.turn:
-            self._memory.station.admit(join)
-            self._memory.leaving.pop(join.terminal, None)
-            self._memory.save()
+            session, wish = self._wishes.pop(terminal)
+            try:
+                if isinstance(wish, Join):
+                    self._admit(session, wish)
+                else:
+                    self._remove(session, wish)
+            except PeerError as error:
+                session.end(str(error))
+
+    def _admit(self, session: Session, join: Join) -> None:
+        self._memory.station.admit(join)
+        self._memory.leaving.pop(join.terminal, None)
+        self._memory.save()
         session.extra["incarnation"] = join.incarnation
         self._log("joined", peer=f"terminal {join.terminal}", samples=join.n_samples, incarnation=join.incarnation)
         self._news.set()
@@ -232,15 +250,10 @@ class Members:
                 verdict = codec.verdict_out(release.verdict)
                 self.tell(terminal, wire.TerminalDown(release=wire.Release(terminal=terminal, verdict=verdict)))
 
-    async def _remove(self, session: Session, leave: Leave) -> None:
+    def _remove(self, session: Session, leave: Leave) -> None:
         memory = self._memory
-        async with memory.turn:
-            try:
-                memory.station.remove(leave)
-            except PeerError as error:
-                session.end(str(error))
-                return
-            memory.save()
+        memory.station.remove(leave)
+        memory.save()
         goodbye = wire.Goodbye(terminal=leave.terminal, incarnation=leave.incarnation)
         place = memory.leaving.get(leave.terminal)
         moves = place is not None and place.station != NOWHERE

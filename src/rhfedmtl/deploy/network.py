@@ -47,24 +47,14 @@ class RemoteNetwork:
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
-        self._station: IntArray = np.empty(0, dtype=np.int64)
-        self._sizes: IntArray = np.empty(0, dtype=np.int64)
+        self.station: IntArray = np.empty(0, dtype=np.int64)  # of every terminal
+        self.sizes: IntArray = np.empty(0, dtype=np.int64)  # its samples, the last that are known
         self._memberships: dict[int, int] = {}
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
         self.last: Round | None = None
         self.scalers: list[Scaler] | None = None
         self.overhead = Overhead(self.n_stations)
-
-    @property
-    def station(self) -> IntArray:
-        """Station of every terminal."""
-        return self._station
-
-    @property
-    def sizes(self) -> IntArray:
-        """Samples of every terminal; of one that is not here, the last that is known."""
-        return self._sizes
 
     @property
     def message_sizes(self) -> Sizes:
@@ -94,22 +84,22 @@ class RemoteNetwork:
         if found is None:
             return False
         answers = self._ask("roster", None, self._all(lambda b: wire.Request(roster=wire.Nothing())))
-        before = self._station
+        before = self.station
         self._take(answers)
-        return not np.array_equal(before, self._station) or first
+        return not np.array_equal(before, self.station) or first
 
     def _take(self, answers: Answers) -> None:
         rosters = {b: answer.roster for b, answer in answers.items() if answer.WhichOneof("body") == "roster"}
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
-        n = max(highest + 1, len(self._station))
+        n = max(highest + 1, len(self.station))
         station, sizes = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-        station[: len(self._station)], sizes[: len(self._sizes)] = self._station, self._sizes
+        station[: len(self.station)], sizes[: len(self.sizes)] = self.station, self.sizes
         for b, roster in rosters.items():
             station[station == b] = -1
             self._memberships[b] = roster.membership
             for seat in roster.seats:
                 station[seat.terminal], sizes[seat.terminal] = b, seat.n_samples
-        self._station, self._sizes = station, sizes
+        self.station, self.sizes = station, sizes
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations."""
@@ -120,7 +110,7 @@ class RemoteNetwork:
         """One BS iteration; a station that is away for too long misses it."""
         requests: dict[int, wire.Request] = {}
         for b in range(self.n_stations):
-            terminals = np.flatnonzero((self._station == b) & (local_steps > 0))
+            terminals = np.flatnonzero((self.station == b) & (local_steps > 0))
             content = wire.RoundRequest(
                 round=number,
                 terminals=terminals.tolist(),
@@ -185,6 +175,21 @@ class RemoteNetwork:
     def grow(self, terminal: int, n_rows: int) -> None:
         """Rows lie where they are."""
         raise ConfigError("rows cannot be added to a running network: join another terminal that holds them")
+
+    def state(self) -> dict[str, Any]:
+        """Who is where, as the cloud heard last, and what no round has paid for yet."""
+        return {
+            "station": self.station,
+            "sizes": self.sizes,
+            "memberships": self._memberships,
+            "overhead": [self.overhead.seconds, self.overhead.bytes],
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
+        self._memberships = dict(state["memberships"])
+        self.overhead.seconds, self.overhead.bytes = state["overhead"][0], np.copy(state["overhead"][1])
 
     def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
         return {b: make(b) for b in range(self.n_stations)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
 from rhfedmtl.errors import ConfigError
 
@@ -46,6 +46,7 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         of: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"}
         self.messages = Counter("messages", "Messages by direction and kind", ["way", "kind"], **of)
         self.bytes = Counter("bytes", "Bytes of messages by direction", ["way"], **of)
@@ -56,9 +57,9 @@ class Meters:
         self.rounds = Histogram("round_seconds", "Seconds of a round at a station", buckets=SECONDS, **of)
         self.work = Histogram("work_seconds", "Seconds of a terminal's work for one order", buckets=SECONDS, **of)
         self.saves = Histogram("save_seconds", "Seconds to write state down", buckets=SECONDS, **of)
-        self.papers = Gauge("certificate_seconds", "Seconds until the certificate of this node expires", **of)
+        self.papers = Gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
         self.gap = Gauge("gap", "Duality gap of the latest certificate", **of)
-        self.accuracy = Gauge("metric", "Mean over tasks of test metrics", ["metric"], **of)
+        self.accuracy = Gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
         self.spent = Gauge("spent", "What was spent, by type", ["type"], **of)
         self.left = Gauge("left", "What is left of a budget, by type", ["type"], **of)
 
@@ -76,11 +77,18 @@ class Window:
         """Begin to answer; the service counts as healthy from `healthy` on."""
         if self._metrics:
             host, port = split_address(self._metrics)
-            self._http, _ = start_http_server(port, host, registry=self._meters.registry)
+            try:
+                self._http, _ = start_http_server(port, host, registry=self._meters.registry)
+            except OSError as error:
+                raise ConfigError(f"cannot show metrics on {self._metrics}: {error.strerror or error}") from None
         if self._health:
             self._server = aio.server()
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
-            self._server.add_insecure_port(self._health)
+            split_address(self._health)
+            try:
+                self._server.add_insecure_port(self._health)
+            except RuntimeError:
+                raise ConfigError(f"cannot show health on {self._health}: something else listens there") from None
             await self._server.start()
             await self.healthy(False)
 

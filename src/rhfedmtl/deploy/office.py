@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +15,27 @@ from grpc import aio
 
 from rhfedmtl.deploy import codec
 from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.identity import OPERATOR, TERMINAL, Authority, Identity, Papers, caller
-from rhfedmtl.deploy.link import SERVICE, Rate
+from rhfedmtl.deploy.identity import (
+    OPERATOR,
+    TERMINAL,
+    Authority,
+    Identity,
+    Papers,
+    Passport,
+    caller,
+    requested_key,
+)
+from rhfedmtl.deploy.link import GUARDED, SERVICE, Rate, listen
 from rhfedmtl.deploy.registry import Token
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.experiments.records import plain
-from rhfedmtl.resources.costs import Budget
 
 if TYPE_CHECKING:
     from rhfedmtl.deploy.cloud import CloudService
 
 TRIES_A_SECOND = 5.0
+AT_ONCE = 16
+CHUNK = 1 << 20
 
 
 class Office:
@@ -35,8 +48,11 @@ class Office:
 
     def control(self) -> grpc.GenericRpcHandler:
         """The service for operators."""
-        method = grpc.unary_unary_rpc_method_handler(self._command)
-        return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", {"Command": method})
+        methods = {
+            "Command": grpc.unary_unary_rpc_method_handler(self._command),
+            "Export": grpc.unary_stream_rpc_method_handler(self._export),
+        }
+        return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", methods)
 
     async def open(self, papers: Papers) -> None:
         """Begin to hand out certificates, if so configured."""
@@ -44,11 +60,13 @@ class Office:
         if not enrolment.listen:
             return
         credentials = papers.server(callers_known=False)
-        self._enrolment = aio.server(options=[("grpc.max_receive_message_length", 1 << 16)])
+        # Anybody can call here: nobody stays long, and few are heard at once.
+        options = [*GUARDED, ("grpc.max_receive_message_length", 1 << 16), ("grpc.max_connection_age_ms", 30_000)]
+        self._enrolment = aio.server(options=options, maximum_concurrent_rpcs=AT_ONCE)
         method = grpc.unary_unary_rpc_method_handler(self._enrol)
         handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
         self._enrolment.add_generic_rpc_handlers((handler,))
-        self._enrolment.add_secure_port(enrolment.listen, credentials)
+        listen(self._enrolment, enrolment.listen, credentials)
         await self._enrolment.start()
 
     async def close(self) -> None:
@@ -59,12 +77,7 @@ class Office:
     async def _command(self, data: bytes, context: Any) -> bytes:
         reply = wire.Reply()
         try:
-            passport = caller(context.auth_context())
-            who = passport.identity
-            if who.role != OPERATOR or who.network != self._cloud.config.node.network:
-                raise PeerError(f"{who.uri} is no operator of this network")
-            if passport.serial in self._cloud.registry.revoked:
-                raise PeerError("this certificate was revoked")
+            self._check_operator(context)
             command = codec.parse(wire.Command, data)
             handler = getattr(self, f"_do_{command.name}", None) if command.name.isidentifier() else None
             if handler is None:
@@ -75,6 +88,28 @@ class Office:
             self._cloud._log("command refused", "warning", reason=str(error))
             reply.trouble = str(error)
         return reply.SerializeToString()
+
+    async def _export(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Models, ledger and result of the last training, file by file."""
+        with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
+            try:
+                self._check_operator(context)
+                names = await asyncio.to_thread(self._cloud.trainer.save, Path(folder))
+            except RHFedMTLError as error:
+                yield wire.Chunk(trouble=str(error)).SerializeToString()
+                return
+            for name in names:
+                with Path(folder, name).open("rb") as file:
+                    while data := file.read(CHUNK):
+                        yield wire.Chunk(name=name, data=data).SerializeToString()
+
+    def _check_operator(self, context: Any) -> None:
+        passport = caller(context.auth_context())
+        who = passport.identity
+        if who.role != OPERATOR or who.network != self._cloud.config.node.network:
+            raise PeerError(f"{who.uri} is no operator of this network")
+        if passport.serial in self._cloud.registry.revoked:
+            raise PeerError("this certificate was revoked")
 
     # Commands.
 
@@ -115,9 +150,9 @@ class Office:
         standing = self._cloud.trainer.standing
         if standing["state"] in ("running", "recovering", "broken"):
             raise ConfigError(f"a training is {standing['state']}: {standing.get('error', 'stop it first')}")
-        Budget.of(budget)
         gap = self._cloud.config.learning.target_gap if target_gap is None else float(target_gap)
         spec = {"budget": budget, "target_gap": gap, "at": time.time()}
+        self._cloud.trainer.check(spec)
         self._cloud.trainer.standing = {"state": "running", "spec": spec}
         self._cloud.carrier.order(json.dumps(spec))
         return spec
@@ -125,10 +160,6 @@ class Office:
     async def _do_stop(self) -> dict[str, Any]:
         self._cloud.carrier.stop()
         return {}
-
-    async def _do_export(self, folder: str) -> dict[str, Any]:
-        path = Path(folder)
-        return {"folder": str(path), "files": self._cloud.trainer.save(path)}
 
     async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
         return self._place(terminal, station)
@@ -155,16 +186,19 @@ class Office:
         old = cloud.registry.station.get(terminal, -1)
         if old < 0 or old == station:
             raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
+        if station >= 0 and cloud.station_of(terminal) != old:
+            # It would be sent to a station that then refuses it, and nobody could tell it where else to go.
+            raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(cloud.registry.allowed(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
         cloud.registry.place(terminal, station)
         cloud.tell_standing()
         return {"terminal": terminal, "from": old, "to": station}
 
-    async def _do_revoke(self, serial: str) -> dict[str, Any]:
-        self._cloud.registry.revoke(serial)
+    async def _do_revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
+        revoked = self._cloud.registry.revoke(node, serials or [])
         self._cloud.tell_standing()
-        return {"revoked": serial}
+        return {"revoked": revoked}
 
     async def _do_invite(
         self, role: str = TERMINAL, number: int | None = None, station: int | None = None
@@ -175,36 +209,40 @@ class Office:
         secret, number = self._cloud.registry.invite(role, number, station)
         self._cloud.tell_standing()
         authorities = (config.folder / config.node.papers / "ca.crt").read_text()
-        token = Token(config.node.network, config.enrolment.address, authorities, secret)
+        token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
     # Certificates.
 
     async def _enrol(self, data: bytes, context: Any) -> bytes:
         cloud, reply = self._cloud, wire.Enrolled()
+        if not self._rate.allows():  # not logged: whoever floods this must not flood the log
+            return wire.Enrolled(trouble="too many tries: wait a second").SerializeToString()
         try:
-            if not self._rate.allows():
-                raise PeerError("too many tries: wait a second")
             asked = codec.parse(wire.Enrol, data)
             authority = Authority.load(cloud.config.folder / cloud.config.enrolment.authority)
+            requested_key(asked.request)  # a request that cannot be signed uses no token up
             role, number = cloud.registry.redeem(asked.token)
             reply.certificate = authority.issue_for(Identity(cloud.config.node.network, role, number), asked.request)
             reply.authorities = authority.certificate
             reply.settings = json.dumps(self._settings(role, number))
-            cloud._log("enrolled", peer=f"{role} {number}")
+            serial = Passport.read(reply.certificate).serial
+            cloud.registry.note_issued(role, number, serial)
+            cloud._log("enrolled", peer=f"{role} {number}", serial=serial)
         except RHFedMTLError as error:
             cloud._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
             reply.trouble = str(error)
         return reply.SerializeToString()
 
     def _settings(self, role: str, number: int) -> dict[str, Any]:
-        registry = self._cloud.registry
-        station = registry.station.get(number, -1) if role == TERMINAL else -1
+        registry, config = self._cloud.registry, self._cloud.config
+        station = registry.station.get(number, -1) if role == TERMINAL else number
+        host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
         return {
             "role": role,
             "number": number,
             "station": station,
             "address": registry.address.get(station, ""),
-            "cloud": self._cloud.config.node.listen,
-            "least_steps": self._cloud.config.learning.least_steps,
+            "cloud": f"{host}:{port}",
+            "least_steps": config.learning.least_steps,
         }

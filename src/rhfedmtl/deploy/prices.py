@@ -7,6 +7,7 @@ which is the time that was set aside, so a round takes longer by no more than th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,17 @@ class LivePrices:
 
     def __bool__(self) -> bool:
         return bool(self.names)
+
+    def state(self) -> dict[str, Any]:
+        """What the rounds so far have shown."""
+        return {"speeds": vars(self._speeds), "told": self._told}
+
+    def resume(self, state: dict[str, Any]) -> Cost | None:
+        """Go on from what `state` gave; the prices that were told last."""
+        speeds: dict[str, Any] = state["speeds"]
+        self._speeds = Speeds(**{**speeds, "step": np.copy(speeds["step"]), "link": np.copy(speeds["link"])})
+        self._told = None if state["told"] is None else Cost(state["told"])
+        return self._told
 
     def planning(self, n_terminals: int, bytes_per_round: float, bytes_per_cloud_round: float) -> Cost:
         """Prices for a plan: those declared as they are, those measured with a margin."""

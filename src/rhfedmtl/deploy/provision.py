@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy import jobs
 from rhfedmtl.deploy.config import (
+    LOCAL,
     CloudConfig,
     Enrolment,
     Learning,
@@ -25,6 +26,7 @@ from rhfedmtl.deploy.config import (
     StationEntry,
     TerminalConfig,
     Waits,
+    bind,
     to_toml,
 )
 from rhfedmtl.deploy.files import write_compose, write_units
@@ -42,7 +44,6 @@ from rhfedmtl.deploy.identity import (
 )
 from rhfedmtl.errors import ConfigError
 
-LOCAL = "127.0.0.1"
 FIRST_PORT = 7400
 _ENROLMENT, _STATIONS = 1, 2
 
@@ -100,10 +101,10 @@ class _Writer:
     def __init__(self, folder: Path, plan: Blueprint) -> None:
         self._folder, self._plan, self._data = folder, plan, plan.federation
         self._authority, key = Authority.make(plan.name)
-        (folder / "ca").mkdir()
+        (folder / "ca").mkdir(mode=0o700)
         write_whole(folder / "ca" / "ca.crt", self._authority.certificate)
         write_whole(folder / "ca" / "ca.key", key, secret=True)
-        self._issued: dict[str, str] = {}
+        self._issued: dict[str, list[str]] = {}
         nodes = 1 + self._data.n_tasks + self._data.n_terminals
         self._ports = Ports(plan.port, _STATIONS + self._data.n_tasks, nodes * plan.observed)
         self._learning = Learning(
@@ -118,28 +119,32 @@ class _Writer:
         method = jobs.method_of(job)
         method.check(self._data)
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
-        self._limits = Limits(**{**vars(plan.limits), "message_bytes": bytes_})
+        norm = plan.limits.norm * _largest(self._data, self._learning.scale)
+        self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm)
+        self._cloud_limits = replace(self._limits, message_bytes=plan.limits.message_bytes)
         self._cloud = f"{plan.cloud_host}:{self._ports.first}"
         self._stations = [f"{host}:{self._ports.first + _STATIONS + b}" for b, host in enumerate(plan.hosts())]
 
     def cloud(self) -> None:
         """The cloud, and an operator."""
         port = self._ports.first + _ENROLMENT
-        enrolment = Enrolment(_bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", "../ca")
+        enrolment = Enrolment(bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", "../ca")
         of = self._data.terminal_task
         entries = tuple(
             StationEntry(address, tuple(np.flatnonzero(of == b).tolist())) for b, address in enumerate(self._stations)
         )
         fsync = True if self._plan.fsync is None else self._plan.fsync
-        node = self._node(CLOUD, 0, listen=_bind(self._cloud), fsync=fsync)
-        config = CloudConfig(node, self._learning, entries, self._plan.resources, self._plan.waits, Limits(), enrolment)
+        node = self._node(CLOUD, 0, listen=bind(self._cloud), fsync=fsync)
+        config = CloudConfig(
+            node, self._learning, entries, self._plan.resources, self._plan.waits, self._cloud_limits, enrolment
+        )
         self._write("cloud", config, node)
         operator = Node(self._plan.name, OPERATOR)
         self._write("operator", OperatorConfig(operator, self._cloud), operator)
 
     def station(self, b: int) -> None:
         """A station, with the test rows of its task where they lie at stations."""
-        node = self._node(STATION, b, listen=_bind(self._stations[b]), fsync=bool(self._plan.fsync))
+        node = self._node(STATION, b, listen=bind(self._stations[b]), fsync=bool(self._plan.fsync))
         at_station = self._learning.test_rows == STATION
         config = StationConfig(node, self._cloud, "test.npz" if at_station else "", self._plan.waits, self._limits)
         self._write(f"station-{b}", config, node)
@@ -182,10 +187,10 @@ class _Writer:
 
     def _write(self, name: str, config: Any, node: Node) -> None:
         folder = self._folder / name
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # rows and keys are for the node alone
         (folder / f"{node.role}.toml").write_text(to_toml(config))
         identity = Identity(node.network, node.role, node.number)
-        self._issued[f"{node.role}/{node.number}"] = write_papers(self._authority, identity, folder)
+        self._issued[f"{node.role}/{node.number}"] = [write_papers(self._authority, identity, folder)]
 
 
 def write_papers(authority: Authority, identity: Identity, folder: Path) -> str:
@@ -207,26 +212,34 @@ def node_folders(folder: Path) -> dict[str, Path]:
     return found
 
 
+def issued_by(folder: Path) -> dict[str, list[str]]:
+    """Serial numbers of all certificates that were made in a network's folder, by node."""
+    path = folder / "ca" / "issued.json"
+    found: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
 def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
     """New keys and certificates for nodes of a network's folder; running nodes take them up by themselves."""
     authority = Authority.load(folder / "ca")
     nodes = {**node_folders(folder), "operator": folder / "operator"}
-    issued: dict[str, str] = json.loads((folder / "ca" / "issued.json").read_text())
+    issued = issued_by(folder)
     done = {}
     for name in names or nodes:
         if name not in nodes:
             raise ConfigError(f"no node {name!r} in {folder}: there are {', '.join(nodes)}")
         identity = Papers.of(nodes[name]).passport.identity
         done[name] = write_papers(authority, identity, nodes[name])
-        issued[f"{identity.role}/{identity.number}"] = done[name]
-    (folder / "ca" / "issued.json").write_text(json.dumps(issued, indent=1) + "\n")
+        issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
+    write_whole(folder / "ca" / "issued.json", (json.dumps(issued, indent=1) + "\n").encode())
     return done
 
 
-def _bind(address: str) -> str:
-    """Where to listen for callers of an address: a local one stays local, for another all interfaces are open."""
-    host, _, port = address.rpartition(":")
-    return address if host in (LOCAL, "localhost", "[::1]") else f"0.0.0.0:{port}"
+def _largest(data: Federation, scale: str) -> float:
+    """How much larger than one a sample's share may be: by its label, and by its row where rows are not scaled."""
+    label = 1.0 if data.class_names else float(np.abs(data.y).max(initial=0.0))
+    row = float(np.sqrt(np.square(data.X, dtype=np.float64).sum(axis=1)).max(initial=0.0)) if scale == "none" else 1.0
+    return max(1.0, label) * max(1.0, row)
 
 
 def _free_block(count: int) -> int:

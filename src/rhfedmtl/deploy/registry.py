@@ -7,13 +7,14 @@ import hashlib
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rhfedmtl.deploy.config import CloudConfig
-from rhfedmtl.deploy.identity import ROLES, TERMINAL
-from rhfedmtl.deploy.store import StateFile
+from rhfedmtl.deploy.identity import STATION, TERMINAL
+from rhfedmtl.deploy.store import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
 TOKEN_S = 24 * 3600.0
@@ -21,8 +22,10 @@ TOKEN_S = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Token:
-    """What whoever wants a certificate needs: where to ask, whom to trust there, and a secret that counts once."""
+    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
 
+    role: str
+    number: int
     network: str
     address: str
     authorities: str
@@ -50,6 +53,7 @@ class Registry:
     address: dict[int, str]
     revoked: set[str] = field(default_factory=set)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    issued: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, config: CloudConfig) -> Registry:
@@ -57,11 +61,17 @@ class Registry:
         file = StateFile(Path(config.folder, config.node.state, "registry.state"), fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
         registry = cls(file, home, {b: entry.address for b, entry in enumerate(config.stations)})
-        payload = file.read()
+        try:
+            payload = file.read()
+        except CorruptError as error:
+            raise CorruptError(
+                f"{error}. Put back a copy; without the file, moves and revocations of operators are forgotten"
+            ) from None
         if payload is not None:
             table = json.loads(payload)
             registry.station = home | {int(t): b for t, b in table["station"].items()}
             registry.revoked, registry.tokens = set(table["revoked"]), table["tokens"]
+            registry.issued = table.get("issued", {})
         return registry
 
     def allowed(self, station: int) -> list[int]:
@@ -75,20 +85,32 @@ class Registry:
         self.station[terminal] = station
         self._save()
 
-    def revoke(self, serial: str) -> None:
-        """Let a certificate count no more."""
-        if not serial or set(serial) - set("0123456789abcdef"):
-            raise ConfigError(f"{serial!r} is no serial number: `rhfedmtl network nodes` lists them")
-        self.revoked.add(serial)
+    def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
+        """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
+        found = {*serials, *self.issued.get(node, ())} or {node}
+        for serial in found:
+            if not serial or set(serial) - set("0123456789abcdef"):
+                raise ConfigError(
+                    f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
+                    "node that it connects to"
+                )
+        self.revoked |= found
+        self._save()
+        return sorted(found)
+
+    def note_issued(self, role: str, number: int, serial: str) -> None:
+        """Remember a certificate, so that it can be revoked by the name of its node."""
+        self.issued.setdefault(f"{role}/{number}", []).append(serial)
         self._save()
 
     def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
         """A secret for one certificate, and the node that it is for: a new terminal where no number is given."""
-        if role not in ROLES:
-            raise ConfigError(f"no role {role!r}: choose from {', '.join(ROLES)}")
+        if role not in (TERMINAL, STATION):
+            raise ConfigError(f"no token for a {role}: tokens are for terminals and stations")
+        self.tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
+        if role == STATION and number not in self.address:
+            raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
         if number is None:
-            if role != TERMINAL:
-                raise ConfigError(f"name the {role}: only terminals get their numbers by themselves")
             taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
             number = max(taken, default=-1) + 1
         if role == TERMINAL and station is not None:
@@ -111,7 +133,12 @@ class Registry:
         return found["role"], found["number"]
 
     def _save(self) -> None:
-        table = {"station": self.station, "revoked": sorted(self.revoked), "tokens": self.tokens}
+        table = {
+            "station": self.station,
+            "revoked": sorted(self.revoked),
+            "tokens": self.tokens,
+            "issued": self.issued,
+        }
         self.file.write(json.dumps(table).encode())
 
 

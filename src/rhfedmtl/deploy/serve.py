@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -15,10 +17,11 @@ from rhfedmtl.deploy.config import papers_of, read_cloud, read_station, read_ter
 from rhfedmtl.deploy.identity import CLOUD, STATION, TERMINAL
 from rhfedmtl.deploy.observe import Log, Meters, Window
 from rhfedmtl.deploy.store import Lock
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, RHFedMTLError
 
 WATCH_S = 0.5
 """How often papers and health are looked at."""
+ONCE_A_DAY = round(86400.0 / WATCH_S)
 LAST_S = 2.0
 SOON_S = 14 * 86400.0
 
@@ -41,12 +44,12 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(_name(config), config.node.log) for config in configs]
     services = [_service(role)(config, log, meters) for config, log in zip(configs, logs, strict=True)]
-    _watch_papers(configs, logs, meters)
+    papers = _watch_papers(configs, logs[0], meters)
     await window.open()
     logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
     stop = _stop_signal()
     everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
-    watch = asyncio.create_task(_watch(services, window, stop, abandoned))
+    watch = asyncio.create_task(_watch(services, window, stop, abandoned, papers))
     try:
         # Ends when told to, when all nodes have left the network, or when one breaks.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
@@ -64,16 +67,22 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
         logs[0]("ended")
 
 
-def _watch_papers(configs: list[Any], logs: list[Log], meters: Meters) -> None:
-    """Show how long the certificates last, and warn where that is not long."""
+def _watch_papers(configs: list[Any], log: Log, meters: Meters) -> Callable[[], None]:
+    """Show how long the certificates last; what is returned warns where that is not long."""
+    papers = [papers_of(config.node, config.folder) for config in configs]
 
     def left() -> float:
-        untils = [papers_of(config.node, config.folder).passport.until for config in configs]
-        return (min(untils) - datetime.now(UTC)).total_seconds()
+        try:
+            return (min(each.passport.until for each in papers) - datetime.now(UTC)).total_seconds()
+        except RHFedMTLError:
+            return math.nan
+
+    def warn() -> None:
+        if (seconds := left()) < SOON_S:
+            log("papers expire", "warning", reason=f"in {seconds / 86400.0:.1f} days: `rhfedmtl network rotate` renews")
 
     meters.papers.set_function(left)
-    if left() < SOON_S:
-        logs[0]("papers expire", "warning", reason=f"in {left() / 86400.0:.1f} days: `rhfedmtl network rotate` renews")
+    return warn
 
 
 def _stop_signal() -> asyncio.Event:
@@ -83,8 +92,12 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-async def _watch(services: list[Any], window: Window, stop: asyncio.Event, abandoned: Callable[[], bool]) -> None:
-    while True:
+async def _watch(
+    services: list[Any], window: Window, stop: asyncio.Event, abandoned: Callable[[], bool], papers: Callable[[], None]
+) -> None:
+    for i in itertools.count():
+        if i % ONCE_A_DAY == 0:
+            papers()
         await asyncio.sleep(WATCH_S)
         await window.healthy(all(service.healthy for service in services))
         for service in services:

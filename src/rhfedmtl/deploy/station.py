@@ -19,7 +19,7 @@ from rhfedmtl.deploy import codec, jobs
 from rhfedmtl.deploy import wire_pb2 as wire
 from rhfedmtl.deploy.config import StationConfig, identity_of, papers_of
 from rhfedmtl.deploy.identity import CLOUD, Identity
-from rhfedmtl.deploy.link import Uplink, server_options
+from rhfedmtl.deploy.link import Uplink, listen, server_options
 from rhfedmtl.deploy.members import Members, Question
 from rhfedmtl.deploy.memory import Memory
 from rhfedmtl.deploy.observe import Log, Meters
@@ -32,6 +32,8 @@ from rhfedmtl.roles.messages import MomentsReport, Sums
 OUTLOOK_S = 1.0
 ANSWERS = 16
 """Answers that are kept for requests that come again."""
+WAITING = 1024
+"""Requests that may wait: moves of terminals come one by one."""
 MESSAGE_BYTES = 1 << 26
 
 
@@ -46,7 +48,7 @@ class StationService:
         self.members = Members(config, self.memory, self._tell_outlook, log, meters)
         self.members.door.revoke(self.memory.revoked)
         self._cloud = Uplink("Cloud", self._papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
-        self._requests: asyncio.Queue[wire.Request] = asyncio.Queue()
+        self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._known: OrderedDict[int, wire.Answer | None] = OrderedDict()
         self._server: Any = None
         self._tests: jobs.Rows | None = None
@@ -62,7 +64,7 @@ class StationService:
         limit = self.config.limits.message_bytes or self._message_limit()
         self._server = aio.server(options=server_options(limit))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
-        self._server.add_secure_port(self.config.node.listen, self._papers.server())
+        listen(self._server, self.config.node.listen, self._papers.server())
         await self._server.start()
         above = Identity(self.identity.network, CLOUD)
         link = self._cloud.run(lambda: (above, self.config.cloud))
@@ -132,6 +134,8 @@ class StationService:
     def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
         if request.id not in self._known:
+            if self._requests.full():
+                raise PeerError(f"more than {WAITING} requests at once")
             self._known[request.id] = None
             while len(self._known) > ANSWERS:
                 self._known.popitem(last=False)

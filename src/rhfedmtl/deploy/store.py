@@ -2,7 +2,7 @@
 
 A file is replaced in one step, so that a process that is killed leaves the old one or the new one. Without ``fsync``
 this holds for processes; after a crash of the whole machine the file is then not trusted, which the number of the
-machine's last start shows.
+machine's last start shows. That number is forced to disk before the first change that is not.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import fcntl
 import hashlib
 import os
 import struct
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rhfedmtl.errors import ConfigError, DataError
 
-MAGIC = b"rhfedmtl1\n"
+MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlj\n"
 _HEAD = struct.Struct("<10s36s32sQ")
+_JOURNAL = struct.Struct("<10s36sI")
 _ENTRY = struct.Struct("<4sI32sI")
+_BLOCK = 512
+KEPT = 10
+"""Damaged files that are kept for whoever wants to look at them; older ones go."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -39,13 +44,13 @@ class Lock:
     """Holds a state folder for one process; a second one is refused instead of spoiling the first one's state."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
-            raise ConfigError(f"{folder} is in use: is this node running already?") from None
+            raise ConfigError(f"{folder} is in use: is it running already?") from None
 
     def release(self) -> None:
         """Let the folder go."""
@@ -59,21 +64,25 @@ class StateFile:
         self.path = path
         self.fsync = fsync or not boot()
         self._draft = path.with_name(f".{path.name}.draft")
+        self._marked = False  # whether the disk knows that this file is not forced to it
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, payload: bytes, *, fsync: bool | None = None) -> None:
         """Replace the file; with ``fsync`` it also survives a crash of the machine."""
-        sync = self.fsync if fsync is None else fsync
-        head = _HEAD.pack(MAGIC, b"" if sync else boot(), hashlib.sha256(payload).digest(), len(payload))
+        lasting = self.fsync if fsync is None else fsync
+        head = _HEAD.pack(MAGIC, b"" if lasting else boot(), hashlib.sha256(payload).digest(), len(payload))
+        # The first that is not forced still is, so that no older one that was can be taken for the latest.
+        force = lasting or not self._marked
+        self._marked = not lasting
         file = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             _write_all(file, head + payload)
-            if sync:
+            if force:
                 os.fsync(file)
         finally:
             os.close(file)
         self._draft.replace(self.path)
-        if sync:
+        if force:
             _sync_folder(self.path.parent)
 
     def read(self) -> bytes | None:
@@ -88,19 +97,17 @@ class StateFile:
         payload = data[_HEAD.size :]
         if magic != MAGIC or len(payload) != length or hashlib.sha256(payload).digest() != digest:
             raise CorruptError(f"{self.path} is damaged: its checksum does not fit")
-        started = started.rstrip(b"\0")
-        if started and started != boot():
-            raise CorruptError(f"{self.path} was not forced to disk before the machine went down: it may be old")
+        _check_start(started, self.path)
         return payload
 
     def set_aside(self) -> Path:
-        """Move a file that cannot be used out of the way; it is kept for whoever wants to look at it."""
-        for i in range(1000):
-            target = self.path.with_name(f"{self.path.name}.damaged{i}")
-            if not target.exists():
-                self.path.rename(target)
-                return target
-        raise DataError(f"{self.path.parent} is full of damaged files: remove some")
+        """Move a file that cannot be used out of the way; the last few are kept for whoever wants to look at them."""
+        number = time.time_ns()
+        target = self.path.with_name(f"{self.path.name}.damaged-{number}")
+        self.path.rename(target)
+        for old in sorted(self.path.parent.glob(f"{self.path.name}.damaged-*"))[:-KEPT]:
+            old.unlink()
+        return target
 
 
 class Journal:
@@ -108,10 +115,17 @@ class Journal:
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
         self.path = path
-        self.fsync = fsync
+        self.fsync = fsync or not boot()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._entries = list(self._read())
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if not path.exists():
+            self._write_file([])
+        self._open()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._size
 
     def entries(self) -> list[bytes]:
         """What was there when the journal was opened; they are handed out once."""
@@ -120,18 +134,59 @@ class Journal:
 
     def append(self, payload: bytes, *, force: bool = False) -> None:
         """Add an entry; ``force`` puts it, and all before it, on the disk where the journal does so at all."""
-        _write_all(self._file, _entry_head(payload) + payload)
+        data = _entry_head(payload) + payload
+        try:
+            _write_all(self._file, data)
+        except OSError:
+            os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
+            raise
+        self._size += len(data)
         if force and self.fsync:
             os.fdatasync(self._file)
+
+    def replace(self, payloads: Iterable[bytes]) -> None:
+        """Let these entries stand in place of all that there are, in one step."""
+        self._write_file(payloads)
+        os.close(self._file)
+        self._open()
 
     def close(self) -> None:
         """Force everything to disk, and end."""
         os.fsync(self._file)
+        self._mark(b"")
         os.close(self._file)
 
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._size = os.fstat(self._file).st_size
+        self._mark(b"" if self.fsync else boot())
+
+    def _mark(self, started: bytes) -> None:
+        """Say on the disk whether entries are forced to it, and if not, since which start of the machine."""
+        with self.path.open("r+b") as file:
+            file.write(_journal_head(started))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write_file(self, payloads: Iterable[bytes]) -> None:
+        draft = self.path.with_name(f".{self.path.name}.draft")
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write_all(file, _journal_head(b""))
+            for payload in payloads:
+                _write_all(file, _entry_head(payload) + payload)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        draft.replace(self.path)
+        _sync_folder(self.path.parent)
+
     def _read(self) -> Iterator[bytes]:
-        data = self.path.read_bytes() if self.path.exists() else b""
-        at = 0
+        if not self.path.exists():
+            return None
+        data = self.path.read_bytes()
+        self._check_head(data)
+        at = _JOURNAL.size
         while at < len(data):
             start = at + _ENTRY.size
             if start > len(data):
@@ -142,18 +197,49 @@ class Journal:
             if sound and len(payload) < length:
                 return self._cut(at)
             if not sound or hashlib.sha256(payload).digest() != digest:
-                raise CorruptError(
-                    f"{self.path} is damaged at byte {at}: what was spent cannot be known from it. Put back a copy of "
-                    "the file, or begin anew with `rhfedmtl network reset`"
-                )
+                if _is_blank_after(data, at):
+                    return self._cut(at)
+                raise self._damaged(f"is damaged at byte {at}")
             yield payload
             at = start + length
         return None
+
+    def _check_head(self, data: bytes) -> None:
+        if len(data) < _JOURNAL.size or data[: _JOURNAL.size] != _journal_head(data[10:46].rstrip(b"\0")):
+            raise self._damaged("is damaged at its beginning")
+        try:
+            _check_start(data[10:46], self.path)
+        except CorruptError:
+            raise self._damaged("was not forced to disk before the machine went down") from None
+
+    def _damaged(self, how: str) -> CorruptError:
+        return CorruptError(
+            f"{self.path} {how}: what was spent cannot be known from it. Put back a copy of the file, or begin anew "
+            "with `rhfedmtl network reset`"
+        )
 
     def _cut(self, at: int) -> None:
         """Take off an entry that was being written when the process was killed: nobody was told of it."""
         with self.path.open("r+b") as file:
             file.truncate(at)
+
+
+def _is_blank_after(data: bytes, at: int) -> bool:
+    """Whether whole blocks at the end were never written, which a crash of the machine leaves of the last entry."""
+    written = len(data.rstrip(b"\0"))
+    blank = -(-max(written, at) // _BLOCK) * _BLOCK
+    return len(data) - blank >= _BLOCK or (written <= at and len(data) > at)
+
+
+def _check_start(started: bytes, path: Path) -> None:
+    started = started.rstrip(b"\0")
+    if started and started != boot():
+        raise CorruptError(f"{path} was not forced to disk before the machine went down: it may be old")
+
+
+def _journal_head(started: bytes) -> bytes:
+    head = _JOURNAL.pack(JOURNAL_MAGIC, started, 0)[:-4]
+    return head + struct.pack("<I", zlib.crc32(head))
 
 
 def _entry_head(payload: bytes) -> bytes:

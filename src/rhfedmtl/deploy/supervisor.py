@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing as mp
 import os
 import signal
@@ -16,11 +17,14 @@ from typing import Any
 from rhfedmtl.deploy.control import Operator
 from rhfedmtl.deploy.identity import TERMINAL
 from rhfedmtl.deploy.provision import node_folders
+from rhfedmtl.deploy.store import Lock
 from rhfedmtl.errors import ConfigError
 
 PRELOAD = "rhfedmtl.deploy.preload"
 DRAIN_S = 15.0
 WAIT_S = 60.0
+CANNOT_RUN = 2
+"""How a node ends that would end so again: its configuration, papers, data or address cannot be used."""
 UNDER_WAY = ("running", "recovering")
 
 
@@ -37,6 +41,7 @@ class Supervisor:
         # Small matrices: threads of the linear algebra library only get into each other's way.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._parts = _parts(node_folders(folder), grouped)
+        self._lock = Lock(folder / "logs")
         self.processes: dict[str, BaseProcess] = {}
         self.restarts = 0
 
@@ -59,10 +64,12 @@ class Supervisor:
         self.start([folder.name])
 
     def keep_up(self) -> list[str]:
-        """Start again what has ended by itself; returns the names."""
+        """Start again what has ended by itself; returns the names. What cannot run ends everything, with its reason."""
         ended = [name for name, process in self.processes.items() if process.exitcode not in (None, 0)]
         for name in ended:
             self.processes[name].join()
+            if self.processes[name].exitcode == CANNOT_RUN:
+                raise ConfigError(f"{name} cannot run: {self._last_words(name)}")
         self.start(ended)
         self.restarts += len(ended)
         return ended
@@ -86,6 +93,13 @@ class Supervisor:
                 process.join()
         self.processes.clear()
 
+    def _last_words(self, name: str) -> str:
+        lines = self.log_of(name).read_text().splitlines()
+        try:
+            return str(json.loads(lines[-1])["reason"])
+        except (IndexError, KeyError, ValueError):
+            return f"see {self.log_of(name)}"
+
     def log_of(self, name: str) -> Path:
         """Where a process writes its log."""
         return self.folder / "logs" / f"{name}.log"
@@ -94,7 +108,10 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            self._lock.release()
 
 
 def bring_up(
@@ -109,7 +126,7 @@ def bring_up(
     with Supervisor(folder, grouped) as supervisor:
         supervisor.start()
         operator = Operator(folder)
-        status = operator.wait_for_cloud(WAIT_S)
+        status = operator.wait_for_cloud(WAIT_S, supervisor.keep_up)
 
         def rest(status: dict[str, Any]) -> dict[str, Any]:
             while status["training"]["state"] in UNDER_WAY:
@@ -120,7 +137,9 @@ def bring_up(
             show(status)
             return status
 
-        rest(status)  # a training that was interrupted ends first
+        if status["training"]["state"] in UNDER_WAY:
+            operator.command("stop")  # a training that was interrupted: this one goes on from where it was
+            rest(status)
         operator.command("train", budget=budget, target_gap=target_gap)
         standing: dict[str, Any] = rest(operator.command("status"))["training"]
         if standing["state"] != "ended":
@@ -160,6 +179,7 @@ def _child(role: str, paths: list[Path], log: Path) -> None:
     os.dup2(file, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     parent = mp.parent_process()
+    from rhfedmtl.deploy.observe import Log
     from rhfedmtl.deploy.serve import serve
     from rhfedmtl.errors import RHFedMTLError
 
@@ -167,5 +187,5 @@ def _child(role: str, paths: list[Path], log: Path) -> None:
         try:
             serve(role, paths, lambda: parent is not None and not parent.is_alive())
         except RHFedMTLError as error:
-            sys.stderr.write(f'{{"level": "error", "event": "cannot run", "reason": "{error}"}}\n')
-            raise SystemExit(2) from None
+            Log(log.stem)("cannot run", "error", reason=str(error))
+            raise SystemExit(CANNOT_RUN) from None

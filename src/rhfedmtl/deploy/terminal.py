@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rhfedmtl.deploy import codec, jobs
 from rhfedmtl.deploy import wire_pb2 as wire
 from rhfedmtl.deploy.config import TerminalConfig, identity_of, papers_of
 from rhfedmtl.deploy.identity import STATION, Identity
+from rhfedmtl.deploy.kernels import warm_up
 from rhfedmtl.deploy.link import Uplink
 from rhfedmtl.deploy.observe import Log, Meters
 from rhfedmtl.deploy.rounding import Feedback
@@ -46,6 +49,7 @@ class TerminalService:
         self._feedback: Feedback | None = None
         self._tests: jobs.Rows | None = None
         self.role: Terminal | None = None
+        self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
         papers = papers_of(config.node, config.folder)
         self._link = Uplink("Station", papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
@@ -89,12 +93,13 @@ class TerminalService:
         )
         return wire.TerminalUp(hello=hello).SerializeToString()
 
-    def _welcome(self, welcome: wire.Welcome) -> None:
+    async def _welcome(self, welcome: wire.Welcome) -> None:
         if self.role is None:
             self._begin(welcome.job, int(welcome.incarnation))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
         assert self.role is not None
+        await asyncio.to_thread(self._warm_up)
         if welcome.HasField("scaling"):
             self._scale(codec.scaling_in(welcome.scaling))
         if welcome.epoch != self._epoch:
@@ -130,14 +135,10 @@ class TerminalService:
         self._job = wire.Job()
         self._job.CopyFrom(job)
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
+        y = jobs.targets(rows, classes)
+        self._warm_up = partial(warm_up, method, rows.X[:2], y[:2], rows.weight)
         self.role = Terminal(
-            self.identity.number,
-            rows.X,
-            jobs.targets(rows, classes),
-            method,
-            seed=int(job.seed),
-            weight=rows.weight,
-            incarnation=incarnation,
+            self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
         )
 
     def _start_anew(self, reason: str, known: int = 0) -> None:
@@ -164,7 +165,7 @@ class TerminalService:
 
     async def _handle(self, name: str, content: Any) -> None:
         if name == "welcome":
-            self._welcome(content)
+            await self._welcome(content)
         elif self.role is None:
             raise PeerError(f"{name} before a welcome")
         elif name != "drain":

@@ -21,14 +21,34 @@ from rhfedmtl.deploy.network import RemoteNetwork, census
 from rhfedmtl.deploy.observe import Log, Meters
 from rhfedmtl.deploy.prices import measured_cost
 from rhfedmtl.deploy.store import CorruptError
+from rhfedmtl.engines import checkpoint
 from rhfedmtl.engines.training import Progress, Result, mean
-from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.errors import BudgetError, ConfigError, DataError, RHFedMTLError
 from rhfedmtl.experiments.records import plain, summary
 from rhfedmtl.models import TaskModels
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Policy
+
+
+class Shortener(checkpoint.Keeper):
+    """Puts a checkpoint in the place of a long journal, between two server iterations."""
+
+    def __init__(self, carrier: Carrier, spec: dict[str, Any]) -> None:
+        self._carrier, self._spec = carrier, json.dumps(spec)
+
+    @property
+    def due(self) -> bool:
+        """Whether the journal is long."""
+        return self._carrier.due
+
+    def keep(self, run: checkpoint.Run) -> None:
+        """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
+        assert isinstance(run, LiveRun)
+        if self.due and run.between:
+            state, known = run.state(), {"ledger": run.ledger}
+            self._carrier.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
 
 
 class Trainer:
@@ -116,15 +136,40 @@ class Trainer:
         if self._run is None:
             self._network.sync(first=True)
             people = census(self._config, self._network)
-            self._run = LiveRun(self._config, people, self._network, Ledger(cost, budget), settings)
+            run = LiveRun(self._config, people, self._network, Ledger(cost, budget), settings)
+            self._take_up(run, self._carrier.begun())
+            self._run = run
         else:
+            self._check_left(self._run.ledger.spent, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
-        self._result = self._run.result(self._run.learn(policy, self._watch))
+        self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._carrier, spec)))
         found: dict[str, Any] = plain(
             {**summary(self._result), "state": "ended", "overshoot": self._result.ledger.overshoot}
         )
+        found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def check(self, spec: dict[str, Any]) -> None:
+        """Refuse an order that no training could follow."""
+        Ledger(*self._resources(spec))
+
+    @staticmethod
+    def _check_left(spent: dict[str, float], budget: Budget) -> None:
+        for name, limit in budget.items():
+            if spent.get(name, 0.0) > limit:
+                raise BudgetError(
+                    f"{name}: {spent[name]:g} is spent already, and a budget is for all trainings together: give more "
+                    f"than {limit:g}, or forget them with `rhfedmtl network reset`"
+                )
+
+    @staticmethod
+    def _take_up(run: LiveRun, path: Path | None) -> None:
+        try:
+            if path is not None:
+                run.resume(checkpoint.read(path))
+        except DataError as error:
+            raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
 
     def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
         resources = self._config.resources

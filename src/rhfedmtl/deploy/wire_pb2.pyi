@@ -557,6 +557,16 @@ class Reply(_message.Message):
     result: str
     def __init__(self, trouble: _Optional[str] = ..., result: _Optional[str] = ...) -> None: ...
 
+class Chunk(_message.Message):
+    __slots__ = ("trouble", "name", "data")
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    trouble: str
+    name: str
+    data: bytes
+    def __init__(self, trouble: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class Enrol(_message.Message):
     __slots__ = ("token", "request")
     TOKEN_FIELD_NUMBER: _ClassVar[int]

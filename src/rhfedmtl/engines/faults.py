@@ -13,7 +13,7 @@ import numpy as np
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.resources.costs import Cost
 
 _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)
@@ -75,13 +75,10 @@ class Faults:
         """Faults from ``dropout=0.3,moves=0.1``."""
         known = {field.name: field.type for field in fields(cls)}
         given: dict[str, float | int] = {"seed": seed}
-        if text.strip() == "help":
-            defaults = ", ".join(f"{field.name}={field.default}" for field in fields(cls))
-            raise ConfigError(f"faults with their defaults: {defaults}; what they mean: docs, page Resources")
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, value = part.partition("=")
             if name not in known:
-                raise ConfigError(f"unknown fault {name!r}: choose from {', '.join(known)}, as in dropout=0.3")
+                raise ConfigError(f"unknown fault {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
             try:
                 given[name] = int(value) if known[name] == "int" else float(value)
             except ValueError:
@@ -118,11 +115,12 @@ class Weather:
         self.faults = faults
         self._home = federation.terminal_task.astype(np.int64)
         self._n_stations = federation.n_tasks
-        sizes = np.diff(federation.terminal_offsets)
-        late = np.minimum((sizes * faults.late_rows).astype(np.int64), sizes - 1)
-        self.present: IntArray = sizes - late
-        self._arrivals = _arrivals(late, faults)
-        self._dropped = np.zeros(len(sizes), dtype=bool)
+        self.present: IntArray = federation.sizes
+        self._arrivals: dict[int, IntArray] = {}
+        if faults.late_rows:
+            late = np.minimum((self.present * faults.late_rows).astype(np.int64), self.present - 1)
+            self.present, self._arrivals = np.asarray(self.present - late), _arrivals(np.asarray(late), faults)
+        self._dropped = np.zeros(0 if self.calm else len(self._home), dtype=bool)
         self._away = np.zeros(self._n_stations, dtype=bool)
         self._settled = 0
 
@@ -144,7 +142,7 @@ class Weather:
         f = self.faults
         self._dropped = self._chain(_DROPOUT, number, self._dropped, f.dropout, f.dropout_length)
         self._away = self._chain(_STATION, number, self._away, f.station_away, f.station_away_length)
-        slow = np.ones(len(self._home))
+        slow: Float64Array = np.broadcast_to(np.float64(1.0), len(self._home))
         if f.slowdown:
             slow = np.exp(np.abs(self._rng(_SLOW, number).normal(0.0, f.slowdown, len(slow))))
         return Conditions(~self._away, self._dropped, slow)

@@ -284,7 +284,6 @@ class Gpu(InProcess):
         crew = self._workers(card, orders.steps)
         base, models = self._send(_first_key(orders)), self._send(shape.pad(orders.models, np.float32))
         scales = self._send(orders.scale)
-        sums = self._room(card.n_blocks, columns, shape.width + CURVE)
         for part in crew.stretches:
             n, n_visits = (which.stop - which.start for which in (part.terminals, part.visits))
             visits = self._torch.empty(n_visits, dtype=self._torch.int32, device=self._device)
@@ -295,13 +294,13 @@ class Gpu(InProcess):
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, crew.offsets, visits,
-                crew.blocks, card.station_of_block, models, scales, sums, self._gamma, columns, shape.features,
+                crew.blocks, card.station_of_block, models, scales, crew.sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
                 CURVE=CURVE, ONCE=crew.once and not orders.uniform,
             )  # fmt: skip
         lines = self._courses(card, crew)
-        by_station = self._by_station(card, sums)
+        by_station = self._by_station(card, crew.sums)
         return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), lines)
 
     def _workers(self, card: _Layout, steps: IntArray) -> _Crew:
@@ -314,7 +313,9 @@ class Gpu(InProcess):
             offsets = np.concatenate([[0], np.cumsum(steps[order])])
             sent = (self._send(part) for part in (order, offsets, blocks))
             once = bool((steps <= np.minimum(self.sizes, LANES)).all())
-            self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), *sent)
+            self._sent_crew = None  # its room is free for the new one
+            sums = self._room(card.n_blocks, self.shape[0], self._card_shape.width + CURVE)
+            self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), sums, *sent)
         return self._sent_crew
 
     def _courses(self, card: _Layout, crew: _Crew) -> Float64Array:
@@ -402,12 +403,14 @@ class _Crew:
     """Steps asked of the terminals of a layout, and on the card those who have some, in the layout's blocks.
 
     ``offsets`` says where the visits of each begin, ``once`` that none makes more than a pass, or than 32 steps.
+    ``sums`` is room for what their blocks answer; those without work stay at zero.
     """
 
     layout: _Layout
     asked: IntArray
     once: bool
     stretches: list[_Stretch]
+    sums: Any
     order: Any
     offsets: Any
     blocks: Any

@@ -21,15 +21,20 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
 from rhfedmtl.errors import ProtocolError
+from rhfedmtl.maths.runs import Tally
 from rhfedmtl.roles.messages import Anchor
 
 
 class Taken(NamedTuple):
-    """Training rows as they are before scaling, their labels, and their weights if they have any."""
+    """Training rows as they are before scaling, their labels, and their weights if they have any.
+
+    ``sizes`` is how many of them each terminal has; None where whoever asks knows.
+    """
 
     X: npt.NDArray[Any]
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any] | None
+    sizes: IntArray | None = None
 
 
 class Source(Protocol):
@@ -40,14 +45,18 @@ class Source(Protocol):
 
 
 class Part(NamedTuple):
-    """Stations that lie one after the other in a federation, with their terminals and rows; offsets start at 0."""
+    """Stations that lie one after the other in a federation, with their terminals and rows; offsets start at 0.
+
+    ``rows`` are the first row and the one behind the last. ``sizes`` is how many rows each terminal has, None where
+    the source has to say; ``present`` how many of them are there at the start, None for all.
+    """
 
     station: int
     terminal: int
-    row: int
+    rows: tuple[int, int]
     task_offsets: IntArray
-    terminal_offsets: IntArray
-    present: IntArray
+    sizes: IntArray | None
+    present: IntArray | None
     task_names: tuple[str, ...]
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...]
@@ -56,30 +65,28 @@ class Part(NamedTuple):
     def of(cls, federation: Federation, first: int, last: int, present: IntArray) -> Part:
         """Stations first … last − 1."""
         terminals = slice(int(federation.task_offsets[first]), int(federation.task_offsets[last]))
-        rows = federation.terminal_offsets[terminals.start : terminals.stop + 1]
+        start, end = federation.terminal_offsets[[terminals.start, terminals.stop]].tolist()
+        sizes: Any = federation.sizes
         return cls(
             first,
             terminals.start,
-            int(rows[0]),
+            (start, end),
             np.asarray(federation.task_offsets[first : last + 1] - terminals.start, dtype=np.int64),
-            np.asarray(rows - rows[0], dtype=np.int64),
-            present[terminals],
+            None if isinstance(sizes, Tally) else sizes[terminals],
+            None if present is sizes else present[terminals],
             federation.task_names[first:last],
             federation.class_names,
             federation.feature_names,
         )
 
-    @property
-    def rows(self) -> tuple[int, int]:
-        """First row, and the one behind the last."""
-        return self.row, self.row + int(self.terminal_offsets[-1])
-
     def federation(self, taken: Taken) -> Federation:
         """The part as a federation of its own, without test rows."""
+        sizes = taken.sizes if self.sizes is None else self.sizes
+        assert sizes is not None
         return Federation(
             taken.X,
             taken.y,
-            self.terminal_offsets,
+            np.concatenate([[0], np.cumsum(sizes)]),
             self.task_offsets,
             taken.X[:0],
             taken.y[:0],
@@ -209,6 +216,7 @@ class Group:
             self._visitors.append(visitor)
             self._seat([visitor])
         place = int(np.flatnonzero(self._ids == visitor.terminal)[0])
+        assert state.sizes is not None
         state.alpha[self._span(place)] = alpha  # type: ignore[index]
         state.sizes[place] = size
         self._here[place] = True
@@ -269,6 +277,7 @@ class Group:
         """The state with room for a terminal that is under no station."""
         rows = visitor.last - visitor.first
         alpha = np.asarray(state.alpha)
+        assert state.sizes is not None
         return state._replace(
             station=np.append(state.station, -1),
             sizes=np.append(state.sizes, rows),

@@ -1,8 +1,8 @@
 """A network whose stations are shared out over groups, wherever these are: the side that speaks to them.
 
 It knows who is where, and nothing of rows and duals. What goes down are anchors, models and numbers of steps (by
-station, where all terminals of one have the same); what comes up are v_b, sums and gain curves. For each terminal it
-keeps its station, its group and its samples: 20 bytes.
+station, where all terminals of one have the same); what comes up are v_b, sums and gain curves. Stations and samples
+of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or samples arrive.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.group import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.runs import Runs, Tally, compact
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 
 Calls = Mapping[int, tuple[Any, ...]]
@@ -45,7 +46,7 @@ class Crew(Protocol):
 
 def share_out(federation: Federation, weights: Sequence[float], present: IntArray) -> list[Part]:
     """Cut the stations into parts with rows in proportion to the weights; fewer parts where stations are few."""
-    rows = np.asarray(federation.terminal_offsets)[federation.task_offsets]
+    rows = federation.terminal_offsets[federation.task_offsets]
     n = min(len(weights), federation.n_tasks)
     shares = np.cumsum(weights[:n])[:-1] / np.sum(weights[:n])
     cuts = np.searchsorted((rows[:-1] + rows[1:]) / 2.0, shares * rows[-1])
@@ -67,13 +68,17 @@ class Grouped:
         self.shape = columns, federation.n_features + method.intercept
         self._matrix = method.rows(columns), self.shape[1]
         self._shared = method.shared_rows(columns)
-        self._offsets: IntArray = np.asarray(federation.terminal_offsets, dtype=np.int64)
-        self._home = federation.terminal_task
+        self._offsets = federation.terminal_offsets
+        self._task_offsets = federation.task_offsets
         self._bounds = [*(part.station for part in parts), federation.n_tasks]
         self._of_station = np.repeat(np.arange(len(parts)), np.diff(self._bounds))
-        self._station = federation.terminal_task.astype(np.int64)
-        self._where = self._of_station[self._station].astype(np.int32)
-        self._sizes: IntArray = np.concatenate([part.present for part in parts])
+        self._home: Any = Runs.repeat(np.arange(federation.n_tasks), np.diff(federation.task_offsets))
+        self._station: Any = self._home
+        self._away: dict[int, int] = {}  # group of those who are under no station
+        self._full: Any = federation.sizes
+        self._sizes: Any = self._full
+        if any(part.present is not None for part in parts):
+            self._sizes = np.concatenate([part.present for part in parts])
         self._scalers: list[Scaler] = []
         self._reports: dict[int, Reported] | None = None
         self._reported = False
@@ -81,12 +86,14 @@ class Grouped:
     @property
     def station(self) -> IntArray:
         """Station of every terminal."""
-        return self._station
+        station: IntArray = self._station
+        return station
 
     @property
     def sizes(self) -> IntArray:
         """Samples of every terminal."""
-        return self._sizes
+        sizes: IntArray = self._sizes
+        return sizes
 
     @property
     def message_sizes(self) -> Sizes:
@@ -130,11 +137,11 @@ class Grouped:
         if np.shape(local_steps) != self._station.shape:
             raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
         by_station = self._by_station(local_steps)
+        where = self._where() if by_station is None or arrives is not None else None
         calls: dict[int, tuple[Any, ...]] = {}
         for g in range(self._n):
-            here = self._where == g if by_station is None or arrives is not None else None
-            steps = local_steps[here] if by_station is None else by_station[self._stations(g)]
-            given = None if arrives is None else arrives[here]
+            steps = local_steps[where == g] if by_station is None else by_station[self._stations(g)]
+            given = None if arrives is None else arrives[where == g]
             calls[g] = number, steps, by_station is not None, given, self._reported
         found = self.crew.ask("round", calls, changes=True)
         self._reports = {g: reported for g, (_, reported) in found.items()} if self._reported else None
@@ -175,7 +182,7 @@ class Grouped:
                 f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
                 f"{len(self._of_station)} stations"
             )
-        old = int(self._where[terminal])
+        old = self._group(terminal)
         new = int(self._of_station[station]) if station >= 0 else old
         place = station - self._bounds[new] if station >= 0 else -1
         if new == old:
@@ -183,7 +190,12 @@ class Grouped:
         else:
             size, alpha = self.crew.ask("release", {old: (terminal,)}, changes=True)[old]
             self.crew.post(new, "admit", self._visitor(terminal), place, size, alpha)
-        self._where[terminal], self._station[terminal] = new, station
+        if isinstance(self._station, Runs):
+            self._station = self._station.copy()
+        self._station[terminal] = station
+        self._away.pop(terminal, None)
+        if station < 0:
+            self._away[terminal] = old
         self._reports = None
 
     def grow(self, terminal: int, n_rows: int) -> None:
@@ -191,7 +203,7 @@ class Grouped:
         size = int(self._sizes[terminal]) + n_rows
         if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
-        self.crew.post(int(self._where[terminal]), "grow", terminal, n_rows)
+        self.crew.post(self._group(terminal), "grow", terminal, n_rows)
         self._sizes = self._sizes.copy()
         self._sizes[terminal] = size
         self._reports = None
@@ -204,13 +216,16 @@ class Grouped:
             for name in ("U", "center", "lam", "membership")
         )
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
-        return State(heads[0].round, self._station.copy(), self._sizes.copy(), membership, U, center, lam, alpha)
+        station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
+        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha)
 
     def resume(self, state: State) -> None:
         """Go on from what `state` gave, for whatever number of groups."""
-        self._station, self._sizes = state.station.copy(), state.sizes.copy()
-        under = np.where(self._station >= 0, self._station, self._home)
-        self._where = self._of_station[under].astype(np.int32)
+        self._station = _apart(state.station)
+        late = state.sizes is not None and state.sizes.sum() < self._offsets[-1]
+        self._sizes = np.array(state.sizes) if late else self._full
+        gone = np.flatnonzero(np.asarray(self._station) < 0)
+        self._away = dict(zip(gone.tolist(), self._of_station[self._home[gone]].tolist(), strict=True))
         alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
         for g in range(self._n):
             self.crew.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
@@ -228,6 +243,17 @@ class Grouped:
     def _each(self) -> Calls:
         return dict.fromkeys(range(self._n), ())
 
+    def _group(self, terminal: int) -> int:
+        """Where a terminal is."""
+        station = int(self._station[terminal])
+        return int(self._of_station[station]) if station >= 0 else self._away[terminal]
+
+    def _where(self) -> IntArray:
+        """Group of every terminal."""
+        found: IntArray = self._of_station[np.asarray(self._station)]
+        found[list(self._away)] = list(self._away.values())
+        return found
+
     def _stations(self, group: int) -> slice:
         return slice(self._bounds[group], self._bounds[group + 1])
 
@@ -238,8 +264,9 @@ class Grouped:
         """Steps of each station, where all of its terminals have the same."""
         if steps.strides == (0,):
             return np.full(len(self._of_station), steps[0])
-        here = self._station >= 0
-        station, own = self._station[here], steps[here]
+        whole = np.asarray(self._station)
+        here = whole >= 0
+        station, own = whole[here], steps[here]
         each = np.zeros(len(self._of_station), dtype=np.int64)
         each[station] = own
         return each if np.array_equal(each[station], own) else None
@@ -253,25 +280,27 @@ class Grouped:
         for g in range(self._n):
             ids, alpha = self.crew.ask("duals", {g: ()})[g]
             start = 0
-            for t in ids.tolist():
-                a, b = self._offsets[t : t + 2].tolist()
+            for first, last in _stretches(ids):
+                a, b = self._offsets[[first, last + 1]].tolist()
                 out[a:b] = alpha[start : start + b - a]
                 start += b - a
 
     def _snapshot(self, group: int, state: State, alpha: Float64Array) -> Snapshot:
         """What a group has to become, for a state of the whole."""
         own = self._stations(group)
-        first, last = np.searchsorted(self._home, [own.start, own.stop]).tolist()
-        guests = np.flatnonzero((self._where == group) & ((self._home < own.start) | (self._home >= own.stop)))
+        first, last = self._task_offsets[[own.start, own.stop]].tolist()
+        mine = self._where() == group
+        guests = np.flatnonzero(mine)
+        guests = guests[(guests < first) | (guests >= last)]
         ids = np.append(np.arange(first, last), guests)
-        here = self._where[ids] == group
-        station = np.where(here & (state.station[ids] >= 0), state.station[ids] - own.start, -1)
+        here = mine[ids]
+        station = np.where(here & (self._station[ids] >= 0), self._station[ids] - own.start, -1)
         rows = [slice(int(self._offsets[first]), int(self._offsets[last]))]
         rows += [slice(*self._offsets[t : t + 2].tolist()) for t in guests.tolist()]
         parts = State(
             state.round,
             station,
-            state.sizes[ids],
+            None if isinstance(self._sizes, Tally) else self._sizes[ids],
             state.membership[own],
             state.U[own],
             state.center[own],
@@ -280,3 +309,16 @@ class Grouped:
         )
         scalers = self._scalers[own] if self._scalers else None
         return Snapshot(scalers, [self._visitor(t) for t in guests.tolist()], here, parts)
+
+
+def _apart(values: IntArray) -> Any:
+    """The same numbers, as stretches or as a copy: what happens to the given ones is nothing to them."""
+    found = compact(values)
+    return found if isinstance(found, Runs) else found.copy()
+
+
+def _stretches(ids: IntArray) -> list[tuple[int, int]]:
+    """First and last of ids that follow each other, stretch by stretch."""
+    starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+    ends = np.append(starts[1:], len(ids))
+    return [(int(ids[a]), int(ids[b - 1])) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -9,6 +9,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.mapped import room_like
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
@@ -26,7 +27,7 @@ class Crew(NamedTuple):
 
     asked: IntArray
     steps: IntArray
-    worked: IntArray
+    worked: IntArray | slice
     station: IntArray
     counts: IntArray
     samples: list[float]
@@ -147,7 +148,8 @@ class InProcess:
                 f"{self._duals.alpha.shape} and {self._U.shape}"
             )
         self._set_alpha(alpha)
-        self._rows = rounds.with_sizes(self._rows, state.sizes)
+        sizes = self._ends - self._rows.starts if state.sizes is None else state.sizes
+        self._rows = rounds.with_sizes(self._rows, sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
         self._membership, self._last_round = state.membership.copy(), state.round
         self._set_stations(state.station.copy())
@@ -197,7 +199,8 @@ class InProcess:
         station = self._station[worked]
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
-        crew = Crew(_copy(local_steps), steps, worked, station, counts, samples)
+        everyone = slice(None) if len(worked) == len(steps) else worked
+        crew = Crew(_copy(local_steps), steps, everyone, station, counts, samples)
         self._last_crew = crew if arrives is None else None
         return crew
 
@@ -249,7 +252,7 @@ class InProcess:
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
         else:
-            X = np.empty_like(old.X)
+            X = room_like(old.X)
             for b, scaler in enumerate(scalers):
                 own = self._home == b
                 span = slice(old.starts[own].min(), self._ends[own].max())

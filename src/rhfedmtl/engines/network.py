@@ -43,12 +43,13 @@ class State(NamedTuple):
     """All that the rounds so far have changed in a network; with the same data and settings it goes on to the bit.
 
     ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
-    everything settled; the others are by station. ``U`` is what `Method` calls so, ``center`` and ``lam`` the anchor.
+    everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
+    `Method` calls so, ``center`` and ``lam`` the anchor.
     """
 
     round: int
     station: IntArray
-    sizes: IntArray
+    sizes: IntArray | None
     membership: IntArray
     U: Float64Array
     center: Float64Array

@@ -48,7 +48,13 @@ class FromRecipe:
         if whole.X.nbytes <= KEPT or _mapped(whole.X):
             self._kept = whole
         span, weight = slice(first, last), whole.sample_weight
-        return Taken(whole.X[span].copy(), whole.y[span].copy(), None if weight is None else weight[span].copy())
+        terminals = slice(*np.searchsorted(whole.terminal_offsets, (first, last)).tolist())
+        return Taken(
+            whole.X[span].copy(),
+            whole.y[span].copy(),
+            None if weight is None else weight[span].copy(),
+            whole.sizes[terminals],
+        )
 
     def __reduce__(self) -> Any:
         """Only the recipe travels."""
@@ -121,8 +127,14 @@ def outline(request: Request, seed: int) -> Outline:
         raise ConfigError("an outline is made on a cluster: open a session first")
     path = None if request.path is None else str(Path(request.path).expanduser().absolute())
     recipe = Recipe(replace(request, path=path), seed)
+
+    def fetch() -> IntArray:
+        with Pool() as pool:
+            sizes: IntArray = pool.submit(_sizes, recipe).result()
+        return sizes
+
     with Pool() as pool:
-        return Outline.made(pool.submit(_facts, recipe).result(), recipe)
+        return Outline.made(pool.submit(_facts, recipe).result(), recipe, fetch)
 
 
 class Pool(Executor):
@@ -161,6 +173,10 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, folder: str) -> tuple[
 
 def _facts(recipe: Recipe) -> dict[str, Any]:
     return facts(recipe.federation())
+
+
+def _sizes(recipe: Recipe) -> IntArray:
+    return recipe.federation().sizes
 
 
 def _places(machines: list[Node], actors: int | None, n_tasks: int) -> list[Node]:

@@ -1,23 +1,31 @@
 """Groups as actors of a Ray cluster, which may die: what is said to them is numbered, written down and said again.
 
-A call has a number, one more than the call before. An actor that is told a number again gives the same answer again,
-and one that was restarted does not know the number before: it is then made anew from the latest snapshot of its group
-and what was said since. Groups are deterministic, so the result is that of an undisturbed run, to the bit.
+Actors on this machine are spoken to by a direct line (`ray_line`), others by Ray. A call has a number, one more than
+the call before. An actor that is told a number again gives the same answer again, and one that was restarted does not
+know the number before: it is then made anew from the latest snapshot of its group and what was said since. Groups are
+deterministic, so the result is that of an undisturbed run, to the bit.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import os
+import pickle
 import platform
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from llvmlite.binding import get_host_cpu_name
+
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.engines import ray_line
 from rhfedmtl.engines.group import Group, Part, Snapshot, Source
 from rhfedmtl.engines.grouped import Calls
+from rhfedmtl.engines.ray_line import Line
 from rhfedmtl.engines.ray_session import MIB, Node
 from rhfedmtl.errors import ClusterError, RHFedMTLError
 
@@ -28,6 +36,10 @@ GIVE_UP_SECONDS = 300.0
 SNAPSHOT_SECONDS = 30.0
 SNAPSHOT_BYTES = 64 * MIB
 """Groups are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
+LINES = True
+"""Whether actors on this machine are spoken to directly."""
+SMALL = 1 << 16
+"""What goes by Ray and has up to so many bytes travels as bytes, which Ray hands on as they are."""
 
 Command = tuple[str, tuple[Any, ...]]
 logger = logging.getLogger(__name__)
@@ -60,6 +72,7 @@ class Worker:
     """An actor: a group, and which call it has answered last. It starts with nothing, also where it is restarted."""
 
     def __init__(self) -> None:
+        atexit.register(os._exit, 0)  # what Ray does after this may hang, and the process is left over
         self._group: Group | None = None
         self._number = -1
         self._reply = Reply()
@@ -77,8 +90,15 @@ class Worker:
         self._group, self._number = group, number
         return Reply(versions())
 
-    def call(self, number: int, commands: Sequence[Command]) -> Reply:
+    def call(self, number: int, message: Any) -> Any:
         """Carry out commands, once for each number; the answer is that of the last."""
+        return packed(self._answer(number, unpacked(message)))
+
+    def serve(self, address: str, token: bytes) -> bool:
+        """Answer calls by a direct line until it is closed; False where it cannot be had."""
+        return ray_line.serve(address, token, lambda message: self._answer(*message))
+
+    def _answer(self, number: int, commands: Sequence[Command]) -> Reply:
         if number == self._number and self._group is not None:
             return self._reply
         if number != self._number + 1 or self._group is None:
@@ -106,6 +126,7 @@ class Crew:
         self._said_bytes = [0] * n
         self._saved: list[Any] = [None] * n
         self._next_save = time.monotonic() + SNAPSHOT_SECONDS
+        self._lines: list[Line | None] = [None] * n
         self._start()
 
     def post(self, group: int, name: str, *given: Any) -> None:
@@ -137,6 +158,8 @@ class Crew:
 
     def close(self) -> None:
         """End the actors; a cluster that is gone has none."""
+        for group in range(len(self._actors)):
+            self._hang_up(group)
         for actor in self._actors:
             with contextlib.suppress(self._ray.exceptions.RayError, RuntimeError):
                 self._ray.kill(actor)
@@ -150,6 +173,7 @@ class Crew:
             memory=plan.bytes,
             max_restarts=-1,
             max_task_retries=0,  # calls are said again here, where what came before is known
+            enable_task_events=False,  # nobody looks at a list of all calls, and it takes time to keep
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
         )
         return remote.remote()
@@ -169,11 +193,16 @@ class Crew:
             except self._ray.exceptions.RayError:
                 reply = self._recovered(g, 0)
             self._check(reply, node)
+            self._call_up(g)
 
     def _check(self, reply: Reply, node: Node) -> None:
         if reply.error is not None:
             raise type(reply.error)(f"on node {node.address}: {reply.error}")
         own = versions()
+        if reply.value["cpu"] != own["cpu"]:
+            text = "node %s has another kind of CPU (%s, here %s): last digits may differ from those of one machine"
+            logger.warning(text, node.address, reply.value["cpu"], own["cpu"])
+            own["cpu"] = reply.value["cpu"]
         other = {name: f"{theirs}, here {own[name]}" for name, theirs in reply.value.items() if theirs != own[name]}
         if other:
             found = "; ".join(f"{name} {text}" for name, text in other.items())
@@ -182,8 +211,23 @@ class Crew:
     def _restore(self, group: int, number: int) -> Any:
         return self._actors[group].restore.remote(self._plans[group], number, self._saved[group], self._said[group])
 
+    def _call_up(self, group: int) -> None:
+        """Have a direct line, if the actor is on this machine and there is none yet."""
+        if LINES and self._lines[group] is None:
+            self._lines[group] = ray_line.call_up(self._ray, self._actors[group].serve)
+
+    def _hang_up(self, group: int) -> None:
+        line, self._lines[group] = self._lines[group], None
+        if line is not None:
+            line.close()
+
     def _send(self, group: int, commands: Sequence[Command]) -> Any:
-        return self._actors[group].call.remote(self._numbers[group], commands)
+        """Say something; what comes back is what `_reply` waits for."""
+        line, number = self._lines[group], self._numbers[group]
+        if line is None:
+            return self._actors[group].call.remote(number, packed(commands))
+        line.send((number, commands))
+        return line
 
     def _answer(self, group: int, ref: Any, commands: Sequence[Command]) -> Any:
         """The answer to the present call of a group, however often the actor has to be made anew for it."""
@@ -202,12 +246,14 @@ class Crew:
     def _recovered(self, group: int, number: int) -> Reply:
         """Make a group anew as it was after call ``number``, wherever its actor is now."""
         logger.warning("group %d was lost after call %d: it is made anew", group + 1, number)
+        self._hang_up(group)
         deadline, pause = time.monotonic() + GIVE_UP_SECONDS, 0.05
         while True:
             reply = self._reply(self._restore(group, number))
             if reply is not None:
                 if reply.error is not None:
                     raise reply.error
+                self._call_up(group)
                 return reply
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -217,15 +263,24 @@ class Crew:
             time.sleep(pause)
             pause = min(2.0 * pause, 5.0)
 
-    def _reply(self, ref: Any) -> Reply | None:
+    def _reply(self, sent: Any) -> Reply | None:
         """What an actor says; None if it, its machine or its answer is gone."""
         errors = self._ray.exceptions
         try:
-            reply: Reply = self._ray.get(ref)
+            reply: Reply = self._by_line(sent) if isinstance(sent, Line) else unpacked(self._ray.get(sent))
         except errors.RayTaskError:
             raise
         except errors.RayError:
             return None
+        return reply
+
+    def _by_line(self, line: Line) -> Reply:
+        """The answer by a direct line; if it broke, Ray knows why."""
+        try:
+            reply: Reply = line.answer()
+        except EOFError:
+            self._ray.get(line.task)
+            return Reply(lost=True)
         return reply
 
     def _write_down(self, group: int, commands: Sequence[Command]) -> None:
@@ -234,8 +289,19 @@ class Crew:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what can change a number."""
-    return {"python": platform.python_version(), **{name: version(name) for name in ("rhfedmtl", "numpy", "numba")}}
+    """Versions of what can change a number, and the kind of CPU, for which kernels are compiled."""
+    packages = {name: version(name) for name in ("rhfedmtl", "numpy", "numba")}
+    return {"python": platform.python_version(), **packages, "cpu": str(get_host_cpu_name())}
+
+
+def packed(value: Any) -> Any:
+    """A small message as bytes: Ray's own way to write objects costs more than the rest of a call."""
+    return pickle.dumps(value, protocol=5) if _size(value) <= SMALL else value
+
+
+def unpacked(message: Any) -> Any:
+    """What was packed."""
+    return pickle.loads(message) if isinstance(message, bytes) else message
 
 
 def _size(value: Any) -> int:

@@ -6,8 +6,10 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rhfedmtl.data.threads import cores
@@ -18,6 +20,7 @@ MIB = 1 << 20
 STORE = 256 * MIB
 """Shared memory of a local Ray, besides what is asked for: duals and messages, not data."""
 KNOCK_SECONDS = 10.0
+QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 SHARE_OF_MEMORY = 0.3
 """Of the memory of this machine, shared memory takes this much at the most."""
 
@@ -58,15 +61,14 @@ def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        _start(ray, store, quiet)
-    else:
-        _connect(ray, address, quiet)
-    try:
+    with ExitStack() as stack:
+        if address is None:
+            place = tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short_folder(), ignore_cleanup_errors=True)
+            _start(ray, store, stack.enter_context(place))
+        else:
+            _connect(ray, address)
+        stack.callback(ray.shutdown)
         yield ray
-    finally:
-        ray.shutdown()
 
 
 def nodes(ray: Any) -> list[Node]:
@@ -79,7 +81,7 @@ def nodes(ray: Any) -> list[Node]:
     return sorted(node for node in alive if node.cores > 0) or sorted(alive)
 
 
-def _start(ray: Any, store: int, quiet: dict[str, Any]) -> None:
+def _start(ray: Any, store: int, folder: str) -> None:
     memory = _memory()
     if store + STORE > SHARE_OF_MEMORY * memory:
         raise ClusterError(
@@ -89,17 +91,25 @@ def _start(ray: Any, store: int, quiet: dict[str, Any]) -> None:
         )
     # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    place = {"num_cpus": cores(), "object_store_memory": store + STORE, "_temp_dir": folder}
     try:
-        ray.init("local", num_cpus=cores(), object_store_memory=store + STORE, include_dashboard=False, **quiet)
+        ray.init("local", include_dashboard=False, **place, **QUIET)
     except (RuntimeError, OSError, ValueError) as error:
         raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
 
 
-def _connect(ray: Any, address: str, quiet: dict[str, Any]) -> None:
+def _connect(ray: Any, address: str) -> None:
+    from ray.exceptions import AuthenticationError
+
     if address != "auto":
         _knock(address)
     try:
-        ray.init(address, **quiet)
+        ray.init(address, **QUIET)
+    except AuthenticationError as error:
+        raise ClusterError(
+            f"the cluster at {address} asks for its token: copy ~/.ray/auth_token of its head to this machine, or set "
+            f"RAY_AUTH_TOKEN ({_first_line(error)})"
+        ) from error
     except (ConnectionError, ValueError) as error:
         raise ClusterError(_not_there(address, _first_line(error))) from error
     except RuntimeError as error:
@@ -127,6 +137,11 @@ def _not_there(address: str, why: str) -> str:
         f"no Ray cluster at {address!r} ({why}): start one with `ray start --head`, give its HOST:PORT, or leave out "
         "--address for a local Ray"
     )
+
+
+def short_folder() -> str | None:
+    """Where sockets go, and logs of a local Ray, for as long as they are needed: names of sockets must be short."""
+    return "/tmp" if Path("/tmp").is_dir() else None
 
 
 def _memory() -> float:

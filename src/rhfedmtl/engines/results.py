@@ -94,7 +94,7 @@ class Result:
     @property
     def local_steps(self) -> list[int]:
         """H of every round: the median over the terminals that worked."""
-        return [int(np.median(seen.local_steps[seen.local_steps > 0])) for seen in self.observed]
+        return [_median(seen.local_steps) for seen in self.observed]
 
 
 def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:
@@ -109,6 +109,10 @@ def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[n
     d = X.shape[1]
     result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
     return result + model[:, d] if model.shape[1] > d else result
+
+
+def _median(steps: npt.NDArray[np.int64]) -> int:
+    return int(steps[0]) if steps.strides == (0,) else int(np.median(steps[steps > 0]))
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:

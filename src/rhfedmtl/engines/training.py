@@ -169,8 +169,7 @@ class Run:
         except BaseException:
             self.close()
             raise
-        rows = np.diff(federation.terminal_offsets)
-        samples = np.bincount(federation.terminal_task, rows, federation.n_tasks).astype(np.float64)
+        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
         self._n_classes = len(federation.class_names)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
@@ -249,8 +248,7 @@ class Run:
             raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
         ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = checkpoint.state({"ledger": ledger})
-        for event in state["events"]:
-            ledger.charge(event)
+        self._recall(ledger, state)
         self.ledger, self._memo = ledger, state["memo"]
         for name in _KEPT:
             setattr(self, name, state[name])
@@ -259,6 +257,11 @@ class Run:
         self.weather.resume(state["weather"])
         self.network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
+
+    def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
+        """Take from a checkpoint what is not put away as it is: what was charged follows from the events."""
+        for event in state["events"]:
+            ledger.charge(event)
 
     def close(self) -> None:
         """Give back what the network holds outside of this process."""
@@ -276,7 +279,7 @@ class Run:
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
-        first = np.ones(len(situation.sizes), dtype=np.int64) if plan is None else plan.local_steps
+        first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
         price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first))
         if self.ledger.can_afford(price):
             return "plan completed"
@@ -350,6 +353,11 @@ class Run:
             if self.cloud.cloud_round:
                 self._collect()
 
+    def _review(self) -> None:
+        """Certify between two BS iterations, from what the stations report now."""
+        self._collect()
+        self.certify()
+
     def _collect(self) -> None:
         for report in self.network.reports(self.cloud.cloud_round):
             self.cloud.receive(report)
@@ -376,8 +384,7 @@ class Run:
             self._station_iteration(planned, worst)
             self._under_way = plan, k + 1
             if self.round % self.settings.certify_every == 0:
-                self._collect()
-                self.certify()
+                self._review()
             self._interrupted = watch is not None and watch(self._progress(plan)) is False
             if keep is not None and (self._interrupted or keep.due):
                 keep.keep(self)
@@ -424,9 +431,10 @@ class Run:
 
     def _layout(self) -> Layout:
         """Membership as the ledger wants it; the same object until somebody moves."""
-        if self._membership is None or not np.array_equal(self._membership.terminal_task, self.network.station):
-            self._membership = Layout(self.network.station, self.cloud.n_tasks)
-        return self._membership
+        station, known = self.network.station, self._membership
+        if known is None or type(known.terminal_task) is not type(station) or not known.places(station):
+            self._membership = known = Layout(station, self.cloud.n_tasks)
+        return known
 
     def _charge(self, event: Event) -> None:
         self.ledger.charge(event)
@@ -459,7 +467,7 @@ class Run:
 
 def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The same values, which take no memory where they are all alike: rounds are many, and so are terminals."""
-    if len(values) and (values == values[0]).all():
+    if len(values) and values.strides != (0,) and (values == values[0]).all():
         return np.broadcast_to(values[0], values.shape)
     return values
 

@@ -11,17 +11,20 @@ from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
 from rhfedmtl.engines.checkpoint import Checkpoint, Keeper
 from rhfedmtl.engines.faults import Faults
 from rhfedmtl.engines.training import Result, Settings, Watcher, train
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 
 MAX_ROUNDS = 1_000_000
 """Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
+PRECISION = 1e-12
+"""Relative gap below which nothing is left to buy: a run ends there, whatever budget it has."""
 GOOD_ENOUGH = 1e-3
 """Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
 OPEN_ROUNDS = 2000
@@ -104,6 +107,22 @@ class RunConfig:
         Faults.parse(self.faults, self.seed)
         self._settings("binary", ended=True)
 
+    def check_heeded(self) -> None:
+        """Refuse what is asked for and would change nothing: settings of other algorithms, a gap that nobody knows."""
+        built = build(self.algorithm, self.options, "binary")
+        if unheeded := idle(self.algorithm, self.options):
+            raise ConfigError(no_effect(self.algorithm, unheeded))
+        if self.target_gap and not isinstance(built.method, DualMethod):
+            raise ConfigError(f"{self.algorithm} has no certificate, so no gap to stop at: give a budget instead")
+
+    def notes(self) -> list[str]:
+        """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
+        asked = [name for name in ("budget", "cost", "faults") if getattr(self, name)]
+        if not asked or not build(self.algorithm, self.options, "binary").yardstick:
+            return []
+        unheeded = f"{', '.join(asked)} had no effect"
+        return [f"{self.algorithm} is a yardstick, solved to its optimum, and nothing is charged: {unheeded}"]
+
     def run(
         self,
         federation: Federation,
@@ -153,6 +172,6 @@ class RunConfig:
             certify_every=self.certify_every,
             seed=self.seed,
             target_gap=self.target_gap,
-            target_relative_gap=0.0 if ended else GOOD_ENOUGH,
+            target_relative_gap=PRECISION if ended else GOOD_ENOUGH,
             max_rounds=MAX_ROUNDS if ended else OPEN_ROUNDS,
         )

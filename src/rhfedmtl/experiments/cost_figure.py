@@ -18,6 +18,7 @@ from rhfedmtl.experiments.records import write_whole
 from rhfedmtl.maths import theory
 
 NAME = "fig-cost"
+TITLE = "Cost against H, by the bounds"
 TASKS, TERMINALS = 5, 5
 STEP_PRICE, STATION_PRICE = 0.1, 10.0
 LAM, GAMMA = 1e-4 + 1e-6, 1.0

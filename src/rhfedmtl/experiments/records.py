@@ -27,6 +27,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import Result, mean
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
+from rhfedmtl.maths.runs import bincount
 from rhfedmtl.models import TaskModels
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
@@ -110,6 +111,9 @@ def rounds(result: Result) -> dict[str, Any]:
 def _by_station(event: RoundEvent) -> tuple[list[float], list[int]]:
     """Mean H of the terminals that were asked, and their number, of every station."""
     layout = event.layout
+    if event.terminal_ids is None and isinstance(event.local_steps, int):
+        count = bincount(layout.terminal_task, layout.n_tasks) * (event.local_steps > 0)
+        return np.where(count > 0, float(event.local_steps), 0.0).tolist(), count.tolist()
     steps = np.broadcast_to(event.local_steps, layout.n_terminals)
     asked = (layout.terminal_task >= 0) & (steps > 0)
     if event.terminals is not None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.algorithms.options import nearest
 from rhfedmtl.data import cache
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.experiments import cost_figure, records, specs
 from rhfedmtl.experiments.studies import Study, StudyResult, run_all
 from rhfedmtl.experiments.sweep import Watch, Workers
@@ -53,6 +52,15 @@ def names(group: str) -> list[str]:
     found = sorted(path.stem for path in (folder() / group).glob("*.toml"))
     if group == "paper":
         found = sorted([*found, cost_figure.NAME], key=lambda name: (name.startswith("fig"), name))
+    return found
+
+
+def titles(group: str) -> dict[str, str]:
+    """Titles of a group, by name."""
+    found = {}
+    for name in names(group):
+        path = folder() / group / f"{name}.toml"
+        found[name] = tomllib.loads(path.read_text(encoding="utf-8"))["title"] if path.exists() else cost_figure.TITLE
     return found
 
 

@@ -18,9 +18,9 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from rhfedmtl.algorithms.options import Options, nearest
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.experiments.archive import flat
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.studies import Point, Study, Variant, taking_part

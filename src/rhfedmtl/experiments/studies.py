@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.registry import DECIDES, YARDSTICKS
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import DECIDES, YARDSTICKS, idle, no_effect
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
@@ -267,7 +268,7 @@ class StudyResult:
     def _standing(self, cells: Sequence[Cell]) -> str:
         """Against the reference, the commonest verdict first, and the mean difference."""
         mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-        unit = f"{100 * mean:+.1f} points" if self.described["metric"] != "rmse" else f"{mean:+.3g}"
+        unit = f"{_signed(100 * mean, '.1f')} points" if self.described["metric"] != "rmse" else _signed(mean, ".3g")
         reference = self.label(self.described["reference"])
         counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
         if not any(counts.values()):
@@ -292,7 +293,7 @@ class StudyResult:
                 above = sum(d > 0.0 for d in differences)
                 lines.append(
                     f"{variant['label']} lies above the value that the paper prints in {above} of {len(cells)} cells, "
-                    f"{100 * float(np.mean(differences)):+.1f} points on average."
+                    f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
                 )
         return lines
 
@@ -328,15 +329,15 @@ class StudyResult:
             if mine is not None and top is not None and best != first:
                 gain, half = interval(100.0 * (top - mine))
                 lines.append(
-                    f"{short(x)} = {best[x]:g} is better than the paper's {choice:g} by {gain:.1f} ± {half:.1f} points "
-                    "(the best of those shown, so a little flattered)."
+                    f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f} ± {half:.1f} points above the "
+                    f"paper's {choice:g} (picked as the best, so a little flattered)."
                 )
             for variant in self.names:
                 against = self.difference(reference, first, variant)
                 if against is not None:
                     lines.append(
                         f"At the paper's {short(x)} = {choice:g}, {self.label(reference)} and {self.label(variant)} "
-                        f"are {100 * against[0]:+.2f} ± {100 * against[1]:.2f} points apart."
+                        f"differ by {_signed(100 * against[0], '.2f')} ± {100 * against[1]:.2f} points."
                     )
         return lines
 
@@ -388,15 +389,25 @@ def short(axis: str) -> str:
 NAMES = {"data.terminals": "n_terminals", "data.tasks": "n_tasks"}
 
 
+def _signed(value: float, form: str) -> str:
+    """A difference in words, with a minus sign that is one, and none before zero."""
+    text = f"{value:+{form}}"
+    return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
+
+
+WORK = ("local_steps", "station_rounds", "cloud_rounds")
+
+
 def taking_part(config: RunConfig) -> RunConfig:
     """The run as its algorithm can make it, where settings were meant for several.
 
-    An algorithm that decides its work is not told how much to do. A yardstick knows no prices and no faults: it is
-    the same run whatever they are.
+    An algorithm that decides its work is not told how much to do, and none has settings that it pays no heed to. A
+    yardstick knows no prices and no faults: it is the same run whatever they are.
     """
-    if config.algorithm in DECIDES:
-        options = replace(config.options, local_steps=None, station_rounds=None, cloud_rounds=None)
-        config = replace(config, options=options)
+    options = config.options
+    if config.algorithm in DECIDES and options.policy != "fixed":
+        options = options.without(WORK)
+    config = replace(config, options=options.without(idle(config.algorithm, options)))
     return replace(config, cost=(), budget=(), faults="") if config.algorithm in YARDSTICKS else config
 
 
@@ -410,11 +421,13 @@ def side_by_side(
         raise ConfigError(f"a comparison names each method and each budget once: {algorithms}, {budgets}")
     (resource,) = base.resources()[0]
     axis = f"budget.{resource}"
+    runs = {name: _entrant(base, name) for name in algorithms}
+    _check_heeded(base.options, list(runs.values()))
     points = [
-        Point(name, {axis: budget}, seed, taking_part(replace(base, algorithm=name, budget=limit, seed=seed)))
+        Point(name, {axis: budget}, seed, taking_part(replace(run, budget=limit, seed=seed)))
         for budget in budgets
         for limit in [(f"{resource}={budget:g}",)]
-        for name in algorithms
+        for name, run in runs.items()
         for seed in range(seeds)
     ]
     variants = tuple(Variant(name, name, name, bool(base.tune)) for name in algorithms)
@@ -431,3 +444,17 @@ def side_by_side(
         algorithms[0],
         axis,
     )
+
+
+def _entrant(base: RunConfig, algorithm: str) -> RunConfig:
+    """A method of the comparison; a policy is for those that decide their work."""
+    options = base.options if algorithm in DECIDES else base.options.without(("policy", "epsilon"))
+    return taking_part(replace(base, algorithm=algorithm, options=options))
+
+
+def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
+    """Refuse a setting that none of the methods pays heed to."""
+    given = {each.name for each in fields(options) if getattr(options, each.name) != each.default}
+    heeded = {name for name in given for run in entrants if getattr(run.options, name) == getattr(options, name)}
+    if unheeded := sorted(given - heeded):
+        raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

@@ -5,6 +5,7 @@ A logger is one small class with three methods. ``--log NAME[:WHERE]`` on the co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -62,6 +63,7 @@ class MLflow:
         except ImportError as error:
             raise MissingExtraError("MLflow is not installed: pip install 'rhfedmtl[mlflow]'") from error
         self._mlflow = mlflow
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it creates
         mlflow.set_tracking_uri(where or "sqlite:///mlflow.db")
         mlflow.set_experiment("rhfedmtl")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -30,9 +30,8 @@ IntArray = npt.NDArray[np.int64]
 BLOCK = 16
 # A gain curve is the dual gain after 1, 2, 4, … 2^15 steps, and after all of them.
 CURVE = 17
-# Below this many multiplications a round is faster on one thread than handed out to several.
+# Below this many multiplications work is faster on one thread than handed out to several.
 WORK_PER_THREAD = 100_000
-PARTS_PER_THREAD = 4
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -275,28 +274,45 @@ def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) 
     return total
 
 
-def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
-    """Block boundaries that share out the steps evenly; a single part where the work is too small to share.
+@compiled
+def _steps_before(layout: Any, steps: Any, before: Any) -> None:
+    """Steps of all terminals in the blocks before each, and of all blocks."""
+    total = 0
+    for block in range(len(layout.station)):
+        before[block] = total
+        for place in range(layout.blocks[block], layout.blocks[block + 1]):
+            total += steps[layout.order[place]]
+    before[len(layout.station)] = total
 
-    There are more parts than threads, so that a thread whose core is busy with other things takes fewer of them.
+
+def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
+    """Block boundaries of stretches for threads to take; a single one where the work is too small to share.
+
+    Stretches get smaller towards the end, so that all threads end at about the same time, also where one has a core
+    that is busy with other things.
     """
     n_blocks = len(layout.station)
-    parts = min(PARTS_PER_THREAD * threads, n_blocks, int(steps.sum()) * width // WORK_PER_THREAD)
-    if threads <= 1 or parts <= 1:
+    if threads <= 1:
         return np.array([0, n_blocks])
-    work = np.concatenate([[0], np.cumsum(steps[layout.order])])[layout.blocks]
-    inner = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
+    work = np.empty(n_blocks + 1, np.int64)
+    _steps_before(layout, steps, work)
+    least = max(WORK_PER_THREAD / max(int(work[-1]) * width, 1), 1.0 / n_blocks, 1.0 / (16 * threads))
+    done = [0.0]
+    while done[-1] + 2.0 * least <= 1.0:
+        done.append(done[-1] + max((1.0 - done[-1]) / (2 * threads), least))
+    inner = np.searchsorted(work, work[-1] * np.array(done[1:]))
     return np.concatenate([[0], inner, [n_blocks]])
 
 
-def in_threads(threads: int, parts: IntArray, task: Callable[[int, int], None]) -> None:
-    """Call ``task`` for every stretch of blocks between two cuts."""
-    if len(parts) == 2:
-        task(int(parts[0]), int(parts[1]))
-        return
-    jobs = [_pool(threads).submit(task, int(a), int(b)) for a, b in pairwise(parts)]
-    for job in jobs:
-        job.result()
+def in_threads(threads: int, parts: IntArray, job: Callable[[Iterator[tuple[int, int]]], None]) -> None:
+    """Let every thread, this one too, do its ``job`` with stretches of blocks between two cuts, while some are left."""
+    left = iter(list(pairwise(parts.tolist())))
+    others = [_pool(threads).submit(job, left) for _ in range(min(threads, len(parts) - 1) - 1)]
+    try:
+        job(left)
+    finally:
+        for other in others:
+            other.result()
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -362,16 +363,16 @@ def make_duals(rows: Rows) -> Duals:
     )
 
 
-def make_desk(rows: Rows, orders: Orders, course_length: int) -> Desk:
-    """An empty desk; the Gram matrix and the scores have room for the last rows to be done in fours."""
-    shape, room = orders.models.shape[1:], min(rows.largest, GRAM_ROWS) + 3
+def _make_desk(largest: int, orders: Orders, course_length: int) -> Desk:
+    """An empty desk for terminals of up to so many rows; tables have room for the last rows to be done in fours."""
+    shape, room = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
     return Desk(
         np.empty(shape, orders.models.dtype),
         np.empty((room, room)),
         np.empty((shape[0], room)),
-        np.arange(rows.largest),
-        np.empty(rows.largest + 3, np.int64),
-        np.empty(rows.largest + 3),
+        np.arange(largest),
+        np.empty(largest + 3, np.int64),
+        np.empty(largest + 3),
         np.empty(shape),
         np.empty(CURVE),
         np.empty(course_length),
@@ -392,7 +393,7 @@ def run_round(
 
     ``course_length`` is 0 without a line search; with one, 3 for quadratic conjugates, else ``len(FACTORS)``.
     """
-    n_blocks = len(layout.station)
+    n_blocks, largest = len(layout.station), rows.largest
     answers = Answers(
         np.empty((n_blocks, *orders.models.shape[1:])),
         np.empty((n_blocks, CURVE)),
@@ -400,9 +401,10 @@ def run_round(
     )
     parts = cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
 
-    def work(first: int, last: int) -> None:
-        desk = make_desk(rows, orders, course_length)
-        _round_blocks(loss, rows, layout, duals, orders, answers, desk, first, last)
+    def work(stretches: Iterator[tuple[int, int]]) -> None:
+        desk = _make_desk(largest, orders, course_length)
+        for first, last in stretches:
+            _round_blocks(loss, rows, layout, duals, orders, answers, desk, first, last)
 
     in_threads(threads, parts, work)
     return _by_station(answers, layout, loss.quadratic)
@@ -417,7 +419,12 @@ def run_sums(
     models = np.ascontiguousarray(models, dtype=np.float64)
     parts = cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
     flat = models.reshape(-1, models.shape[-1])
-    in_threads(threads, parts, lambda a, b: _sum_blocks(loss, rows, layout, duals, flat, losses, dual_sums, a, b))
+
+    def work(stretches: Iterator[tuple[int, int]]) -> None:
+        for first, last in stretches:
+            _sum_blocks(loss, rows, layout, duals, flat, losses, dual_sums, first, last)
+
+    in_threads(threads, parts, work)
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 

@@ -13,6 +13,7 @@ them holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,13 +233,13 @@ def _descend_blocks(
                         answers.delta[block, r, j] += n * (w[r, j] - start[r, j])
 
 
-def _make_desk(rows: Rows, shape: tuple[int, ...], slots: Slots) -> Desk:
-    """An empty desk for models of this shape."""
+def _make_desk(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> Desk:
+    """An empty desk for terminals of up to so many rows, and models of this shape."""
     return Desk(
         np.empty(shape),
         np.empty(shape),
-        np.zeros((2 * rows.y.shape[1], shape[1])),
-        np.empty(rows.largest, np.int64),
+        np.zeros((2 * columns, shape[1])),
+        np.empty(largest, np.int64),
         np.empty(slots.probes, np.int64),
         np.ones(len(slots.mu)),
         np.zeros(len(slots.mu)),
@@ -251,10 +252,12 @@ def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slo
     n_blocks, shape = len(layout.station), orders.models.shape[1:]
     answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
     orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
-    parts = cuts(layout, orders.steps, math.prod(shape), threads)
+    parts, largest = cuts(layout, orders.steps, math.prod(shape), threads), rows.largest
 
-    def work(first: int, last: int) -> None:
-        _descend_blocks(loss, rows, layout, orders, slots, answers, _make_desk(rows, shape, slots), first, last)
+    def work(stretches: Iterator[tuple[int, int]]) -> None:
+        desk = _make_desk(largest, rows.y.shape[1], shape, slots)
+        for first, last in stretches:
+            _descend_blocks(loss, rows, layout, orders, slots, answers, desk, first, last)
 
     in_threads(threads, parts, work)
     return Answers(

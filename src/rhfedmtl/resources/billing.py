@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.runs import Runs
 from rhfedmtl.resources.costs import SLACK, Cost, Prices, fits
 
 FloatArray = npt.NDArray[np.float64]
@@ -48,10 +49,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Check the stations and freeze the array."""
-        task = np.array(self.terminal_task, dtype=np.int64)
-        if task.ndim != 1 or (task.size and not (task.min() >= -1 and task.max() < self.n_tasks)):
+        given: Any = self.terminal_task
+        task = given if isinstance(given, Runs) else np.array(given, dtype=np.int64)
+        if len(task.shape) != 1 or (len(task) and not (task.min() >= -1 and task.max() < self.n_tasks)):
             raise ConfigError(f"terminal_task must hold stations 0 to {self.n_tasks - 1} or -1, got {task[:8]}")
-        task.flags.writeable = False
+        if isinstance(task, np.ndarray):
+            task.flags.writeable = False
         object.__setattr__(self, "terminal_task", task)
 
     @property
@@ -62,7 +65,7 @@ class Layout:
     @cached_property
     def complete(self) -> bool:
         """Whether every terminal id is a member."""
-        return bool(np.all(self.terminal_task >= 0))
+        return bool(self.terminal_task.min(initial=0) >= 0)
 
     def check(self, cost: Cost) -> None:
         """Check the sizes of price arrays, once per cost."""
@@ -72,9 +75,11 @@ class Layout:
 
     def same(self, other: Layout) -> bool:
         """Whether both place the same terminals under the same stations."""
-        return self is other or (
-            self.n_tasks == other.n_tasks and np.array_equal(self.terminal_task, other.terminal_task)
-        )
+        return self is other or (self.n_tasks == other.n_tasks and self.places(other.terminal_task))
+
+    def places(self, terminal_task: IntArray) -> bool:
+        """Whether these are the stations of the terminals."""
+        return self.terminal_task is terminal_task or np.array_equal(self.terminal_task, terminal_task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -495,9 +500,9 @@ def _type_lines(prices: Prices, event: RoundEvent) -> Lines:
         whole = _total(own, _count(stations, layout.n_tasks)) + _total(link, n)
         return Lines(np.array([whole]), np.array([_total(step, n)]))
     tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
-    fixed = np.append(np.broadcast_to(link + _pick(station, tasks), n), np.max(own, initial=0.0))
-    slope = np.append(np.broadcast_to(step, n), 0.0)
-    return _upper_lines(fixed, slope)
+    # One line for all where they are alike.
+    fixed, slope = np.broadcast_arrays(*map(np.atleast_1d, (link + _pick(station, tasks), step)))
+    return _upper_lines(np.append(fixed[:n], np.max(own, initial=0.0)), np.append(slope[:n], 0.0))
 
 
 def _upper_lines(fixed: FloatArray, slope: FloatArray) -> Lines:

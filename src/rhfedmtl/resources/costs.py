@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError, nearest
 
 FloatArray = npt.NDArray[np.float64]
 Price = float | FloatArray
@@ -207,6 +207,8 @@ class Budget(Mapping[str, float]):
             return cls.from_toml(given)
         if isinstance(given, Mapping):
             return cls(given)
+        if isinstance(given, float | int):
+            raise ConfigError(f"budget {given:g} names no resource type; write it as in energy={given:g}")
         texts = [given] if isinstance(given, str) else list(given)
         items = [item for text in texts for item in _split(text, "--budget energy=1400")]
         _refuse_repeats(name for name, _ in items)
@@ -225,9 +227,10 @@ class Budget(Mapping[str, float]):
         """Refuse a limit on a type that has no price: nothing would ever be charged to it."""
         for name in self.limits:
             if name not in cost:
+                priced = f"; there are prices for: {', '.join(cost)}" if len(cost) else ""
                 raise BudgetError(
-                    f"budget {name}={self.limits[name]:g} has no price; give one, for instance --cost {name}=0.1,10 "
-                    f"(or {name}=byte:1), there are prices for: {_listed(cost)}"
+                    f"budget {name}={self.limits[name]:g} has no price: give one, as in --cost {name}=0.1,10 (or "
+                    f"{name}=byte:1){priced}{nearest(name, {'energy', *cost})}"
                 )
 
     def room(self) -> dict[str, float]:

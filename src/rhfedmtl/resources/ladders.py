@@ -129,7 +129,7 @@ class Alike:
 
     def steps(self, rung: float) -> IntArray:
         """H for all."""
-        return np.full(self._n, int(rung))
+        return np.broadcast_to(np.int64(rung), self._n)
 
 
 def _pairs(line: Lines) -> list[tuple[float, float]]:

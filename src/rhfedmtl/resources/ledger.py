@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, MissingExtraError
+from rhfedmtl.maths.runs import Runs
 from rhfedmtl.resources.billing import (
     CLOUD,
     STATION,
@@ -330,7 +331,7 @@ class Ledger:
             "budget": dict(self.budget),
             "reserved": [[number, amounts] for number, amounts in self._reserved.items()],
             "next_reservation": self._next_reservation,
-            "layouts": [[layout.n_tasks, layout.terminal_task.tolist()] for layout in layouts],
+            "layouts": [_layout_row(layout) for layout in layouts],
         }
 
     @classmethod
@@ -340,7 +341,10 @@ class Ledger:
         ledger = cls(table["cost"], table["budget"])
         ledger._reserved = {number: dict(amounts) for number, amounts in table["reserved"]}
         ledger._next_reservation = table["next_reservation"]
-        return ledger, [Layout(np.array(task, dtype=np.int64), n_tasks) for n_tasks, task in table["layouts"]]
+        return ledger, [
+            Layout(np.repeat(np.array(task, dtype=np.int64), *(counts or [1])), n)
+            for n, task, *counts in table["layouts"]
+        ]
 
     def _save_parquet(self, path: Path) -> None:
         pa, pq = _pyarrow()
@@ -407,6 +411,12 @@ class _ExactSum:
                 kept.append(low)
             x = high
         self.parts = [*kept, x]
+
+
+def _layout_row(layout: Layout) -> list[Any]:
+    """Number of stations, and station after station with how many terminals in a row are under it."""
+    known = Runs.of(layout.terminal_task)
+    return [layout.n_tasks, known.values.tolist(), known.counts.tolist()]
 
 
 def _rows(charge: Charge) -> dict[str, npt.NDArray[Any]]:

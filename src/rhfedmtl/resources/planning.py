@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.runs import bincount, pairs
 from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
@@ -86,22 +87,32 @@ class Situation:
     @cached_property
     def samples(self) -> FloatArray:
         """n_b of every station."""
-        return np.asarray(np.bincount(self.home, self.rows, self.layout.n_tasks), dtype=np.float64)
+        home, rows, counts = self.alike
+        return np.asarray(np.bincount(home, rows * counts, self.layout.n_tasks), dtype=np.float64)
 
     @cached_property
     def members(self) -> IntArray:
         """N_b of every station."""
-        return np.bincount(self.home, minlength=self.layout.n_tasks)
+        return bincount(self.home, self.layout.n_tasks)
 
     @cached_property
     def largest(self) -> FloatArray:
         """Samples of the largest terminal of every station."""
         largest = np.ones(self.layout.n_tasks)
-        np.maximum.at(largest, self.home, self.rows)
+        home, rows, _ = self.alike
+        np.maximum.at(largest, home, rows)
         return largest
+
+    @cached_property
+    def alike(self) -> tuple[IntArray, FloatArray, IntArray | int]:
+        """Station and samples of members, and how many are like that: members that are alike may count as one."""
+        home, sizes, counts = pairs(self.home, self.sizes[self.here])
+        return home, sizes.astype(np.float64), counts
 
     def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
         """The next BS iteration, if everybody worked."""
+        if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
+            local_steps = int(local_steps[0])
         return RoundEvent(
             self.rounds + 1,
             self.layout,

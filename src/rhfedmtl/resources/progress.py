@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.runs import bincount
 from rhfedmtl.resources.planning import Observation, Situation
 
 FloatArray = npt.NDArray[np.float64]
@@ -61,7 +62,7 @@ class Pace:
     """
 
     def __init__(self, sizes: npt.NDArray[np.int64], most: int = 64) -> None:
-        counts = np.bincount(sizes, minlength=1)
+        counts = bincount(sizes, 1)
         counts[0] = 0
         rows = np.flatnonzero(counts)
         counts = counts[rows]
@@ -94,8 +95,9 @@ class Evidence:
 
     def __init__(self, s: Situation) -> None:
         # Rows of the terminal on which an average row lies.
-        self.rows = float(np.square(s.rows).sum() / s.rows.sum()) if len(s.rows) else 1.0
-        self.believed = kept_by_merge(len(s.rows) / np.count_nonzero(s.members) if len(s.rows) else 1.0)
+        _, rows, counts = s.alike
+        self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
+        self.believed = kept_by_merge(len(s.home) / np.count_nonzero(s.members) if len(rows) else 1.0)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,9 +33,9 @@ class Certificate:
     primal: float
     dual: float
     joint_share: float
-    models: Models
-    station_primal: Vector
-    station_dual: Vector
+    models: Models = field(repr=False)
+    station_primal: Vector = field(repr=False)
+    station_dual: Vector = field(repr=False)
 
     @property
     def gap(self) -> float:

@@ -1,0 +1,46 @@
+"""Text on a terminal: lines and tables of at most 80 columns, numbers as people write them."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 80
+
+
+def width() -> int:
+    """Columns to use: those of the terminal, 80 at most."""
+    return min(WIDTH, shutil.get_terminal_size().columns)
+
+
+def console() -> Console:
+    """A console for tables, no wider than that."""
+    from rich.console import Console
+
+    return Console(width=width(), soft_wrap=False, highlight=False)
+
+
+def fact(name: str, text: str, column: int = 14) -> None:
+    """Print one fact, its name in front, wrapped under itself."""
+    paragraph(text, first=f"{name:<{column - 1}} ", others=" " * column)
+
+
+def paragraph(text: str, first: str = "", others: str = "") -> None:
+    """Print a text, wrapped."""
+    typer.echo(textwrap.fill(text, width(), initial_indent=first, subsequent_indent=others, break_on_hyphens=False))
+
+
+def amount(x: float) -> str:
+    """A number of a bill: 1,400 or 299.2."""
+    return f"{x:,.0f}" if abs(x) < 1e15 and x == int(x) else f"{x:,.6g}"
+
+
+def metric(value: float | None) -> str:
+    """A metric to three digits, or a dash where there is none."""
+    return "-" if value is None or value != value else f"{value:.3f}"  # noqa: PLR0124 (NaN is not itself)

@@ -1,0 +1,62 @@
+"""Compiled kernels before they are needed: the first use of a method compiles it, which takes seconds.
+
+A terminal that compiled within a round would miss its deadline, and would look slow to the planner. No gRPC here:
+processes are forked from one that has imported this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
+from rhfedmtl.roles.terminal import Terminal
+
+_ready: set[tuple[Any, ...]] = set()
+
+
+def warm_up(method: Method, X: npt.NDArray[Any], y: npt.NDArray[np.float64], weight: Any = None) -> None:
+    """Compile, or load from numba's cache, all that a terminal with such rows runs; once in a process.
+
+    Of the processes of a machine one compiles at a time, so that the others find its work done.
+    """
+    kind = (repr(method), X.dtype, y.shape[1], weight is None)
+    if kind not in _ready:
+        with _one_at_a_time():
+            _rehearse(Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2]), y.shape[1])
+        _ready.add(kind)
+
+
+def _rehearse(terminal: Terminal, columns: int) -> None:
+    """One round of a terminal that is then forgotten."""
+    terminal.moments()
+    terminal.join()
+    model, verdict = np.zeros(terminal.shape), Verdict(0, 0.0, 0, terminal.incarnation)
+    terminal.work(WorkOrder(1, 0, model, 1.0, 2, verdict))
+    terminal.probe(Probe(0, 1, np.zeros((1, columns, terminal.shape[1])), replace(verdict, until=1)))
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold a lock of this user; where there can be none, everybody compiles for itself."""
+    try:
+        path = Path(tempfile.gettempdir(), f"rhfedmtl-kernels-{os.getuid()}.lock")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

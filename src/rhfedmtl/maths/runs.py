@@ -1,0 +1,207 @@
+"""Facts of a million terminals in no memory: whole numbers kept as stretches, or as how often there is each.
+
+`Runs` and `Tally` stand where a read-only array of whole numbers stands. What can be answered from the little that they
+keep is answered from it; whatever else is asked gets the array itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+IntArray = npt.NDArray[np.int64]
+Known = tuple[IntArray, IntArray, IntArray]
+LEAST_GAIN = 4
+"""Stretches are kept where they are at least so many times fewer than the numbers."""
+
+
+class _Standing(NDArrayOperatorsMixin):
+    """Stands for an array: numpy takes it as one."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        raise NotImplementedError
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = [np.asarray(part) if isinstance(part, _Standing) else part for part in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int]:
+        """As that of the array."""
+        return (len(self),)
+
+    def astype(self, dtype: Any) -> npt.NDArray[Any]:
+        """Numbers of another kind."""
+        return np.asarray(self, dtype=dtype)
+
+    def copy(self) -> npt.NDArray[Any]:
+        """An array, which may be changed."""
+        return np.array(self)
+
+    def tolist(self) -> list[Any]:
+        """All numbers."""
+        made: list[Any] = np.asarray(self).tolist()
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Runs(_Standing):
+    """``values[k]`` at all places from ``ends[k − 1]`` up to ``ends[k]``."""
+
+    values: IntArray
+    ends: IntArray
+
+    @classmethod
+    def repeat(cls, values: npt.ArrayLike, counts: npt.ArrayLike) -> Runs:
+        """Each value so many times."""
+        counts = np.asarray(counts, dtype=np.int64)
+        some = counts > 0
+        return cls(np.asarray(values)[some], np.cumsum(counts[some]))
+
+    @classmethod
+    def of(cls, values: Any) -> Runs:
+        """The stretches of an array."""
+        if isinstance(values, Runs):
+            return values
+        ends = np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, len(values))[: len(values)]
+        return cls(values[ends - 1], ends)
+
+    @property
+    def counts(self) -> IntArray:
+        """Length of every stretch."""
+        return np.diff(self.ends, prepend=0)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.repeat(self.values, self.counts).astype(dtype or self.values.dtype, copy=False)
+
+    def __getitem__(self, places: Any) -> Any:
+        if isinstance(places, slice) and places == slice(None):
+            return self
+        if isinstance(places, slice) or np.asarray(places).dtype.kind == "b":
+            return np.asarray(self)[places]
+        places = np.asarray(places)
+        if places.size and not (places.min() >= 0 and places.max() < len(self)):
+            raise IndexError(f"no place {places} among {len(self)}")
+        return self.values[np.searchsorted(self.ends, places, side="right")]
+
+    def astype(self, dtype: Any) -> Any:
+        """Numbers of another kind; the same if they are of this kind."""
+        return self if dtype == self.values.dtype else super().astype(dtype)
+
+    def min(self, **options: Any) -> Any:
+        """The least of all."""
+        return self.values.min(**options)
+
+    def max(self, **options: Any) -> Any:
+        """The largest of all."""
+        return self.values.max(**options)
+
+
+class Tally(_Standing):
+    """How often there is each number in every block of places; the numbers themselves are fetched where they lie.
+
+    Block ``k`` has the places ``bounds[k]`` … ``bounds[k + 1] − 1``. In block ``block[i]``, ``values[i]`` is there
+    ``counts[i]`` times. What was fetched once is kept.
+    """
+
+    def __init__(self, bounds: IntArray, cells: Known, fetch: Callable[[], IntArray]) -> None:
+        self.bounds = bounds
+        self.block, self.values, self.counts = cells
+        self._fetch: Callable[[], IntArray] = fetch
+        self._fetched: IntArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if self._fetched is None:
+            self._fetched = np.asarray(self._fetch(), dtype=np.int64)
+            self._fetched.flags.writeable = False
+        return self._fetched.astype(dtype or np.int64, copy=bool(copy))
+
+    def __getitem__(self, places: Any) -> Any:
+        if isinstance(places, slice) and places == slice(None):
+            return self
+        return np.asarray(self)[places]
+
+    @property
+    def sums(self) -> IntArray:
+        """Sum of every block."""
+        return np.bincount(self.block, self.values * self.counts, len(self.bounds) - 1).astype(np.int64)
+
+    def min(self, **options: Any) -> Any:
+        """The least of all."""
+        return self.values.min(**options)
+
+    def max(self, **options: Any) -> Any:
+        """The largest of all."""
+        return self.values.max(**options)
+
+    def sum(self) -> int:
+        """Sum of all."""
+        return int(self.sums.sum())
+
+
+class Starts(_Standing):
+    """Where each of the things starts whose sizes a `Tally` knows, and where the last ends; one longer than that."""
+
+    def __init__(self, sizes: Tally) -> None:
+        self.sizes = sizes
+        self._at_bounds = np.concatenate([[0], np.cumsum(sizes.sums)])
+        self._made: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes) + 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if self._made is None:
+            self._made = np.concatenate([[0], np.cumsum(self.sizes)])
+        return self._made.astype(dtype or np.int64, copy=bool(copy))
+
+    def __getitem__(self, places: Any) -> Any:
+        """From the sums of blocks, where only bounds of these are asked for."""
+        if isinstance(places, slice):
+            return np.asarray(self)[places]
+        asked = np.where(np.asarray(places) < 0, np.asarray(places) + len(self), places)
+        block = np.minimum(np.searchsorted(self.sizes.bounds, asked), len(self.sizes.bounds) - 1)
+        if (self.sizes.bounds[block] == asked).all():
+            return self._at_bounds[block]
+        return np.asarray(self)[places]
+
+
+def tallied(values: IntArray, bounds: IntArray) -> Known:
+    """Cells of a `Tally`: for every block and number in it, how often it is there."""
+    block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    pairs, counts = np.unique(np.stack([block, values]), axis=1, return_counts=True)
+    return pairs[0], pairs[1], counts
+
+
+def compact(values: Any) -> Any:
+    """Whole numbers as stretches, if there are far fewer of these; otherwise as they are."""
+    found = Runs.of(values)
+    return found if found is values or len(found.ends) * LEAST_GAIN <= len(values) else values
+
+
+def bincount(values: Any, minlength: int = 0) -> IntArray:
+    """How often there is each number."""
+    if isinstance(values, Runs | Tally):
+        return np.bincount(values.values, values.counts, minlength).astype(np.int64)
+    return np.bincount(values, minlength=minlength)
+
+
+def pairs(labels: Any, values: Any) -> tuple[IntArray, IntArray, IntArray | int]:
+    """Labels and numbers at the same places, and how many places are like that; 1 where each is by itself."""
+    if isinstance(labels, Runs) and isinstance(values, Tally) and np.isin(labels.ends, values.bounds).all():
+        return labels[values.bounds[values.block]], values.values, values.counts
+    return np.asarray(labels), np.asarray(values), 1

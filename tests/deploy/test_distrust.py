@@ -1,0 +1,220 @@
+"""Peers that lie, flood and forge, without a network: what they say is refused, and takes up no room."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy import nets
+from tests.deploy.test_intruders import NUMBERS, Still
+
+from rhfedmtl.deploy import codec, jobs
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.answers import Checker
+from rhfedmtl.deploy.cloud import CloudService
+from rhfedmtl.deploy.config import Learning, Limits, read_cloud, read_station
+from rhfedmtl.deploy.control import Operator, enrol
+from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key, requested_key
+from rhfedmtl.deploy.link import Session
+from rhfedmtl.deploy.observe import Log, Meters
+from rhfedmtl.deploy.registry import Registry, Token
+from rhfedmtl.deploy.station import StationService
+from rhfedmtl.errors import ConfigError, PeerError
+
+HOMES = {0: 0, 1: 0, 2: 1}
+MODEL = codec.tensor(np.ones((1, NUMBERS)))
+GAINS = codec.tensor(np.zeros(17))
+ROUND = wire.Request(round=wire.RoundRequest(round=4, terminals=[0, 1], local_steps=[5, 6], deadline=1.0))
+SUMS = wire.Request(sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS)))))
+
+
+def checker() -> Checker:
+    """For twenty features and an intercept."""
+    learning = Learning(features=NUMBERS - 1, tasks=("a", "b"), classes=("n", "p"))
+    return Checker(jobs.job_of(learning), Limits(), 60.0)
+
+
+def effort(**more: Any) -> wire.Effort:
+    """An effort as it should be, unless told."""
+    return wire.Effort(**{"terminal": 0, "local_steps": 5, "work_seconds": 0.1, "wait_seconds": 0.2, **more})
+
+
+def result(*efforts: wire.Effort, **more: Any) -> dict[str, Any]:
+    """The answer to `ROUND`."""
+    return {"round": wire.RoundResult(**{"round": 4, "factor": 0.5, "gains": GAINS, "efforts": efforts, **more})}
+
+
+def roster(*seats: tuple[int, int]) -> dict[str, Any]:
+    """An answer with these terminals and samples."""
+    return {"roster": wire.Roster(seats=[wire.Seat(terminal=t, n_samples=n) for t, n in seats])}
+
+
+ASK = wire.Request(roster=wire.Nothing())
+MOMENTS, REPORT = wire.Request(moments=wire.Nothing()), wire.Request(report=3)
+TRIAL = wire.Request(trial=wire.TrialRequest(model=MODEL))
+LIES: dict[str, tuple[wire.Request, dict[str, Any]]] = {
+    "nothing": (ASK, {}),
+    "something else": (ROUND, roster((0, 5))),
+    "a terminal that would fill the memory": (ASK, roster((2**32 - 1, 5))),
+    "a terminal twice": (ASK, roster((0, 5), (0, 5))),
+    "no samples": (ASK, roster((0, 0))),
+    "too many samples": (ASK, roster((0, 10**12))),
+    "another round": (ROUND, result(effort(), round=3)),
+    "work that was not ordered": (ROUND, result(effort(local_steps=500))),
+    "a terminal that was not ordered": (ROUND, result(effort(terminal=2))),
+    "a terminal that worked twice": (ROUND, result(effort(), effort())),
+    "more work than time": (ROUND, result(effort(work_seconds=5.0))),
+    "time that is none": (ROUND, result(effort(wait_seconds=float("nan")))),
+    "negative time": (ROUND, result(effort(work_seconds=-1.0))),
+    "bytes that nobody sent": (ROUND, result(effort(bytes_up=2**60))),
+    "a factor that is none": (ROUND, result(factor=float("nan"))),
+    "gains of another length": (ROUND, result(gains=codec.tensor(np.zeros(3)))),
+    "a report of another task": (REPORT, {"report": wire.Report(task=1, v=MODEL, n_samples=3)}),
+    "a report of another shape": (REPORT, {"report": wire.Report(v=codec.tensor(np.ones((2, 3))))}),
+    "a huge report": (REPORT, {"report": wire.Report(v=codec.tensor(np.full((1, NUMBERS), 1e200)))}),
+    "sums of other models": (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(3)))}),
+    "negative losses": (SUMS, {"sums": wire.StationSums(losses=codec.tensor([-1.0, 1.0]))}),
+    "moments of other features": (MOMENTS, {"moments": wire.MomentsReport(count=3, mean=GAINS, spread=GAINS)}),
+    "a metric that is none": (TRIAL, {"metrics": wire.Metrics(values={"accuracy": 1.5})}),
+    "a metric of its own": (TRIAL, {"metrics": wire.Metrics(values={"beauty": 1.0})}),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_station_that_lies_is_refused(lie: str) -> None:
+    """No answer reaches a training that does not fit its request, the shapes, or what a round can cost."""
+    request, body = LIES[lie]
+    with pytest.raises(PeerError):
+        checker().answer(0, request, wire.Answer(**body), HOMES)
+
+
+def test_a_station_that_does_not_lie_is_heard() -> None:
+    """What honest stations answer passes; time counts for no more than the cloud would have waited."""
+    late = wire.Answer(**result(effort(wait_seconds=1e9), effort(terminal=1, local_steps=6)))
+    checker().answer(0, ROUND, late, HOMES)
+    assert late.round.efforts[0].wait_seconds == 61.0
+    unknown = {"accuracy": 0.5, "auc": float("nan")}
+    for request, body in (
+        (ASK, roster((0, 5), (2, 5))),
+        (REPORT, {"report": wire.Report(task=0, v=MODEL, n_samples=3)}),
+        (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(2)))}),
+        (TRIAL, {"metrics": wire.Metrics(values=unknown)}),
+        (ROUND, {"trouble": "something went wrong"}),
+    ):
+        checker().answer(0, request, wire.Answer(**body), HOMES)
+
+
+def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:
+    """A terminal that is with the station where it belongs is struck from the roster of any other."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def claim() -> list[list[int]]:
+        service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("test", "error"), Meters())
+        for b, claimed in ((0, (0, 1)), (1, (0, 2, 3))):
+            session = Session(Passport.read(Papers.of(folder / f"station-{b}").pair()[1]), Still())
+            outlook = wire.Outlook(**roster(*((t, 5) for t in claimed)))
+            await service._receive(session, wire.StationUp(outlook=outlook).SerializeToString())
+        return [[seat.terminal for seat in service.outlooks[b].roster.seats] for b in range(2)]
+
+    assert asyncio.run(claim()) == [[0, 1], [2, 3]]
+
+
+def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:
+    """While a round is open, one wish of a terminal waits, however many it sends; the latest counts."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def flood() -> tuple[int, int]:
+        service = StationService(read_station(folder / "station-0" / "station.toml"), Log("test", "error"), Meters())
+        service.memory.begin(jobs.job_of(read_cloud(folder / "cloud" / "cloud.toml").learning))
+        service.memory.allowed = {0}
+        session = Session(Passport.read(Papers.of(folder / "terminal-0").pair()[1]), Still())
+        members = service.members
+        async with service.memory.turn:
+            for i in range(1, 1001):
+                join = wire.Join(terminal=0, incarnation=i, n_samples=3, share=MODEL)
+                await members._receive(session, wire.TerminalUp(join=join).SerializeToString())
+            waiting = len(members._tasks)
+        await asyncio.gather(*members._tasks)
+        return waiting, service.memory.station.members[0].incarnation
+
+    assert asyncio.run(flood()) == (1, 1000)
+
+
+# Papers and tokens.
+
+
+def test_papers_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> None:
+    """Half a file, another node's, a key without its certificate and an expired one are refused; good ones are not."""
+    authority, _ = Authority.make("test-net")
+    me = Identity("test-net", "terminal", 7)
+    papers = Papers.of(tmp_path)
+
+    def write(identity: Identity, *, mixed: bool = False, **more: Any) -> None:
+        key, secret = new_key()
+        certified = new_key()[0] if mixed else key
+        papers.write(secret, authority.issue(identity, certified.public_key(), **more), authority.certificate)
+
+    write(me)
+    papers.check(me)
+    fetch = papers._fetcher()
+    whole = papers.own.read_bytes()
+    for spoil, reason in (
+        (lambda: papers.own.write_bytes(whole[: len(whole) // 2]), "must hold"),
+        (lambda: write(Identity("test-net", "terminal", 8)), "terminal/8"),
+        (lambda: write(me, mixed=True), "do not belong together"),
+        (lambda: write(me, lasts=timedelta(days=-1)), "network rotate"),
+        (papers.own.unlink, "no key"),
+    ):
+        spoil()
+        assert fetch() is None
+        with pytest.raises(ConfigError, match=reason):
+            papers.check(me)
+    write(me)
+    assert fetch() is not None
+    assert fetch() is None
+
+
+def test_tokens_are_for_terminals_and_stations_that_there_are(tmp_path: Path) -> None:
+    """Nobody gets the papers of a cloud or an operator for a token, nor those of a station that is not planned."""
+    registry = Registry.open(read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml"))
+    for role, number in (("cloud", 0), ("operator", 0), ("station", 1), ("station", None)):
+        with pytest.raises(ConfigError):
+            registry.invite(role, number, None)
+    assert registry.tokens == {}
+    assert registry.invite("station", 0, None)[1] == 0
+
+
+def test_a_node_is_revoked_with_all_its_papers(tmp_path: Path) -> None:
+    """Certificates from the folder and those given for tokens count no more, over a restart too."""
+    config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
+    registry = Registry.open(config)
+    registry.note_issued("terminal", 1, "abc1")
+    registry.note_issued("terminal", 1, "abc2")
+    assert Registry.open(config).revoke("terminal/1", ["abc3"]) == ["abc1", "abc2", "abc3"]
+    assert Registry.open(config).revoked == {"abc1", "abc2", "abc3"}
+    with pytest.raises(ConfigError, match="serial number"):
+        registry.revoke("terminal/0")
+
+
+def test_a_token_is_not_used_up_in_vain(tmp_path: Path) -> None:
+    """A terminal without rows, and a folder that is another node's, are refused before anybody is asked."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))
+    token = Token("terminal", 5, "test-net", "127.0.0.1:1", "pem", "secret").text()
+    with pytest.raises(ConfigError, match="needs its rows"):
+        enrol(token, tmp_path / "new")
+    with pytest.raises(ConfigError, match="is the folder of"):
+        enrol(token, folder / "terminal-0", folder / "terminal-0" / "data.npz")
+    with pytest.raises(PeerError, match="signing request"):
+        requested_key(b"no request")
+
+
+def test_a_cloud_cannot_make_an_operator_write_elsewhere(tmp_path: Path) -> None:
+    """An export takes the files that it knows, whatever names the cloud sends."""
+    for name in ("../evil", "/etc/evil", "", "other.npz"):
+        with pytest.raises(PeerError):
+            Operator._take(tmp_path, wire.Chunk(name=name, data=b"x"), [])
+    assert list(tmp_path.iterdir()) == []

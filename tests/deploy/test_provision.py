@@ -1,0 +1,152 @@
+"""What `network init` writes can be started, and what cannot run says why at once."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tests.deploy import nets
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.deploy.books import folded, unfolded
+from rhfedmtl.deploy.config import read_station
+from rhfedmtl.deploy.kernels import warm_up
+from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.losses import Logistic
+from rhfedmtl.resources.billing import Charge, Layout
+from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
+from rhfedmtl.roles.terminal import Terminal
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that is not started."""
+    return nets.build(tmp_path_factory.mktemp("provision") / "net", nets.small(2, 2, 40))
+
+
+def test_containers_find_what_their_commands_name(net: Path) -> None:
+    """Every node is a service with its own folder and no rights; building the image sends no key along."""
+    compose = yaml.safe_load((net / "compose.yaml").read_text())
+    assert len(compose["services"]) == 1 + 2 + 4
+    for name, service in compose["services"].items():
+        role = name.partition("-")[0]
+        places = dict(volume.split(":")[:2] for volume in service["volumes"])
+        assert places[f"./{name}"] == "/node"
+        assert service["command"] == [role, "--config", f"/node/{role}.toml"]
+        assert (net / name / f"{role}.toml").exists()
+        assert ("./ca" in places) == (role == "cloud")
+        assert set(places) <= {f"./{name}", "./ca", *compose["volumes"]}
+        assert service["user"] == f"{os.getuid()}:{os.getgid()}"
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert (net / ".dockerignore").read_text().split() == ["*", "!wheels"]
+    assert "COPY wheels/" in (net / "Dockerfile").read_text()
+    assert (net / "wheels").is_dir()
+
+
+@pytest.mark.parametrize("role", ["cloud", "station@", "terminal@"])
+def test_services_start_their_node_and_may_write_its_folder_only(net: Path, role: str) -> None:
+    """A unit starts the command for its role where the node lies, and goes without rights."""
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(net / "systemd" / f"rhfedmtl-{role}.service")
+    service, name = unit["Service"], role.rstrip("@")
+    assert service["ExecStart"].endswith(f"rhfedmtl serve {name} --config {name}.toml")
+    assert service["ReadWritePaths"] == service["WorkingDirectory"]
+    assert service["WorkingDirectory"].endswith("-%i" if "@" in role else "/cloud")
+    assert "MemoryDenyWriteExecute" not in service
+    assert service["Environment"] == f"NUMBA_CACHE_DIR=/var/cache/{service['CacheDirectory']}"
+
+
+def test_only_its_owner_can_read_a_node(net: Path) -> None:
+    """Rows, keys and the authority lie in folders that nobody else can enter."""
+    for path in net.glob("*/"):
+        if path.name not in ("systemd", "wheels"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+
+
+def ended(supervisor: Supervisor) -> None:
+    """Keep a network up until something in it cannot run."""
+    end = time.monotonic() + nets.PATIENCE_S
+    while time.monotonic() < end:
+        supervisor.keep_up()
+        time.sleep(0.05)
+    raise AssertionError("it runs")
+
+
+def test_what_cannot_run_says_why(net: Path, tmp_path: Path) -> None:
+    """A wrong word, a port that is taken, a key that others can read and missing rows end a trial with the reason."""
+    config = net / "station-0" / "station.toml"
+    good = config.read_text()
+    with Supervisor(net) as supervisor:
+        with pytest.raises(ConfigError, match="running already"):
+            Supervisor(net)
+        config.write_text(good.replace("cloud =", "clod ="))
+        supervisor.start(["station-0"])
+        with pytest.raises(ConfigError, match=r"station-0 cannot run: .*did you mean cloud"):
+            ended(supervisor)
+        config.write_text(good)
+        host, port = read_station(config).node.listen.split(":")
+        with socket.socket() as taken:
+            taken.bind((host, int(port)))
+            taken.listen()
+            supervisor.start(["station-0"])
+            with pytest.raises(ConfigError, match="cannot listen"):
+                ended(supervisor)
+        (net / "station-0" / "node.pem").chmod(0o644)
+        supervisor.start(["station-0"])
+        with pytest.raises(ConfigError, match="chmod 600"):
+            ended(supervisor)
+        (net / "station-0" / "node.pem").chmod(0o600)
+        supervisor.processes.clear()
+        rows = (net / "terminal-0" / "data.npz").rename(tmp_path / "data.npz")
+        supervisor.start(["cloud", "station-0", "terminal-0"])
+        with pytest.raises(ConfigError, match=r"terminal-0 cannot run: .*data\.npz"):
+            ended(supervisor)
+        rows.rename(net / "terminal-0" / "data.npz")
+
+
+def signatures() -> int:
+    """Kernels that are compiled in this process."""
+    return sum(len(getattr(kernel, "signatures", ())) for module in (rounds, sdca) for kernel in vars(module).values())
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
+    """After the rehearsal a terminal with rows of the same kind runs only what is compiled already."""
+    method = DualMethod(Logistic(), intercept=True)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(9, 4)).astype(kind), rng.choice([-1.0, 1.0], size=(9, 3))
+    warm_up(method, X, y)
+    before = signatures()
+    terminal = Terminal(3, X, y, method)
+    terminal.join()
+    terminal.moments()
+    assert terminal.work(WorkOrder(1, 3, np.zeros(terminal.shape), 0.1, 7, Verdict(0, 0.0, 0, 1))) is not None
+    assert terminal.probe(Probe(3, 1, np.zeros((2, *terminal.shape)), Verdict(1, 0.5, 1, 1))) is not None
+    assert before
+    assert signatures() == before
+
+
+def test_charges_survive_folding() -> None:
+    """Charges of all nodes, of some, and with an amount for each come back in their order, to the bit."""
+    layouts = [Layout(np.array([0, 0, 1]), 2), Layout(np.array([0, 1, 1]), 2)]
+    charges = [
+        Charge.make(1, "terminal", "energy", layouts[0], None, 0.1),
+        Charge.make(1, "station", "energy", layouts[0], np.array([1]), 10.0),
+        Charge.make(2, "terminal", "time", layouts[1], None, np.array([0.1, 0.2, 0.3])),
+        Charge.make(2, "cloud", "time", layouts[1], None, 3.5),
+    ]
+    found = unfolded(folded(charges))
+    assert len(found) == 4
+    assert all(a.same(b) for a, b in zip(charges, found, strict=True))
+    assert unfolded(folded([])) == []
