@@ -280,11 +280,15 @@ def test_data_that_a_node_does_not_have_is_named(three: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["rhfedmtl", "hfedmtl"])
-def test_memory_of_a_driver_does_not_grow_with_the_number_of_terminals(three: Any, name: str) -> None:
-    """What this process takes for a whole run, with certificates: nothing for each of 45,000 more terminals."""
+def test_memory_of_a_driver_does_not_grow_with_the_number_of_terminals(
+    three: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What a whole run takes here, with certificates and snapshots: nothing for each of 45,000 more terminals."""
     import tracemalloc
 
     from rhfedmtl.engines.ray import outline
+
+    monkeypatch.setattr(ray_crew, "SNAPSHOT_SECONDS", 0.0)
 
     def peak(terminals: int) -> int:
         settings = {"samples": 5, "features": 40, "test": 5}

@@ -38,6 +38,8 @@ SNAPSHOT_BYTES = 64 * MIB
 """Groups are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
 LINES = True
 """Whether actors on this machine are spoken to directly."""
+BULKY = ("snapshot", "duals", "restore")
+"""What goes by Ray in any case: duals of a whole group, which lie in shared memory then."""
 SMALL = 1 << 16
 """What goes by Ray and has up to so many bytes travels as bytes, which Ray hands on as they are."""
 
@@ -136,6 +138,9 @@ class Crew:
     def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
         """Ask several groups at once; whoever dies over it is made anew and asked again."""
         batches: dict[int, list[Command]] = {}
+        if name in BULKY:
+            for g in calls:
+                self._hang_up(g)
         for g, given in calls.items():
             batches[g] = [*self._posted[g], (name, given)]
             self._posted[g] = []
@@ -144,6 +149,7 @@ class Crew:
         found = {g: self._answer(g, sent[g], commands) for g, commands in batches.items()}
         for g, commands in batches.items():
             self._write_down(g, commands if changes else commands[:-1])
+            self._call_up(g)
         return found
 
     def rest(self) -> None:
