@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from rhfedmtl import onnx_export, sealed
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
@@ -173,6 +172,8 @@ class TaskModels:
 
     def probabilities(self, scores: Float64Array) -> Float64Array:
         """σ(score) of the logistic loss; of several classes, each learned against the rest, divided by their sum."""
+        from scipy.special import expit
+
         if not self.proper:
             raise ConfigError(f"{_called(self.loss)} has no probabilities: train with loss 'logistic'")
         odds = expit(scores)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
@@ -25,6 +24,7 @@ from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.records import Record
 from rhfedmtl.experiments.tuning import tuned
+from rhfedmtl.maths.metrics import student
 
 Watch = Callable[[int, int], None]
 Workers = int | Executor | None
@@ -143,4 +143,4 @@ def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     n = len(values)
     if n < 2:
         return float(values.mean()), 0.0
-    return float(values.mean()), float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    return float(values.mean()), float(student(0.95, n - 1) * values.std(ddof=1) / np.sqrt(n))

@@ -21,6 +21,7 @@ from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.planner import finite, policy_name
 from rhfedmtl.experiments.shapes import Shape, cheapest_plan, situation_of
+from rhfedmtl.maths.metrics import student
 from rhfedmtl.resources.billing import cost_curve
 from rhfedmtl.resources.costs import Budget, Cost, fits
 from rhfedmtl.resources.ledger import Ledger
@@ -376,12 +377,10 @@ class _Simulation:
 
 def interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic: bool) -> tuple[float, float, float]:
     """Mean (of logarithms, for gaps) and its t-interval; the value itself where there is one only."""
-    from scipy.stats import t
-
     x = np.log(np.maximum(values, 1e-300)) if logarithmic else values
     mean, half = float(x.mean()), 0.0
     if len(x) > 1:
-        half = float(t.ppf(0.5 + LEVEL / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+        half = float(student(LEVEL, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
     ends = (mean, mean - half, mean + half)
     return tuple(math.exp(end) for end in ends) if logarithmic else ends  # type: ignore[return-value]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
@@ -152,7 +151,7 @@ def _compare(
     pairs = [(with_[own] - without[own]) for own in classes]
     variance = sum(pair.var(ddof=1) / len(pair) if len(pair) > 1 else 0.25 for pair in pairs) / len(classes) ** 2
     free = max(1, len(labels) - len(classes))
-    half = float(stats.t.ppf((1.0 + confidence) / 2.0, free) * np.sqrt(variance))
+    half = float(metrics.student(confidence, free) * np.sqrt(variance))
     gain = float(np.mean([pair.mean() for pair in pairs]))
     values = [float(np.mean([merit[own].mean() for own in classes])) for merit in (with_, without)]
     return TaskTransfer(federation.task_names[task], values[0], values[1], gain - half, gain + half)
@@ -163,7 +162,7 @@ def _mean(tasks: tuple[TaskTransfer, ...], confidence: float) -> TaskTransfer:
     gains = np.array([task.gain for task in tasks])
     half = 0.0
     if len(gains) > 1:
-        half = float(stats.t.ppf((1.0 + confidence) / 2.0, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains)))
+        half = float(metrics.student(confidence, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains)))
     gain = float(gains.mean())
     together, alone = (float(np.mean([getattr(task, name) for task in tasks])) for name in ("together", "alone"))
     return TaskTransfer("mean over tasks", together, alone, gain - half, gain + half)

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
-import scipy.sparse.linalg
 
 from rhfedmtl.errors import ConfigError
 
@@ -55,7 +53,9 @@ def sigma_exact(X: Rows, offsets: npt.ArrayLike) -> float:
         M = -(X @ X.T)
         for a, b in zip(starts, [*starts[1:], len(X)], strict=True):
             M[a:b, a:b] = 0.0
-        top = scipy.linalg.eigh(M, eigvals_only=True, subset_by_index=[len(X) - 1, len(X) - 1])
+        from scipy.linalg import eigh
+
+        top = eigh(M, eigvals_only=True, subset_by_index=[len(X) - 1, len(X) - 1])
     else:
         top = _largest_eigenvalue(X, starts)
     return max(0.0, float(top[0]))
@@ -168,6 +168,8 @@ def _starts(X: Rows, offsets: npt.ArrayLike) -> list[int]:
 
 def _largest_eigenvalue(X: Rows, starts: list[int]) -> FloatArray:
     """Return the eigenvalue by products (M v)_t = X_t (X_tᵀ v_t − Xᵀ v), without the n × n matrix."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
     parts = np.split(X, starts[1:])
 
     def times(v: FloatArray) -> FloatArray:
@@ -175,9 +177,9 @@ def _largest_eigenvalue(X: Rows, starts: list[int]) -> FloatArray:
         whole = np.sum(u, axis=0)
         return np.concatenate([part @ (own - whole) for part, own in zip(parts, u, strict=True)])
 
-    M = scipy.sparse.linalg.LinearOperator((len(X), len(X)), matvec=times, dtype=np.float64)
+    M = LinearOperator((len(X), len(X)), matvec=times, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(len(X))
-    top: FloatArray = scipy.sparse.linalg.eigsh(M, k=1, which="LA", v0=start, return_eigenvectors=False)
+    top: FloatArray = eigsh(M, k=1, which="LA", v0=start, return_eigenvectors=False)
     return top
 
 
