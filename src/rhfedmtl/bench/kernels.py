@@ -79,7 +79,7 @@ def stream_fraction(d: int, rows: int, steps: int, *, megabytes: float = 64.0, r
     }
 
 
-def thread_speedup(threads: int = 2, *, repeats: int = 15, rounds_each: int = 8) -> dict[str, float]:
+def thread_speedup(threads: int = 2, *, repeats: int = 11, rounds_each: int = 16) -> dict[str, float]:
     """One thread against several at 2,500 terminals, d = 561, H = 10; beside it, of a loop that only touches rows.
 
     The second is what the machine has to give: cores that share their units, or are busy elsewhere, give less. A turn
