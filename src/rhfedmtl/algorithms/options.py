@@ -60,6 +60,10 @@ class Options:
     components: int | None = None
     phi: float | None = None
 
+    def given(self) -> list[str]:
+        """Names of the settings that are not as if they had never been set."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+
     def without(self, names: Iterable[str]) -> Options:
         """The same with these settings as if they had never been set."""
         unset: dict[str, Any] = {each.name: each.default for each in fields(self) if each.name in set(names)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from rhfedmtl.algorithms.adaptive import adaptive_fl
@@ -52,8 +52,7 @@ def build(name: str, options: Options, kind: str) -> Algorithm:
 def idle(name: str, options: Options, kind: str = "binary") -> list[str]:
     """Options that were set and that this algorithm pays no heed to: with another value it would be the same."""
     built = repr(build(name, options, kind))  # learned relationships are not compared by value, but show all of it
-    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
-    return [option for option in given if repr(_rebuilt(name, options, kind, option)) == built]
+    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == built]
 
 
 def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:

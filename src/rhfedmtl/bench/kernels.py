@@ -66,15 +66,13 @@ def stream_fraction(d: int, rows: int, steps: int, *, megabytes: float = 64.0, r
     network = started(data, threads=1)
     sizes = np.diff(data.terminal_offsets)
     touch = toucher(network._rows.X, sizes, steps, repeats + 2)
-    do = iterations(network, steps)
-    found = ratio(repeats, do, touch)
-    round_seconds, touch_seconds = medians(max(3, repeats // 2), do, touch, warm=0)
+    found = ratio(repeats, iterations(network, steps), touch)
     n = len(sizes) * steps
     return {
         "fraction": 1.0 / found.median,
         "spread": found.spread / found.median**2,
-        "ns_per_step": 1e9 * round_seconds / n,
-        "touch_ns_per_step": 1e9 * touch_seconds / n,
+        "ns_per_step": 1e9 * found.seconds / n,
+        "touch_ns_per_step": 1e9 * found.other_seconds / n,
         "terminals": len(sizes),
     }
 

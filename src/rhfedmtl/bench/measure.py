@@ -97,17 +97,23 @@ def medians(repeats: int, *jobs: Callable[[], Any], warm: int = 2) -> list[float
 
 
 class Ratio(NamedTuple):
-    """Seconds of a job over those of another: median over turns, with half the range between its quartiles."""
+    """Seconds of a job over those of another: median over turns, with half the range between its quartiles.
+
+    ``seconds`` and ``other_seconds`` are the medians of each.
+    """
 
     median: float
     spread: float
+    seconds: float
+    other_seconds: float
 
 
 def ratio(repeats: int, job: Callable[[], Any], other: Callable[[], Any]) -> Ratio:
     """Seconds(job)/seconds(other). A turn takes both at once after each other: what else goes on slows both alike."""
-    found = [one / two for one, two in turns(repeats, job, other)]
+    spent = turns(repeats, job, other)
+    found = [one / two for one, two in spent]
     low, _, high = statistics.quantiles(found, n=4)
-    return Ratio(statistics.median(found), (high - low) / 2.0)
+    return Ratio(statistics.median(found), (high - low) / 2.0, *map(statistics.median, zip(*spent, strict=True)))
 
 
 def resident(name: str = "VmRSS") -> int:

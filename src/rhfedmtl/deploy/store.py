@@ -14,6 +14,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from rhfedmtl.errors import ConfigError, DataError
@@ -63,7 +64,6 @@ class StateFile:
     def __init__(self, path: Path, *, fsync: bool) -> None:
         self.path = path
         self.fsync = fsync or not boot()
-        self._draft = path.with_name(f".{path.name}.draft")
         self._marked = False  # whether the disk knows that this file is not forced to it
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -74,16 +74,7 @@ class StateFile:
         # The first that is not forced still is, so that no older one that was can be taken for the latest.
         force = lasting or not self._marked
         self._marked = not lasting
-        file = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(file, head + payload)
-            if force:
-                os.fsync(file)
-        finally:
-            os.close(file)
-        self._draft.replace(self.path)
-        if force:
-            _sync_folder(self.path.parent)
+        _write_whole(self.path, [head + payload], force=force)
 
     def read(self) -> bytes | None:
         """The payload; None where there is no file. What is damaged, or older than a crash, is refused."""
@@ -169,17 +160,8 @@ class Journal:
             os.fsync(file.fileno())
 
     def _write_file(self, payloads: Iterable[bytes]) -> None:
-        draft = self.path.with_name(f".{self.path.name}.draft")
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(file, _journal_head(b""))
-            for payload in payloads:
-                _write_all(file, _entry_head(payload) + payload)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        draft.replace(self.path)
-        _sync_folder(self.path.parent)
+        entries = (_entry_head(payload) + payload for payload in payloads)
+        _write_whole(self.path, chain([_journal_head(b"")], entries), force=True)
 
     def _read(self) -> Iterator[bytes]:
         if not self.path.exists():
@@ -245,6 +227,22 @@ def _journal_head(started: bytes) -> bytes:
 def _entry_head(payload: bytes) -> bytes:
     head = _ENTRY.pack(b"rhj1", len(payload), hashlib.sha256(payload).digest(), 0)[:-4]
     return head + struct.pack("<I", zlib.crc32(head))
+
+
+def _write_whole(path: Path, parts: Iterable[bytes], *, force: bool) -> None:
+    """Put a new file in the place of the old one in one step; with ``force`` it is on the disk then."""
+    draft = path.with_name(f".{path.name}.draft")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for part in parts:
+            _write_all(file, part)
+        if force:
+            os.fsync(file)
+    finally:
+        os.close(file)
+    draft.replace(path)
+    if force:
+        _sync_folder(path.parent)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.group import Part, Source, Taken
@@ -45,7 +46,7 @@ class FromRecipe:
     def rows(self, first: int, last: int) -> Taken:
         """Rows first … last − 1; what is mapped from disk is read no further."""
         whole = self._kept or self._recipe.federation()
-        if whole.X.nbytes <= KEPT or _mapped(whole.X):
+        if whole.X.nbytes <= KEPT or map_of(whole.X) is not None:
             self._kept = whole
         span, weight = slice(first, last), whole.sample_weight
         terminals = slice(*np.searchsorted(whole.terminal_offsets, (first, last)).tolist())
@@ -204,10 +205,3 @@ def _check_room(plans: list[Plan], places: list[Node]) -> None:
                 f"the stations meant for node {node.address} take about {size / MIB:,.0f} MiB, and it has "
                 f"{node.memory / MIB:,.0f} MiB for processes: add machines, or take fewer rows"
             )
-
-
-def _mapped(array: Any) -> bool:
-    """Whether an array is mapped from a file."""
-    while array is not None and not isinstance(array, np.memmap):
-        array = getattr(array, "base", None)
-    return array is not None

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -454,7 +454,7 @@ def _entrant(base: RunConfig, algorithm: str) -> RunConfig:
 
 def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
     """Refuse a setting that none of the methods pays heed to."""
-    given = {each.name for each in fields(options) if getattr(options, each.name) != each.default}
+    given = options.given()
     heeded = {name for name in given for run in entrants if getattr(run.options, name) == getattr(options, name)}
-    if unheeded := sorted(given - heeded):
+    if unheeded := sorted(set(given) - heeded):
         raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

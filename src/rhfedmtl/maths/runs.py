@@ -6,6 +6,7 @@ keep is answered from it; whatever else is asked gets the array itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,18 +21,20 @@ LEAST_GAIN = 4
 """Stretches are kept where they are at least so many times fewer than the numbers."""
 
 
-class _Standing(NDArrayOperatorsMixin):
+class _Standing(NDArrayOperatorsMixin, ABC):
     """Stands for an array: numpy takes it as one."""
 
+    @abstractmethod
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        raise NotImplementedError
+        """The array itself."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         arrays = [np.asarray(part) if isinstance(part, _Standing) else part for part in inputs]
         return getattr(ufunc, method)(*arrays, **options)
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """As that of the array."""
 
     @property
     def shape(self) -> tuple[int]:
