@@ -66,6 +66,8 @@ class Members:
         self._gone: dict[int, float] = {}
         self._silent: set[int] = set()
         self._started = time.monotonic()
+        self._assembled = self._started
+        self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[Session, Join | Leave]] = {}
 
@@ -77,6 +79,16 @@ class Members:
         """Members that are connected, are who the station knows, and do not owe an answer since a deadline."""
         members = self._memory.station.members
         return [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
+
+    def begin(self) -> None:
+        """Note that the station begins without members: its terminals may have much to bring."""
+        self._assembled = time.monotonic() + self._answer_s
+
+    async def assemble(self) -> None:
+        """Wait for the terminals of a station that begins without members, so that no round is held without them."""
+        memory = self._memory
+        while memory.allowed - set(memory.station.members) and time.monotonic() < self._assembled:
+            await self._hear(self._assembled)
 
     async def gather(self, wanted: Iterable[int]) -> list[int]:
         """Those of ``wanted`` that are present, after waiting a little for who has just gone."""

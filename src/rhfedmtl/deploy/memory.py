@@ -57,17 +57,18 @@ class Memory:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
 
-    def begin(self, job: wire.Job) -> None:
-        """Take the job from the cloud; it stays the same for the life of the network."""
+    def begin(self, job: wire.Job) -> bool:
+        """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
         if self.job is not None:
             if self.job != job:
                 raise PeerError("the network learns something else now: this station's state belongs to another job")
-            return
+            return False
         method = jobs.method_of(job)
         matrix, shared = jobs.matrix_of(job, method)
         self.role = BaseStation(self.task, matrix, method, shared)
         self.job = wire.Job()
         self.job.CopyFrom(job)
+        return True
 
     def save(self, *, fsync: bool | None = None) -> None:
         """Write everything down; comes before any message that rests on it."""

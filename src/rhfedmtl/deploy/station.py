@@ -118,7 +118,8 @@ class StationService:
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
-        memory.begin(welcome.job)
+        if memory.begin(welcome.job):
+            self.members.begin()
         if welcome.HasField("scaling") and memory.scaling is None:
             memory.scaling = codec.scaling_in(welcome.scaling)
         await self._on_standing(wire.Standing(allowed=welcome.allowed, revoked=welcome.revoked))
@@ -150,6 +151,7 @@ class StationService:
             answer = wire.Answer(id=request.id)
             try:
                 name, content = codec.body(request)
+                await self.members.assemble()
                 if name not in ("round", "roster", "transfer"):
                     async with self.memory.turn:
                         self.memory.give_up_round()
