@@ -66,7 +66,8 @@ class Members:
         self._gone: dict[int, float] = {}
         self._silent: set[int] = set()
         self._started = time.monotonic()
-        self._assembled = self._started
+        self._awaited: set[int] = set()
+        self._awaited_until = self._started
         self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[Session, Join | Leave]] = {}
@@ -82,13 +83,13 @@ class Members:
 
     def begin(self) -> None:
         """Note that the station begins without members: its terminals may have much to bring."""
-        self._assembled = time.monotonic() + self._answer_s
+        self._awaited = self._memory.allowed - set(self._memory.station.members)
+        self._awaited_until = time.monotonic() + self._answer_s
 
     async def assemble(self) -> None:
-        """Wait for the terminals of a station that begins without members, so that no round is held without them."""
-        memory = self._memory
-        while memory.allowed - set(memory.station.members) and time.monotonic() < self._assembled:
-            await self._hear(self._assembled)
+        """Wait for the terminals of a station that began without members, so that no round is held without them."""
+        while self._awaited & self._memory.allowed and time.monotonic() < self._awaited_until:
+            await self._hear(self._awaited_until)
 
     async def gather(self, wanted: Iterable[int]) -> list[int]:
         """Those of ``wanted`` that are present, after waiting a little for who has just gone."""
@@ -229,7 +230,13 @@ class Members:
             self._change(session, join)
 
     def _change(self, session: Session, wish: Join | Leave) -> None:
-        """Let a terminal in or out as soon as no round is open; of several wishes of one, the latest counts."""
+        """Let a terminal in or out as soon as no round is open; of several wishes of one, the latest counts.
+
+        Who comes anew, or is on its way out, no longer answers what it was asked.
+        """
+        if self._question is not None and session.number in self._question.missing:
+            self._question.lost.add(session.number)
+            self._news.set()
         waits = session.number in self._wishes
         self._wishes[session.number] = session, wish
         if not waits:
@@ -250,6 +257,7 @@ class Members:
         self._memory.station.admit(join)
         self._memory.leaving.pop(join.terminal, None)
         self._memory.save()
+        self._awaited.discard(join.terminal)
         session.extra["incarnation"] = join.incarnation
         self._log("joined", peer=f"terminal {join.terminal}", samples=join.n_samples, incarnation=join.incarnation)
         self._news.set()

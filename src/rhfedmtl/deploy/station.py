@@ -118,11 +118,12 @@ class StationService:
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
-        if memory.begin(welcome.job):
-            self.members.begin()
+        begins = memory.begin(welcome.job)
         if welcome.HasField("scaling") and memory.scaling is None:
             memory.scaling = codec.scaling_in(welcome.scaling)
         await self._on_standing(wire.Standing(allowed=welcome.allowed, revoked=welcome.revoked))
+        if begins:
+            self.members.begin()
 
     async def _on_standing(self, standing: wire.Standing) -> None:
         memory = self.memory
