@@ -29,7 +29,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.training import Settings, evaluate, mean
+from rhfedmtl.engines.results import evaluate, mean
+from rhfedmtl.engines.training import Settings
 from rhfedmtl.experiments.folds import Precision, Solved, solve
 from rhfedmtl.experiments.regularisation import choose, weighted
 from rhfedmtl.maths.relationships import RELATIONSHIPS

@@ -11,7 +11,14 @@ author = "The rhfedmtl developers"
 project_copyright = "The rhfedmtl developers, Apache-2.0"
 version = release = installed("rhfedmtl")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # brings the script along: pages are whole without a network
+    "sphinx.ext.viewcode",
+]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

@@ -176,7 +176,6 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
         tune="auto" if given["tune"] else "",
         seed=given["seed"],
     )
-    config.check()
     config.check_heeded()
     loggers = [tracking.logger(text) for text in given["log"] or ()]
     start = _interrupted_run(given["resume"], given["context"])
@@ -204,8 +203,8 @@ def _train(request: Request, algorithm: str, options: Options, given: dict[str, 
     else:
         _print_result(facts, run.federation.task_names, result)
     if result.stopped == "interrupted":
-        if run.checkpoint.exists():
-            typer.echo(f"interrupted after round {result.rounds}; go on with: {single.go_on(run.folder)}", err=True)
+        way = f"; go on with: {single.go_on(run.folder)}" if run.checkpoint.exists() else ""
+        typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
@@ -368,11 +367,31 @@ PANELS = {
     "Networks of real nodes": ("network", "serve", "status"),
 }
 """The commands in the order of the help."""
+GOES_ON = "what is finished is kept, and the same command goes on from there"
+LAST_WORDS = {
+    "train": "nothing was learned yet, so nothing is kept; to start again, give the same command",
+    "compare": GOES_ON,
+    "reproduce": GOES_ON,
+    "bench": "nothing was saved",
+    "calibrate": "nothing was saved",
+}
+"""What became of a command that Ctrl-C ended, where there is something to say."""
 
 
 def program() -> Any:
-    """The whole command line, its commands in panels."""
+    """The whole command line, its commands in panels; Ctrl-C is answered with a word."""
     group: Any = typer.main.get_command(app)
+    invoke = group.invoke
+
+    def answered(context: typer.Context) -> Any:
+        try:
+            return invoke(context)
+        except KeyboardInterrupt as end:
+            words = str(end) or LAST_WORDS.get(context.invoked_subcommand or "", "")
+            typer.echo(f"interrupted: {words}" if words else "interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    group.invoke = answered
     named = {name: panel for panel, names in PANELS.items() for name in names}
     for name, panel in named.items():
         group.commands[name].rich_help_panel = panel
@@ -382,9 +401,14 @@ def program() -> Any:
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose are printed plainly and end with status 2."""
+    """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2."""
     try:
         program()()
     except RHFedMTLError as error:
         typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"error: cannot use {error.filename}: {error.strerror}", err=True)
         raise SystemExit(2) from None

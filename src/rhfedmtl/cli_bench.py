@@ -39,12 +39,13 @@ def bench(
     """
     from rhfedmtl.bench import suite
 
+    if out is not None:  # before the minutes that it takes
+        out.parent.mkdir(parents=True, exist_ok=True)
     measure = suite.quick if quick else suite.everything
     figures = measure(_note if sys.stderr.isatty() else lambda _: None)
     if out is not None:
         import json
 
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     if as_json:
         print_json(figures)

@@ -122,9 +122,11 @@ def _amount(text: str) -> float:
 @contextmanager
 def spread(engine: str, address: str | None, workers: int | None) -> Iterator[Any]:
     """Who makes the runs of a sweep: processes of this machine, or a Ray cluster."""
-    if engine not in ("inprocess", "ray") or (engine == "inprocess" and address is not None):
+    if engine not in ("inprocess", "ray"):
         raise ConfigError(f"runs are made by --engine inprocess, or by --engine ray [--address …]; got {engine!r}")
     if engine == "inprocess":
+        if address is not None:
+            raise ConfigError(f"--address {address} is for --engine ray: name both, or neither")
         yield workers
         return
     if workers is not None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from rhfedmtl.cli_options import expand
+from rhfedmtl.cli_text import width
 from rhfedmtl.data.registry import DATASETS, Dataset, dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
@@ -180,7 +181,7 @@ def list_command(as_json: AsJson = False) -> None:
 
 
 def _indented(line: str) -> str:
-    return textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.fill(line, width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 @app.command()

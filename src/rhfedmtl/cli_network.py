@@ -28,6 +28,7 @@ from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.deploy.config import Resources
 
 serve_app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
 network_app = typer.Typer(
@@ -48,38 +49,42 @@ def register(app: typer.Typer) -> None:
 
 
 @serve_app.command()
-def cloud(config: Annotated[Path, typer.Option("--config", help="cloud.toml")]) -> None:
+def cloud(config: Annotated[Path, typer.Option("--config", help="cloud.toml")], as_json: AsJson = False) -> None:
     """Run the cloud until SIGTERM.
 
     Example: rhfedmtl serve cloud --config demo-net/cloud/cloud.toml
     """
-    _serve("cloud", [config])
+    _serve("cloud", [config], as_json)
 
 
 @serve_app.command()
-def station(config: Annotated[Path, typer.Option("--config", help="station.toml")]) -> None:
+def station(config: Annotated[Path, typer.Option("--config", help="station.toml")], as_json: AsJson = False) -> None:
     """Run a base station until SIGTERM.
 
     Example: rhfedmtl serve station --config demo-net/station-0/station.toml
     """
-    _serve("station", [config])
+    _serve("station", [config], as_json)
 
 
 @serve_app.command()
 def terminal(
     config: Annotated[list[Path], typer.Option("--config", help="terminal.toml; several share the process.")],
+    as_json: AsJson = False,
 ) -> None:
     """Run a terminal until SIGTERM.
 
     Example: rhfedmtl serve terminal --config demo-net/terminal-0/terminal.toml
     """
-    _serve("terminal", config)
+    _serve("terminal", config, as_json)
 
 
-def _serve(role: str, paths: list[Path]) -> None:
+def _serve(role: str, paths: list[Path], as_json: bool) -> None:
+    """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
     from rhfedmtl.deploy.serve import serve
 
-    serve(role, paths)
+    facts = serve(role, paths)
+    if as_json:
+        print_json(facts)
 
 
 @network_app.command()
@@ -99,11 +104,13 @@ def init(
         str, option(WORK_PANEL, "--measure", "Types that are measured, not declared: time,bytes,energy.")
     ] = "",
     terminal_watts: Annotated[
-        float, option(WORK_PANEL, "--terminal-watts", "Power of a terminal at work, for measured energy.", min=0.0)
-    ] = 1.0,
+        float | None,
+        option(WORK_PANEL, "--terminal-watts", "Power of a terminal at work, for measured energy. [1]", min=0.0),
+    ] = None,
     station_watts: Annotated[
-        float, option(WORK_PANEL, "--station-watts", "Power of a station in a round, for measured energy.", min=0.0)
-    ] = 10.0,
+        float | None,
+        option(WORK_PANEL, "--station-watts", "Power of a station in a round, for measured energy. [10]", min=0.0),
+    ] = None,
     deadline: Annotated[
         float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
     ] = 30.0,
@@ -134,10 +141,14 @@ def init(
 
     rhfedmtl network init demo-net --stations 3 --terminals 4 --data watch
     """
-    from rhfedmtl.deploy.config import Resources
     from rhfedmtl.deploy.provision import Blueprint, make_network
+    from rhfedmtl.experiments.configs import RunConfig
 
+    RunConfig(algorithm, options=options).check_heeded()
+    resources = _resources(cost, _names(measure), terminal_watts, station_watts, deadline)
     if stations is not None:
+        if request.tasks is not None:
+            raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
     learning = {
@@ -149,10 +160,7 @@ def init(
         "precision": precision,
         "test_rows": test_rows,
     }
-    measured = tuple(name.strip() for name in measure.split(",") if name.strip())
-    prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
-    resources = Resources(prices, (), measured, terminal_watts, station_watts, deadline)
-    hosts = tuple(host.strip() for host in station_hosts.split(",") if host.strip())
+    hosts = _names(station_hosts)
     make_network(
         folder,
         Blueprint(
@@ -172,11 +180,30 @@ def init(
     else:
         typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
         here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
+        measured = resources.measured
         budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
         start = f"rhfedmtl network up {folder} --local {budget}"
         typer.echo(
             f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
         )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _resources(
+    cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
+) -> Resources:
+    """What rounds cost; powers that nothing would be multiplied with are refused."""
+    from rhfedmtl.deploy.config import Resources
+
+    watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
+    if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
+        raise ConfigError(f"{', '.join(given)}: power counts only for --measure energy, which is not asked for")
+    powers = (1.0 if terminal_watts is None else terminal_watts, 10.0 if station_watts is None else station_watts)
+    prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
+    return Resources(prices, (), measured, *powers, deadline)
 
 
 def _changed(options: Options) -> dict[str, Any]:
@@ -356,17 +383,20 @@ def rotate(
 
 
 @network_app.command()
-def reset(folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False) -> None:
+def reset(
+    folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False, as_json: AsJson = False
+) -> None:
     """Forget all that was learned and spent, on all nodes of this folder; none of them may be running.
 
     Example: rhfedmtl network reset demo-net --yes
     """
     if not yes:
         raise ConfigError(f"this forgets what all nodes in {folder} have learned and spent: add --yes")
-    _reset(folder)
+    _print({"folder": str(folder), "nodes": _reset(folder)}, as_json)
 
 
-def _reset(folder: Path) -> None:
+def _reset(folder: Path) -> int:
+    """Remove the state of all nodes; how many there are."""
     from rhfedmtl.deploy.provision import node_folders
     from rhfedmtl.deploy.store import Lock
 
@@ -375,6 +405,7 @@ def _reset(folder: Path) -> None:
         Lock(state).release()
     for state in states:
         shutil.rmtree(state)
+    return len(states)
 
 
 def status(folder: Folder, as_json: AsJson = False) -> None:

@@ -24,9 +24,9 @@ from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.training import Progress, Result, Run, Settings
+from rhfedmtl.engines.versions import versions
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.estimator_rows import Duals, Places, Rows, column, gather, weights
-from rhfedmtl.experiments.records import versions
 from rhfedmtl.experiments.regularisation import Choice, choose, weighted
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.models import TaskModels, loss_name
@@ -267,8 +267,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             **self._more_options(),
         )
         built = build(self.algorithm, options, federation.kind)
-        unheeded = [name for name in idle(self.algorithm, options, federation.kind) if name in (self.options or {})]
-        if unheeded:
+        unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
+        if unheeded := [name for name in unheeded if name in (self.options or {})]:
             raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded)}")
         if built.yardstick and self.budget is not None:
             raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")

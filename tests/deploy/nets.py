@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,15 +28,30 @@ from rhfedmtl.errors import ConfigError
 PATIENCE_S = 90.0
 """No wait of a test is longer than this."""
 _PORTS_EACH = 256
+_GUARDS: dict[int, socket.socket] = {}
 
 
 def port() -> int:
     """First of some ports that are free, apart from those of other test processes."""
     for i in range(60):
         first = 11_000 + _PORTS_EACH * ((os.getpid() + i) % 60)
-        if all(is_free(each) for each in range(first, first + 120)):
+        if _is_mine(first) and all(is_free(each) for each in range(first, first + 120)):
             return first
     raise AssertionError("no free ports")
+
+
+def _is_mine(first: int) -> bool:
+    """Whether these ports are for this process: they are for whoever holds the last of them, until it ends."""
+    if first not in _GUARDS:
+        guard = socket.socket()
+        try:
+            guard.bind(("127.0.0.1", first + _PORTS_EACH - 1))
+        except OSError:
+            guard.close()
+            return False
+        _GUARDS[first] = guard
+        atexit.register(guard.close)
+    return True
 
 
 def small(tasks: int = 3, terminals: int = 4, samples: int = 60) -> Federation:

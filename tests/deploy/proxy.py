@@ -90,6 +90,11 @@ class Proxy:
             async with one_by_one:
                 await write(data)
 
+        def over(task: asyncio.Task[Any]) -> None:
+            late.discard(task)
+            if not task.cancelled():
+                task.exception()  # the stream may have ended before a message that was overtaken
+
         while (data := await read()) is not aio.EOF:
             kind, seconds = ("", 0.0) if first else self._mischief.next()
             first = False
@@ -100,7 +105,7 @@ class Proxy:
             if kind == "overtake":
                 task = asyncio.create_task(put(data, seconds))
                 late.add(task)
-                task.add_done_callback(late.discard)
+                task.add_done_callback(over)
                 continue
             await put(data)
             if kind == "repeat":

@@ -20,7 +20,9 @@ from rhfedmtl.deploy.control import Operator, enrol
 from rhfedmtl.deploy.provision import issued_by, rotate
 from rhfedmtl.deploy.supervisor import Supervisor
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.resources.ledger import Ledger
 
+TIERS = ("terminal", "station")
 LEARNING = {
     "algorithm": "hfedmtl",
     "target_relative_gap": 0.0,
@@ -39,7 +41,11 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Superv
         operator.command("stop")
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
+        operator.export(folder / "out")
     nets.assert_invariant(folder, 2)
+    ledger = Ledger.load(folder / "out" / "ledger.json")
+    rounds = {tier: {r for r, at in ledger.totals("round", "tier")["energy"] if at == tier} for tier in TIERS}
+    assert rounds["station"] == rounds["terminal"]  # no round was paid for in which nobody worked
 
 
 def members(status: dict[str, Any], station: int) -> set[int]:
@@ -174,6 +180,20 @@ def _damage(path: Path, supervisor: Supervisor, name: str) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
     supervisor.keep_up()
+
+
+def test_a_training_waits_while_all_terminals_are_away(net: Any) -> None:
+    """Without anybody who could work nothing is spent; when they come back, the training goes on by itself."""
+    folder, supervisor, operator = net
+    terminals = [name for name in supervisor.processes if name.startswith("terminal")]
+    gone = {name: supervisor.processes.pop(name) for name in terminals}
+    for process in gone.values():
+        process.kill()
+        process.join()
+    said = [f"none of the terminals of station {b} is there" for b in range(2)]
+    nets.wait(operator, lambda _: {e["reason"] for e in nets.logged(folder, "cloud", "no answer")} >= set(said))
+    supervisor.start(name for name, process in gone.items() if process.exitcode != 0)
+    certified(operator)
 
 
 def test_a_silent_terminal_is_forgotten_on_command(net: Any) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,20 @@ import numpy as np
 import pytest
 import yaml
 from tests.deploy import nets
+from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.deploy.books import folded, unfolded
+from rhfedmtl.cli import app
+from rhfedmtl.deploy.books import folded, unfold
 from rhfedmtl.deploy.config import read_station
 from rhfedmtl.deploy.kernels import warm_up
+from rhfedmtl.deploy.provision import rotate
 from rhfedmtl.deploy.supervisor import Supervisor
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
-from rhfedmtl.resources.billing import Charge, Layout
+from rhfedmtl.resources.billing import Charge, Layout, RoundEvent
+from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
 
@@ -137,6 +144,46 @@ def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
     assert signatures() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--algorithm", "hfedmtl", "--mu", "0.5"], "no effect on hfedmtl"),
+        (["--terminal-watts", "2"], "--terminal-watts: power counts only"),
+        (["--measure", "time", "--station-watts", "2"], "--station-watts: power counts only"),
+    ],
+)
+def test_settings_without_effect_are_refused(tmp_path: Path, words: list[str], reason: str) -> None:
+    """A network is not made with settings that would change nothing, and nothing is written."""
+    with pytest.raises(ConfigError, match=reason):
+        CliRunner().invoke(app, ["network", "init", str(tmp_path / "net"), *words], catch_exceptions=False)
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_wrong_name_changes_no_papers(tmp_path: Path) -> None:
+    """Papers are rotated for all that are named or for none: the list of certificates stays complete."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    before = (folder / "cloud" / "node.pem").read_bytes()
+    with pytest.raises(ConfigError, match="no node 'station-9'"):
+        rotate(folder, ["cloud", "station-9"])
+    assert (folder / "cloud" / "node.pem").read_bytes() == before
+
+
+def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
+    """A node that was told to end, and a reset, say what became of them in one object."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    words = ["serve", "terminal", "--config", str(folder / "terminal-0" / "terminal.toml"), "--json"]
+    command = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
+        assert node.stderr is not None
+        while '"started"' not in node.stderr.readline():
+            assert node.poll() is None
+        node.terminate()
+        told = json.loads(node.communicate(timeout=nets.PATIENCE_S)[0])
+    assert (told["role"], told["nodes"], told["ended"]) == ("terminal", 1, "told to")
+    done = CliRunner().invoke(app, ["network", "reset", str(folder), "--yes", "--json"])
+    assert json.loads(done.output) == {"folder": str(folder), "nodes": 7}
+
+
 def test_charges_survive_folding() -> None:
     """Charges of all nodes, of some, and with an amount for each come back in their order, to the bit."""
     layouts = [Layout(np.array([0, 0, 1]), 2), Layout(np.array([0, 1, 1]), 2)]
@@ -146,7 +193,32 @@ def test_charges_survive_folding() -> None:
         Charge.make(2, "terminal", "time", layouts[1], None, np.array([0.1, 0.2, 0.3])),
         Charge.make(2, "cloud", "time", layouts[1], None, 3.5),
     ]
-    found = unfolded(folded(charges))
+    ledger = Ledger("energy=1,1,time=1,1")
+    ledger.charge(charges)
+    found = unfolded(ledger)
     assert len(found) == 4
-    assert all(a.same(b) for a, b in zip(charges, found, strict=True))
-    assert unfolded(folded([])) == []
+    assert found == ledger
+    assert len(unfolded(Ledger("energy=1,1"))) == 0
+
+
+def unfolded(ledger: Ledger) -> Ledger:
+    """A ledger that goes through the columns of a checkpoint."""
+    found = Ledger(ledger.cost, ledger.budget)
+    unfold(folded(ledger), found)
+    return found
+
+
+def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
+    """Of rounds that were added up, what was spent comes back as it was and not as their rounded sums have it."""
+    layout = Layout(np.array([0, 0, 1]), 2)
+    ledger = Ledger("energy=0.1,0.7", "energy=1e5")
+    for number in range(1, 200):
+        ledger.charge(RoundEvent(number, layout, np.array([1, 2, number])))
+        ledger.condense(20)
+    found = unfolded(ledger)
+    assert len(found) == len(ledger) < 20
+    for number in range(200, 300):
+        assert (found.spent, found.left) == (ledger.spent, ledger.left)
+        assert found.room == ledger.room
+        for each in (found, ledger):
+            each.charge(RoundEvent(number, layout, np.array([1, 2, number % 9])))

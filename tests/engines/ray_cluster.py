@@ -79,21 +79,27 @@ def wait_for(condition: Any, seconds: float = 60.0) -> Any:
 
 
 class Assassin:
-    """Kills when the calls of a chosen round are on their way, and notes whether they were really under way."""
+    """Kills when the calls of a chosen round are under way; where they are answered already, those of the next one.
+
+    On a busy machine this process may be put aside until a whole round is over: that is no middle of a round.
+    """
 
     def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
         from rhfedmtl.engines.ray_crew import Crew
         from rhfedmtl.engines.ray_line import Line
 
-        self.under_way: list[bool] = []
+        self.struck: list[int] = []
         plain = Crew._answer
 
         def answer(crew: Any, group: int, ref: Any, commands: Any) -> Any:
             name, given = commands[-1]
             if name == "round" and given[0] in strikes:
-                strike = strikes.pop(given[0])
-                self.under_way.append(not (ref.answered() if isinstance(ref, Line) else ray.wait([ref], timeout=0)[0]))
-                strike()
+                number, strike = given[0], strikes.pop(given[0])
+                if ref.answered() if isinstance(ref, Line) else ray.wait([ref], timeout=0)[0]:
+                    strikes[next(n for n in range(number + 1, number + 100) if n not in strikes)] = strike
+                else:
+                    self.struck.append(number)
+                    strike()
             return plain(crew, group, ref, commands)
 
         monkeypatch.setattr(Crew, "_answer", answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,33 @@ def test_weak_duality_holds_at_every_round(loss: str, relationship: str, weights
                 certificate = certify(network, cloud)
                 assert certificate.gap >= -1e-12
                 assert np.all(certificate.station_gaps >= -1e-12)
+
+
+@over_losses
+@pytest.mark.parametrize("relationship", ["mean", "none"])
+@pytest.mark.parametrize("weights", [(1e-12, 1e6), (1e-12, 0.0), (1e-6, 1e6), (1e6, 1e-12), (1e6, 1e6)])
+def test_certificates_hold_at_extreme_weights(loss: str, relationship: str, weights: tuple[float, float]) -> None:
+    """With λ from 1e-12 to 1e6, the objective is that of exact sums, and no bound lies above what a model reaches."""
+    data = problem(loss)
+    if loss != "squared":
+        data = replace(data, y=np.where(data.row_task == 1, 1, data.y))  # one task with a single class
+    X = data.X.copy()
+    X[::5], X[1::7] = 0.0, X[1]
+    method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](*weights), intercept=False)
+    network = InProcess(replace(data, X=X), method)
+    cloud, values = cloud_of(network, method.relationship), np.vectorize(method.loss.value)
+    for number in range(1, 13):
+        network.assign(cloud.assign())
+        network.round(number, np.full(9, 40))
+        certificate = certify(network, cloud)
+        W = certificate.models[:, 0].astype(np.longdouble)
+        z, n = np.einsum("ij,ij->i", X, W[data.row_task]), np.bincount(data.row_task)
+        terms = values(z.astype(float), data.targets()[:, 0])
+        tied = weights[1] * np.sum((W - W.mean(axis=0)) ** 2) if relationship == "mean" else 0.0
+        primal = float((np.sum(terms / n[data.row_task]) + (weights[0] * np.sum(W**2) + tied) / 2) / len(W))
+        assert certificate.primal == pytest.approx(primal, rel=1e-6, abs=1e-12)
+        assert certificate.dual <= primal + 1e-9 * abs(primal)
+        assert certificate.dual <= np.sum(values(0.0 * terms, data.targets()[:, 0]) / n[data.row_task]) / len(W) + 1e-9
 
 
 @over_losses

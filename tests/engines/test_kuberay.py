@@ -17,7 +17,7 @@ from rhfedmtl.cli import app
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay-job.yaml"
 # Fields of ray.io/v1 that a manifest of ours may use: KubeRay drops, or refuses, others.
 JOB = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
-CLUSTER = {"rayVersion", "headGroupSpec", "workerGroupSpecs"}
+CLUSTER = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
 HEAD = {"rayStartParams", "template"}
 WORKERS = {*HEAD, "groupName", "replicas", "minReplicas", "maxReplicas"}
 
@@ -37,6 +37,7 @@ def test_the_manifest_has_the_form_of_a_ray_job(job: dict[str, Any]) -> None:
     assert len(groups) >= 2
     assert (set(job["spec"]), set(spec), set(groups[0])) == (JOB, CLUSTER, HEAD)
     assert all(set(group) == WORKERS for group in groups[1:])
+    assert spec["authOptions"] == {"mode": "token"}
     for group in groups:
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
         pod = group["template"]["spec"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,37 @@ def test_there_is_no_line_to_another_machine() -> None:
     actor = Actor(moved=True)
     assert ray_line.call_up(Ray(), actor) is None
     assert actor.ended == [False]
+
+
+@pytest.mark.parametrize("name", ["folder" * 30, "nothing/here"])
+def test_there_is_no_line_where_no_socket_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """The path is too long for one, or the folder cannot be made: nobody is asked to serve it."""
+    folder = tmp_path / name
+    if "/" not in name:
+        folder.mkdir()
+    monkeypatch.setattr(ray_line, "temporary_folder", lambda: tempfile.TemporaryDirectory(dir=folder))
+    actor = Actor()
+    assert ray_line.call_up(Ray(), actor) is None
+    assert actor.seen is None
+
+
+def test_the_socket_is_for_this_user_alone() -> None:
+    """Its folder lets nobody else in while the actor is waited for."""
+    modes: list[int] = []
+
+    class Looking(Actor):
+        def remote(self, address: str, token: bytes) -> threading.Thread:
+            modes.append(stat.S_IMODE(Path(address).parent.stat().st_mode))
+            return super().remote(address, token)
+
+    actor = Looking()
+    line = ray_line.call_up(Ray(), actor)
+    assert line is not None
+    line.close()
+    line.task.join(10)
+    assert modes == [0o700]
 
 
 def test_an_actor_that_fails_breaks_the_line() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.faults import Faults
+from rhfedmtl.engines.faults import Faults, Weather
 from rhfedmtl.engines.training import Result, Run, Settings, train
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import MeanRegularised
@@ -217,6 +217,26 @@ def test_faults_that_make_no_sense_are_refused(faults: dict[str, float]) -> None
     """Shares lie in [0, 1), lengths are at least 1."""
     with pytest.raises(ConfigError, match=next(iter(faults))):
         Faults(**faults)
+
+
+def test_stretches_of_faults_leave_room_between_them() -> None:
+    """A share that stretches of that length cannot make up is refused, with the length that can; then it is kept."""
+    with pytest.raises(
+        ConfigError, match=r"station_away=0\.8 in stretches of 3 rounds .* station_away_length=4 or more"
+    ):
+        Faults(station_away=0.8)
+    faults = Faults(dropout=0.6, dropout_length=2.0, station_away=0.8, station_away_length=5.0, seed=1)
+    weather = Weather(faults, federation())
+    met = [weather.conditions(number) for number in range(1, 3001)]
+    assert np.mean([each.lost for each in met]) == pytest.approx(0.6, abs=0.03)
+    assert 1.0 - np.mean([each.stations for each in met]) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("wrong", [{"max_rounds": 0}, {"certify_every": 0}, {"threads": 0}, {"seed": -1}])
+def test_settings_that_make_no_run_are_refused(wrong: dict[str, int]) -> None:
+    """Before anything runs, by name."""
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Settings(**wrong)
 
 
 def test_faults_are_read_from_text() -> None:

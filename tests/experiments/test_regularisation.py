@@ -48,11 +48,14 @@ def test_terminals_that_lose_all_rows_are_left_out() -> None:
 
 
 def test_too_few_rows_or_folds_are_refused() -> None:
-    """Validation needs two folds and a row for each."""
+    """Validation needs two folds, a row for each, and rows that stay when a group is held out."""
     with pytest.raises(ConfigError, match="at least 2 folds"):
         make_folds(federation(), 1)
     with pytest.raises(ConfigError, match="too few for 30 folds"):
         make_folds(federation(), 30)
+    whole = federation()
+    with pytest.raises(ConfigError, match="'task-1' has one group of training rows"):
+        make_folds(replace(whole, group=np.where(whole.row_task == 1, 0, np.arange(len(whole.y)))), 3)
 
 
 @pytest.mark.parametrize("name", RELATIONSHIPS)

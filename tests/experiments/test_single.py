@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from rhfedmtl.cli import app
+from rhfedmtl.cli import app, main
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
-from rhfedmtl.experiments import records
+from rhfedmtl.experiments import single
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.experiments.single import How, Single, begin
 
@@ -76,6 +76,37 @@ def test_an_interrupted_command_goes_on_by_its_folder(stopped: Path, tmp_path: P
     assert "is complete: there is nothing to resume" in str(answer.exception)
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_interrupt_before_the_first_round_says_how_to_start(
+    stopped: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    resumed: bool,
+) -> None:
+    """Pressed twice, Ctrl-C ends at once: a new run leaves nothing and says so, one that was kept says how to go on."""
+    plain = RunConfig.run
+
+    def run(self: RunConfig, *given: Any, **more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return plain(self, *given, **more)
+
+    monkeypatch.setattr(RunConfig, "run", run)
+    words = ["train", "--resume", str(stopped)] if resumed else [*WORDS, "--out", str(tmp_path / "new")]
+    monkeypatch.setattr("sys.argv", ["rhfedmtl", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (130, "")
+    if resumed:
+        assert err == f"interrupted: go on with: rhfedmtl train --resume {stopped}\n"
+        assert (stopped / "checkpoint").exists()
+    else:
+        assert "nothing was learned yet, so nothing is kept; to start again, give the same command" in err
+        assert not list((tmp_path / "new").iterdir())
+
+
 def test_a_resumed_run_can_be_interrupted_again(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays in its folder, and goes on from where it was."""
     with monkeypatch.context() as patch:
@@ -95,9 +126,9 @@ def test_the_settings_of_an_interrupted_run_stay(stopped: Path) -> None:
 
 def test_other_versions_and_other_data_are_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would not give the numbers of one run."""
-    known = records.versions()
+    known = single.versions()
     with monkeypatch.context() as patch:
-        patch.setattr(records, "versions", lambda: {**known, "numpy": "0.1"})
+        patch.setattr(single, "versions", lambda: {**known, "numpy": "0.1"})
         answer = call("train", "--resume", str(stopped))
     assert isinstance(answer.exception, DataError)
     assert f"was written with numpy {known['numpy']} (here 0.1)" in str(answer.exception)

@@ -141,6 +141,18 @@ def _mean_above(result: StudyResult) -> float:
             r"small.toml:28: method 'hfedmlt': unknown algorithm .*hfedmtl",
         ),
         ('algorithm = "hfedmtl"', 'algorithm = "rhfedmtl"', r"two methods have one name"),
+        ("local-steps = 3", "mu = 0.5", r"small.toml:28: method 'hfedmtl': mu has no effect on hfedmtl: leave it out"),
+        (
+            'algorithm = "rhfedmtl"',
+            'algorithm = "rhfedmtl"\nlocal-steps = 3',
+            r"small.toml:25: method 'rhfedmtl': policy 'measured' decides H",
+        ),
+        ("lambda1 = 1e-3", "mu = 0.5", r"small.toml:15: mu has no effect on any of the methods: leave it out"),
+        (
+            '"data.terminals" = [2, 3]',
+            '"learning.mu" = [0.1, 0.5]',
+            r"small.toml:22: mu has no effect on any of the methods",
+        ),
         ("values = [[0.1, 0.2], [0.3, 1.4]]", "values = [0.1]", r"small.toml:35: printed values: .* 4 values, got 1"),
         ("[learning]", "[learning", r"small.toml: no valid TOML: .*line 14"),
     ],
@@ -223,6 +235,22 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     specs.read(path, seeds=6).run(torn, workers=2)
     for name in ("small.csv", "small-differences.csv", "studies/small.json"):
         assert (torn / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_interrupted_sweep_makes_no_more_runs(tmp_path: Path) -> None:
+    """Ctrl-C ends the workers with the command, which says what is kept, and the runs that wait are not made."""
+    path, out = written(tmp_path, SPEC), tmp_path / "out"
+    words = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", "compare", str(path)]
+    words += ["--seeds", "400", "--workers", "2", "--out", str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("runs/*.json"))) < 5 and time.monotonic() < deadline and running.poll() is None:
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGINT)
+        said, err = running.communicate(timeout=60)
+    assert (running.returncode, said) == (130, b"")
+    assert err == b"interrupted: what is finished is kept, and the same command goes on from there\n"
+    assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 400
 
 
 def test_the_cost_figure_shows_the_three_cases(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.folds import make_folds
-from rhfedmtl.experiments.tuning import GRIDS, TRIALS, Validation, candidates, hold_out, tune
+from rhfedmtl.experiments.folds import hold_out, make_folds
+from rhfedmtl.experiments.tuning import GRIDS, TRIALS, Validation, candidates, tune
 
 SMALL = {"step": (0.1, 0.5), "local_steps": (2, 10)}
 UNTUNED = {"constant"}

@@ -51,15 +51,36 @@ def models(n_tasks: int = 5, seed: int = 0) -> Any:
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", RELATIONSHIPS)
 def test_closed_forms_equal_dense_algebra(name: str, weights: tuple[float, float]) -> None:
-    """W Q and V G in linear time are products with the dense Q and its inverse."""
+    """V G, tr(W Q Wᵀ) and tr(V G Vᵀ) in linear time are products with the dense Q and its inverse."""
     relationship = RELATIONSHIPS[name](*weights)
     W = models()
     Q = relationship.precision(5)
-    np.testing.assert_allclose(relationship.couple(W), np.einsum("ab,bcd->acd", Q, W), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(
-        relationship.solve(W), np.einsum("ab,bcd->acd", np.linalg.inv(Q), W), rtol=1e-9, atol=1e-9
-    )
-    np.testing.assert_allclose(relationship.couple(relationship.solve(W)), W, rtol=1e-9, atol=1e-9)
+    solved = np.einsum("ab,bcd->acd", np.linalg.inv(Q), W)
+    np.testing.assert_allclose(relationship.solve(W), solved, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(np.einsum("ab,bcd->acd", Q, relationship.solve(W)), W, rtol=1e-9, atol=1e-9)
+    for form in (relationship, Safe(relationship)):
+        assert form.energy(W) == pytest.approx(np.einsum("ab,acd,bcd->", Q, W, W), rel=1e-10)
+        assert form.dual_energy(W) == pytest.approx(np.sum(W * solved), rel=1e-9)
+
+
+@pytest.mark.parametrize("weights", [(1e-12, 1e6), (1e-6, 1e6), (1e6, 1e-12)])
+def test_weights_far_apart_leave_energies_as_they_are(weights: tuple[float, float]) -> None:
+    """Models that nearly agree have a tiny energy, not what is left of large numbers that cancel."""
+    relationship = MeanRegularised(*weights)
+    W = 1e3 + 1e-9 * models()
+    exact = W.astype(np.longdouble)
+    apart = exact - exact.mean(axis=0)
+    energy = weights[0] * np.sum(exact**2) + weights[1] * np.sum(apart**2)
+    dual = np.sum(apart**2) / sum(weights) + 5 * np.sum(exact.mean(axis=0) ** 2) / weights[0]
+    assert relationship.energy(W) == pytest.approx(float(energy), rel=1e-3)
+    assert relationship.dual_energy(W) == pytest.approx(float(dual), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["graph", "clusters"])
+def test_a_coupling_that_hides_lambda1_is_refused(name: str) -> None:
+    """Where λ2 is 10¹⁸ times λ1, no table of doubles holds both."""
+    with pytest.raises(ConfigError, match="raise lambda1, lower lambda2"):
+        RELATIONSHIPS[name](1e-12, 1e6)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -68,7 +89,7 @@ def test_the_mean_form_is_the_papers_penalty(weights: tuple[float, float]) -> No
     lambda1, lambda2 = weights
     W = models()
     penalty = lambda1 / 2 * np.sum(W**2) + lambda2 / 2 * np.sum((W - W.mean(axis=0)) ** 2)
-    assert np.sum(W * MeanRegularised(*weights).couple(W)) / 2 == pytest.approx(penalty)
+    assert MeanRegularised(*weights).energy(W) / 2 == pytest.approx(penalty)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -16,7 +16,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.training import evaluate, mean
+from rhfedmtl.engines.results import evaluate, mean
 from rhfedmtl.experiments.folds import Precision, solve
 from rhfedmtl.experiments.regularisation import choose, weighted
 from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
@@ -98,7 +98,7 @@ def test_the_outer_objective_never_rises(lambda2: float) -> None:
     for _ in range(8):
         number, certificate = rounds(network, cloud, number, 1e-8)
         models = certificate.models
-        losses = certificate.primal - np.sum(models * cloud.relationship.couple(models)) / (2 * len(models))
+        losses = certificate.primal - cloud.relationship.energy(models) / (2 * len(models))
         values.append(losses + relationship.penalty(models))
         relationship = relationship.learn(models)
         values.append(losses + relationship.penalty(models))

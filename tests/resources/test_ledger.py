@@ -165,6 +165,37 @@ def test_totals_agree_by_every_column(situation: tuple[Cost, Budget, list[Event]
                 assert {k: v for k, v in expected.items() if v} == pytest.approx(table, rel=1e-11)
 
 
+@settings(deadline=None)
+@given(situations(), st.integers(0, 20))
+def test_a_condensed_ledger_keeps_all_totals_but_those_by_round(
+    situation: tuple[Cost, Budget, list[Event]], most: int
+) -> None:
+    """Whatever is added up over rounds, what was spent, what is left and totals by tier, task and terminal stay."""
+    ledger, _ = charge_what_fits(*situation)
+    by = (("tier",), ("task",), ("terminal",), ("tier", "task"), ("tier", "terminal"))
+    spent, before = ledger.spent, [ledger.totals(*names) for names in by]
+    ledger.condense(most)
+    assert ledger.spent == spent
+    for names, table in zip(by, before, strict=True):
+        for name, totals in ledger.totals(*names).items():
+            assert {key: amount for key, amount in totals.items() if amount} == pytest.approx(table[name], rel=1e-11)
+
+
+def test_a_training_without_an_end_holds_a_bounded_number_of_amounts() -> None:
+    """Charges that differ in every round are held in full for the last rounds only; nothing is forgotten in sum."""
+    layout, ledger = Layout(np.repeat([0, 1], 5), 2), Ledger("energy=0.25,1")
+    held = []
+    for number in range(1, 2001):
+        ledger.charge(RoundEvent(number, layout, np.arange(number % 7, number % 7 + 10)))
+        ledger.condense(200)
+        held.append(len(ledger))
+    assert max(held) <= 50
+    assert ledger.charges()[-1].round == 2000
+    steps = sum(int(np.arange(number % 7, number % 7 + 10).sum()) for number in range(1, 2001))
+    assert ledger.spent == {"energy": 0.25 * steps + 2 * 2000}
+    assert math.fsum(ledger.totals("terminal")["energy"].values()) == ledger.spent["energy"]
+
+
 @settings(max_examples=40, deadline=None)
 @given(situations(), st.sampled_from([".json", ".parquet"]))
 def test_disk_and_replay_give_an_equal_ledger(

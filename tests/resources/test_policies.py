@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.resources.billing import Layout, event_totals, waited
+from rhfedmtl.resources.costs import Cost, Prices
+from rhfedmtl.resources.ladders import shapes
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Observation, Situation
 from rhfedmtl.resources.policies import POLICIES, Fixed, Theoretical
-from rhfedmtl.resources.progress import PASS_RATE
+from rhfedmtl.resources.progress import PASS_RATE, Outlook
 
 
 def situation(
@@ -382,3 +384,23 @@ def test_without_a_budget_measured_makes_one_pass_a_round() -> None:
     plan = Measured().plan(situation(budget=None, rows=7))
     assert plan is not None
     assert set(plan.local_steps.tolist()) == {7}
+
+
+@pytest.mark.parametrize("waits", [0.0, 0.2])
+def test_what_hundreds_of_rounds_leave_has_a_logarithm(waits: float) -> None:
+    """A station of one terminal that solves its own problem in every round leaves little of it, and never nothing."""
+    outlook = Outlook(PASS_RATE, 0.999, waits)
+    left = [outlook.left(1.0, K) for K in (1, 2, 10, 100, 500)]
+    assert left[-1] > 0.0
+    assert left == sorted(left, reverse=True)
+    assert np.isfinite(outlook.log_left(np.ones(3), np.array([10, 500, 10_000]))).all()
+    assert outlook.left(0.7, 3) == pytest.approx((1 - 0.6993) * (waits + (1 - waits) * (1 - 0.6993) ** 2))
+
+
+def test_a_deadline_does_not_hold_back_terminals_whose_steps_take_no_time() -> None:
+    """Steps that are free of charge fit any deadline: such terminals work as long as asked."""
+    pace = np.array([0.0, 1.0, 1.0, 4.0])
+    cost = Cost({"time": Prices(terminal_step=pace, station_round=1.0, adds="elapsed")})
+    s = Situation(np.full(4, 8), Layout(np.zeros(4, dtype=int), 1), Ledger(cost, "time=500"), lam=1e-2, gamma=1.0)
+    (shaped,) = shapes(s)
+    assert shaped.steps(15.0).tolist() == [15, 15, 15, 3]

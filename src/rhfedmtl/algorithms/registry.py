@@ -49,10 +49,13 @@ def build(name: str, options: Options, kind: str) -> Algorithm:
     return pick("algorithm", name, ALGORITHMS)(options, kind)
 
 
-def idle(name: str, options: Options, kind: str = "binary") -> list[str]:
-    """Options that were set and that this algorithm pays no heed to: with another value it would be the same."""
-    built = repr(build(name, options, kind))  # learned relationships are not compared by value, but show all of it
-    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == built]
+def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | None = None) -> list[str]:
+    """Options that were set and that this algorithm pays no heed to: with another value it would be the same.
+
+    ``built`` is what the options build, where the caller has it already.
+    """
+    shown = repr(built or build(name, options, kind))  # not all relationships compare by value, but all show it
+    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == shown]
 
 
 def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:

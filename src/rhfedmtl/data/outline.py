@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, IntArray
+from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.request import Request
 from rhfedmtl.maths.runs import Runs, Starts, Tally, tallied
 
@@ -33,11 +34,13 @@ class Outline(Federation):
 
     ``X`` and ``y`` have the right shapes and take no memory: they hold nothing. ``digest`` is the fingerprint of the
     federation with its rows. Of terminals it knows how many have how many rows under every station, and fetches the
-    rows of each if it is asked for them (`rhfedmtl.maths.runs`); they have no names here.
+    rows of each if it is asked for them (`rhfedmtl.maths.runs`); they have no names here. ``mapped`` says that some of
+    the rows can be had without reading all of them.
     """
 
     recipe: Recipe | None = None
     digest: str = ""
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         """Check the sizes alone: there is nothing else here."""
@@ -50,7 +53,8 @@ class Outline(Federation):
         empty: dict[str, Any] = {name: np.broadcast_to(np.zeros((), kind), shape) for name, (kind, shape) in shapes}
         small = facts["small"]
         starts: Any = Starts(Tally(small["task_offsets"], facts["sizes"], fetch))
-        return cls(**empty, **small, terminal_offsets=starts, recipe=recipe, digest=facts["digest"])
+        known = {name: facts[name] for name in ("digest", "mapped")}
+        return cls(**empty, **small, terminal_offsets=starts, recipe=recipe, **known)
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -80,4 +84,5 @@ def facts(federation: Federation) -> dict[str, Any]:
         "small": {name: getattr(federation, name) for name in _SMALL},
         "sizes": tallied(federation.sizes, np.asarray(federation.task_offsets)),
         "digest": federation.fingerprint(),
+        "mapped": map_of(federation.X) is not None,
     }

@@ -51,15 +51,15 @@ class Request:
     balanced: bool | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def federation(self, seed: int = 0) -> Federation:
-        """Load, or make, and split."""
+    def federation(self, seed: int = 0, source: Source | None = None) -> Federation:
+        """Load, or make, and split; ``source`` is what `source` gave before, for another seed."""
         entry = dataset(self.data)
         if entry.federated:
             return self._made(entry, seed)
         from rhfedmtl.data.split import federate
 
         split = self.split()
-        return federate(self.source(), split, seed)
+        return federate(source or self.source(), split, seed)
 
     def source(self) -> Source:
         """Rows before the split; only for data that is split."""

@@ -76,12 +76,12 @@ def of_rows(X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 def of_parts(X: Any, offsets: Offsets) -> tuple[Matrix, Matrix]:
     """Mean and summed squared deviation of each part of the rows."""
     mean, spread = np.zeros((len(offsets) - 1, X.shape[1])), np.zeros((len(offsets) - 1, X.shape[1]))
-    share_out(lambda first, last: _parts(X, offsets, first, last, mean, spread), len(offsets) - 1)
+    share_out(lambda first, last: _parts(X, offsets, first, last, mean, spread), len(offsets) - 1, X.size)
     return mean, spread
 
 
 def of_stations(X: Any, terminals: Offsets, tasks: Offsets) -> tuple[Matrix, Matrix]:
     """Mean and summed squared deviation of each base station, its terminals merged in the order of ids."""
     mean, spread = np.zeros((len(tasks) - 1, X.shape[1])), np.zeros((len(tasks) - 1, X.shape[1]))
-    share_out(lambda first, last: _stations(X, terminals, tasks, first, last, mean, spread), len(tasks) - 1)
+    share_out(lambda first, last: _stations(X, terminals, tasks, first, last, mean, spread), len(tasks) - 1, X.size)
     return mean, spread

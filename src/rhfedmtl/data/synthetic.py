@@ -110,8 +110,9 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
     share_out(
         lambda first, last: _terminals(first, last, terminal_offsets, *controls, *train),
         settings.tasks * settings.terminals,
+        train[0].size,
     )
-    share_out(lambda first, last: _tests(first, last, settings.test, *controls, *test), settings.tasks)
+    share_out(lambda first, last: _tests(first, last, settings.test, *controls, *test), settings.tasks, test[0].size)
     return Federation(
         *train,
         terminal_offsets,

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 BLOCKS_PER_CORE = 8
+LITTLE = 1_000_000
+"""Numbers that one core has gone through before others have even been asked."""
 
 
 def cores() -> int:
@@ -19,10 +21,13 @@ def cores() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
-def share_out(work: Callable[[int, int], None], n: int) -> None:
-    """Call ``work(start, stop)`` for stretches of ``range(n)``, on all cores; stretches must be independent."""
+def share_out(work: Callable[[int, int], None], n: int, size: int) -> None:
+    """Call ``work(start, stop)`` for stretches of ``range(n)``, on all cores; stretches must be independent.
+
+    ``size`` is how many numbers all of it goes through.
+    """
     workers = min(n, cores())
-    if workers <= 1:
+    if workers <= 1 or size < LITTLE:
         work(0, n)
         return
     step = -(-n // (workers * BLOCKS_PER_CORE))

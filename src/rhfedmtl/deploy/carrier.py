@@ -145,11 +145,17 @@ class Carrier:
 
     def order(self, text: str) -> None:
         """Begin a training, from any thread."""
+        self._stop = False
         self._orders.put(text)
 
     def stop(self) -> None:
         """End the training after the present round, from any thread."""
         self._stop = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nobody waits for the training any more."""
+        return self._stop or self.closing
 
     def next_order(self) -> str:
         """The next training that was ordered; waits for one."""
@@ -158,7 +164,6 @@ class Carrier:
         text = self._orders.get()
         if text is None or self.closing:
             raise ClosingError("closing")
-        self._stop = False
         self._write("train", text)
         return text
 

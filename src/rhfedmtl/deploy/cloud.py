@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from rhfedmtl.deploy.answers import Checker
 from rhfedmtl.deploy.carrier import Answers, Carrier
 from rhfedmtl.deploy.config import CloudConfig, papers_of
 from rhfedmtl.deploy.identity import STATION
-from rhfedmtl.deploy.link import Door, Session, listen, server_options
+from rhfedmtl.deploy.link import Door, NotReadyError, Session, listen, server_options
 from rhfedmtl.deploy.members import MOST_SENT
 from rhfedmtl.deploy.memory import NOWHERE
 from rhfedmtl.deploy.observe import Log, Meters
@@ -31,6 +32,8 @@ from rhfedmtl.roles.messages import Scaling
 
 MESSAGE_BYTES = 1 << 28
 RETRY_S = 0.2
+AT_ONCE = 16
+"""Requests to a station that are open before it is asked to let one more terminal go."""
 
 
 @dataclass
@@ -56,7 +59,9 @@ class CloudService:
         self._ids = itertools.count(secrets.randbits(31) << 32)
         self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         self._heard = dict.fromkeys(self._pending, time.monotonic())
-        self._moving: dict[int, asyncio.Task[None]] = {}
+        self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
+        self._tasks: set[asyncio.Task[wire.Answer]] = set()
+        self._absent: set[int] = set()
         self.outlooks: dict[int, wire.Outlook] = {}
         self._job = jobs.job_of(config.learning)
         self._checker = Checker(self._job, config.limits, config.waits.patience)
@@ -88,7 +93,7 @@ class CloudService:
 
     async def close(self) -> None:
         """Drain: stop the training between two requests, and force the journal to disk."""
-        for task in self._moving.values():
+        for task in self._tasks:
             task.cancel()
         self.carrier.close()
         if await asyncio.to_thread(self.trainer.join, 10.0):
@@ -108,11 +113,12 @@ class CloudService:
     async def ask_all(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
         """Answers of all stations that were asked, in their order; one that does not answer says so.
 
-        Where not one of them is there, the cloud waits until one is: a training does not run through empty rounds.
+        Where not one of them is there, or has a terminal for a round, the cloud waits until one is: a training does not
+        run through empty rounds, which would only cost.
         """
         while True:
             found = await asyncio.gather(*(self.ask(b, request, seconds) for b, request in requests.items()))
-            if not all(answer.away for answer in found):
+            if self.carrier.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
             await asyncio.sleep(RETRY_S)
 
@@ -139,6 +145,9 @@ class CloudService:
             del self._pending[station][request.id]
         answer.seconds = time.monotonic() - pending.began
         answer.bytes_down = len(data) * pending.sent
+        if answer.away and station not in self._absent:  # of one that stays away, it is said once
+            self._log("no answer", "warning", reason=answer.trouble)
+        (self._absent.add if answer.away else self._absent.discard)(station)
         return answer
 
     def _left(self, station: int, until: float) -> float:
@@ -153,17 +162,19 @@ class CloudService:
             pending.sent += 1
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
-        away = pending.sent == 0
-        reason = f"station {station} {'is away' if away else 'does not answer'}"
-        self._log("no answer", "warning", reason=reason)
-        return wire.Answer(trouble=reason, away=away)
+        if pending.sent == 0:
+            return wire.Answer(trouble=f"station {station} is away", away=True)
+        self._log("no answer", "warning", reason=f"station {station} does not answer")
+        return wire.Answer(trouble=f"station {station} does not answer")
 
     # Stations.
 
     async def _greet(self, session: Session, hello: wire.Hello) -> bytes:
-        b = session.number
+        b, scalers, anchor = session.number, self.trainer.scaling, self.trainer.anchor(session.number)
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
+        if self.carrier.replaying:  # a station that lost its memory needs scaling and anchor as they are now
+            raise NotReadyError("the cloud is still going through its journal: try again")
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
             job=self._job,
@@ -171,9 +182,10 @@ class CloudService:
             revoked=sorted(self.registry.revoked),
         )
         self._heard[b] = time.monotonic()
-        scalers = self.trainer.scaling
         if scalers is not None:
             welcome.scaling.CopyFrom(codec.scaling_out(Scaling.of(scalers[b])))
+        if anchor is not None:
+            welcome.anchor.CopyFrom(codec.anchor_out(anchor))
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return wire.StationDown(welcome=welcome).SerializeToString()
 
@@ -191,6 +203,8 @@ class CloudService:
             self._checker.roster(content.roster, self.registry.station)
             self._strike(b, content.roster)
             self.outlooks[b] = content
+            if self.registry.arrived(b, (seat.terminal for seat in content.roster.seats)):
+                self.tell_standing()
             self._straighten(b)
         elif name == "answer":
             pending = self._pending[b].get(content.id)
@@ -198,7 +212,7 @@ class CloudService:
                 self._checker.answer(b, pending.request, content, self.registry.station)
                 self._strike(b, content.roster)
                 content.bytes_up = len(data)
-                content.away = False
+                content.away &= pending.request.HasField("round") and not content.HasField("round")
                 pending.answer.set_result(content)
         else:
             raise PeerError("a second hello")
@@ -226,20 +240,26 @@ class CloudService:
             session.send(wire.StationDown(standing=standing).SerializeToString())
 
     def _straighten(self, station: int) -> None:
-        """Ask a station to let go whom the registry has elsewhere: an order that was cut off is carried out later."""
-        for seat in self.outlooks[station].roster.seats:
-            t, home = seat.terminal, self.registry.station.get(seat.terminal, -1)
-            if home != station and t not in self._moving:
-                place = wire.Place(station=NOWHERE if home < 0 else home, address=self.registry.address.get(home, ""))
-                self._moving[t] = asyncio.create_task(self._transfer(station, t, place))
+        """Ask a station to let go whom the registry has elsewhere, and again where nothing has come of it for a while.
 
-    async def _transfer(self, station: int, terminal: int, place: wire.Place) -> None:
-        transfer = wire.Transfer(terminal=terminal, destination=place)
-        try:
-            await self.ask(station, wire.Request(transfer=transfer), self.config.waits.answer)
-            await asyncio.sleep(self.config.waits.again)
-        finally:
-            del self._moving[terminal]
+        Only some at once, those first that were not asked for yet: more would fill the queue of a station's messages.
+        """
+        seats = self.outlooks[station].roster.seats
+        moves = [(seat.terminal, self.registry.station.get(seat.terminal, -1)) for seat in seats]
+        asked = {move: self._asked[station].get(move, -math.inf) for move in moves if move[1] != station}
+        now, room = time.monotonic(), max(0, AT_ONCE - len(self._pending[station]))
+        due = [move for move, at in asked.items() if at + self.config.waits.again <= now]
+        for move in sorted(due, key=lambda each: asked[each])[:room]:
+            asked[move] = now
+            self._let_go(station, *move)
+        self._asked[station] = asked
+
+    def _let_go(self, station: int, terminal: int, home: int) -> None:
+        place = wire.Place(station=NOWHERE if home < 0 else home, address=self.registry.address.get(home, ""))
+        request = wire.Request(transfer=wire.Transfer(terminal=terminal, destination=place))
+        task = asyncio.create_task(self.ask(station, request, self.config.waits.answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def station_of(self, terminal: int) -> int:
         """Station that has a terminal as a member, as it told last; −1 where none has."""
@@ -253,13 +273,13 @@ class CloudService:
     def _wait_until_ready(self, seconds: float) -> None:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.carrier.closing and not self._complete():
+        while time.monotonic() < until and not self.carrier.stopping and not self._complete():
             time.sleep(0.02)
 
     def _complete(self) -> bool:
         for b in self._pending:
             here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
-            if b not in self.door.sessions or not here or set(self.registry.allowed(b)) - here:
+            if b not in self.door.sessions or not here or self.registry.expected(b) - here:
                 return False
         return True
 

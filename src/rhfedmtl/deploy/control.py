@@ -115,8 +115,11 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
         owner = there.passport.identity
         if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
             raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
-    if token.role == TERMINAL and not (folder / "terminal.toml").exists() and (data is None or not data.is_file()):
+    new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
+    if new and (data is None or not data.is_file()):
         raise ConfigError("a new terminal needs its rows: give --data, an .npz file with X and y")
+    if data is not None and not new:
+        raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 
 
 def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Any:

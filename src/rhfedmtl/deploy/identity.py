@@ -21,11 +21,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from rhfedmtl.deploy.store import write_whole
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 
 CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
 NODE_DAYS = 365
 AUTHORITY_DAYS = 3650
+PUBLIC = 0o644
+"""Mode of files that everybody may read."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
 _EARLIER = timedelta(minutes=5)
@@ -185,9 +188,9 @@ class Papers:
 
     def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
         """Write both files; key and certificate change together."""
-        self.own.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.authorities, authorities)
-        write_whole(self.own, key + certificate, secret=True)
+        self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and keys are for the node alone
+        write_whole(self.authorities, [authorities], mode=PUBLIC)
+        write_whole(self.own, [key + certificate])
 
     def check(self, identity: Identity) -> None:
         """Refuse papers that are not those of this node, do not belong together, or count no more."""
@@ -287,18 +290,6 @@ def signing_request(key: Any) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rhfedmtl node")])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
-
-
-def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Replace a file in one step; only its owner can read a secret one."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-    with os.fdopen(file, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
 
 
 def caller(auth_context: dict[str, Any]) -> Passport:

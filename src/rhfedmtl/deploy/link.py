@@ -153,11 +153,14 @@ class Uplink:
         return self._outbox is not None
 
     def send(self, data: bytes) -> bool:
-        """Queue a message; False where there is no stream, or it is stuck."""
+        """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
         if self._outbox is None:
             return False
         self._meters.bytes.labels("up").inc(len(data))
-        return self._outbox.put(data)
+        if self._outbox.put(data):
+            return True
+        self.again()
+        return False
 
     async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
         """Keep a stream to ``where()``, until `close`."""
@@ -337,7 +340,7 @@ class Door:
             raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
         if passport.serial in self.revoked:
             raise PeerError(f"the certificate of {who} was revoked")
-        if self._barred.get(who.number, 0.0) > time.monotonic():
+        if self.bars(who.number):
             raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
         data = await asyncio.wait_for(context.read(), GREETING_S)
         if data is aio.EOF:
@@ -386,6 +389,10 @@ class Door:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(context.write(refusal(wire.Refusal(code="refused", reason=reason))), 1.0)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason[:400])
+
+    def bars(self, number: int) -> bool:
+        """Whether a node misbehaved, and is not let in for now."""
+        return self._barred.get(number, 0.0) > time.monotonic()
 
     def revoke(self, serials: set[str]) -> None:
         """Certificates that count no more; whoever is connected with one is cut off."""

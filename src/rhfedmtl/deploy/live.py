@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.deploy.books import folded, unfolded
+from rhfedmtl.deploy.books import folded, unfold
 from rhfedmtl.deploy.config import CloudConfig
 from rhfedmtl.deploy.network import IncompleteError, RemoteNetwork
 from rhfedmtl.deploy.prices import LivePrices, efforts_mask, unpriced
@@ -29,6 +29,8 @@ TRIES = 3
 
 REMEMBERED = 64
 """Rounds that policies may look back to."""
+MOST_AMOUNTS = 1_000_000
+"""Single amounts that the ledger keeps round by round."""
 
 
 class Membership(Weather):
@@ -105,10 +107,10 @@ class LiveRun(Run):
 
     def state(self) -> dict[str, Any]:
         """As everywhere, with the charges themselves: what was measured cannot be charged again from events."""
-        return {**super().state(), "charges": folded(self.ledger.charges()), "prices": self.prices.state()}
+        return {**super().state(), "charges": folded(self.ledger), "prices": self.prices.state()}
 
     def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
-        ledger.settle(ledger.reserve({}), unfolded(state["charges"]), tuple(ledger.cost))
+        unfold(state["charges"], ledger)
         self._planning_prices = self.prices.resume(state["prices"]) or self._planning_prices
 
     def certify(self) -> Certificate:
@@ -180,8 +182,9 @@ class LiveRun(Run):
         seen = done if done.any() else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains))
         self.history.append(self._moment())
-        # The ledger has every charge; of the rest a training without an end keeps what policies look at.
+        # A training without an end keeps what policies look at, and of charges long ago only their sums over rounds.
         del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
+        self.ledger.condense(MOST_AMOUNTS)
 
     def _as_it_was(self, planned: RoundEvent) -> RoundEvent:
         """Who was given orders; of a station that was asked and never answered, all: they may have worked."""

@@ -18,7 +18,7 @@ from rhfedmtl.deploy.link import Door, Session
 from rhfedmtl.deploy.memory import NOWHERE, Memory
 from rhfedmtl.deploy.observe import Log, Meters
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Join, Leave, Update, Vector
+from rhfedmtl.roles.messages import Join, Leave, Update, Vector, Verdict
 
 GATHER_S = 3.0
 """How long a terminal that has just gone may take to come back before a round goes on without it."""
@@ -91,13 +91,17 @@ class Members:
         while self._awaited & self._memory.allowed and time.monotonic() < self._awaited_until:
             await self._hear(self._awaited_until)
 
+    def heed_standing(self) -> None:
+        """Cut off who is revoked; whoever waits for terminals looks again who may still come."""
+        self.door.revoke(self._memory.revoked)
+        self._news.set()
+
     async def gather(self, wanted: Iterable[int]) -> list[int]:
         """Those of ``wanted`` that are present, after waiting a little for who has just gone."""
         wanted = set(wanted)
         while True:
             here = set(self.present())
-            absent = wanted - here
-            until = max((self._gone.get(t, self._started) + GATHER_S for t in absent), default=0.0)
+            until = max(map(self._due, wanted - here), default=0.0)
             if time.monotonic() >= until:
                 return sorted(wanted & here)
             await self._hear(until)
@@ -131,11 +135,17 @@ class Members:
         return session is not None and session.send(message.SerializeToString())
 
     def silent(self, seconds: float) -> list[int]:
-        """Members that have been away for so long."""
-        now = time.monotonic()
-        here = set(self.present())
-        away = (t for t in self._memory.station.members if t not in here)
-        return [t for t in away if now - self._gone.get(t, self._started) > seconds]
+        """Members that have said nothing for so long, and are not asked any more."""
+        since, here = time.monotonic() - seconds, set(self.present())
+        return [t for t in sorted(self._memory.station.members) if t not in here and self._heard(t) < since]
+
+    def forget(self, terminal: int) -> None:
+        """Take out, in a turn, what a terminal contributed; one that is there after all has to come anew."""
+        self._memory.station.forget(terminal)
+        self._memory.save()
+        if (session := self.door.sessions.get(terminal)) is not None:
+            session.end("its station has forgotten it")
+        self._changed()
 
     def release_when_idle(self, terminal: int) -> None:
         """Let a terminal go that is to leave, as soon as no round is open."""
@@ -147,7 +157,7 @@ class Members:
         memory, t = self._memory, session.number
         role = memory.station
         known = memory.seat(t)
-        if t not in memory.allowed and known is None:
+        if not (t in memory.allowed or t in role.members or t in memory.leaving):
             raise PeerError(f"terminal {t} does not belong to station {memory.task}")
         session.extra["incarnation"] = hello.incarnation if hello.epoch == memory.epoch else 0
         welcome = wire.Welcome(
@@ -157,6 +167,8 @@ class Members:
             welcome.scaling.CopyFrom(codec.scaling_out(memory.scaling))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
+        else:
+            welcome.verdict.CopyFrom(codec.verdict_out(known.verdict(role.round) if known else Verdict()))
         return wire.TerminalDown(welcome=welcome).SerializeToString()
 
     def _catch_up(self, session: Session) -> None:
@@ -167,10 +179,9 @@ class Members:
         self._news.set()
         member = self._memory.station.members.get(t)
         if self._question is not None and t in self._question.missing:
-            if member is not None and self._incarnation(t) == member.incarnation:
-                self._send_question(t)
-            else:
-                self._question.lost.add(t)  # it has forgotten what it was asked, and comes as somebody new
+            known = member is not None and self._incarnation(t) == member.incarnation
+            if not (known and self._send_question(t)):
+                self._question.lost.add(t)  # it comes as somebody new, or was asked often enough
         if t in self._memory.leaving:
             self.release_when_idle(t)
 
@@ -250,7 +261,7 @@ class Members:
                     self._admit(session, wish)
                 else:
                     self._remove(session, wish)
-            except PeerError as error:
+            except (PeerError, OSError) as error:  # what could not be written down is tried again with the next link
                 session.end(str(error))
 
     def _admit(self, session: Session, join: Join) -> None:
@@ -295,7 +306,16 @@ class Members:
         missing = question.missing
         if any(t in self.door.sessions for t in missing):
             return until
-        return min(until, max(self._gone.get(t, self._started) for t in missing) + GATHER_S)
+        return min(until, max(map(self._due, missing)))
+
+    def _due(self, terminal: int) -> float:
+        """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
+        return 0.0 if self.door.bars(terminal) else self._gone.get(terminal, self._started) + GATHER_S
+
+    def _heard(self, terminal: int) -> float:
+        """When a terminal was heard from, or seen to go, for the last time."""
+        session = self.door.sessions.get(terminal)
+        return self._gone.get(terminal, self._started) if session is None else session.heard
 
     async def _hear(self, until: float) -> None:
         """Wait until something happens, or the time has come."""
@@ -305,12 +325,14 @@ class Members:
         except TimeoutError:
             return
 
-    def _send_question(self, terminal: int) -> None:
+    def _send_question(self, terminal: int) -> bool:
         session, question = self.door.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
-            return
-        if session.send(question.messages[terminal]):
-            question.sent[terminal] += 1
+            return False
+        if not session.send(question.messages[terminal]):
+            return False
+        question.sent[terminal] += 1
+        return True
 
     def _incarnation(self, terminal: int) -> int:
         session = self.door.sessions.get(terminal)

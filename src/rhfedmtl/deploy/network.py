@@ -55,6 +55,7 @@ class RemoteNetwork:
         self.last: Round | None = None
         self.scalers: list[Scaler] | None = None
         self.overhead = Overhead(self.n_stations)
+        self.anchors: dict[int, Anchor] = {}
 
     @property
     def message_sizes(self) -> Sizes:
@@ -69,7 +70,10 @@ class RemoteNetwork:
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
         answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
-        return np.array([codec.array(self._need(answers, b).models, "models") for b in range(self.n_stations)])
+        silent = [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if a.WhichOneof("body") != "models"]
+        if silent:
+            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
+        return np.array([codec.array(answers[b].models, "models") for b in range(self.n_stations)])
 
     def sync(self, *, first: bool = False) -> bool:
         """Ask who is where, if anything has changed; True if so."""
@@ -103,7 +107,8 @@ class RemoteNetwork:
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations."""
-        requests = {a.task: wire.Request(assign=codec.anchor_out(a)) for a in anchors}
+        self.anchors = {a.task: a for a in anchors}
+        requests = {b: wire.Request(assign=codec.anchor_out(a)) for b, a in self.anchors.items()}
         self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:

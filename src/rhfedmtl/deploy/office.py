@@ -119,7 +119,7 @@ class Office:
         for b, task in enumerate(cloud.config.learning.tasks):
             session, outlook = cloud.door.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
-            known = sorted({*cloud.registry.allowed(b), *seats})
+            known = sorted({*cloud.registry.homes(b), *seats})
             stations.append(
                 {
                     "station": b,
@@ -189,7 +189,7 @@ class Office:
         if station >= 0 and cloud.station_of(terminal) != old:
             # It would be sent to a station that then refuses it, and nobody could tell it where else to go.
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
-        if len(cloud.registry.allowed(old)) == 1:
+        if len(cloud.registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
         cloud.registry.place(terminal, station)
         cloud.tell_standing()

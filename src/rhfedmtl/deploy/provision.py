@@ -33,6 +33,7 @@ from rhfedmtl.deploy.files import write_compose, write_units
 from rhfedmtl.deploy.identity import (
     CLOUD,
     OPERATOR,
+    PUBLIC,
     STATION,
     TERMINAL,
     Authority,
@@ -40,8 +41,8 @@ from rhfedmtl.deploy.identity import (
     Papers,
     Passport,
     new_key,
-    write_whole,
 )
+from rhfedmtl.deploy.store import write_whole
 from rhfedmtl.errors import ConfigError
 
 FIRST_PORT = 7400
@@ -87,8 +88,8 @@ def make_network(folder: Path, plan: Blueprint) -> None:
     """Write authority, certificates, configurations and data of every node into ``folder``, which must be new."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another name, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = _Writer(folder, plan)
+    writer = _Writer(folder, plan)  # refuses what cannot work before anything is written
+    writer.authority()
     writer.cloud()
     for b in range(plan.federation.n_tasks):
         writer.station(b)
@@ -100,10 +101,7 @@ def make_network(folder: Path, plan: Blueprint) -> None:
 class _Writer:
     def __init__(self, folder: Path, plan: Blueprint) -> None:
         self._folder, self._plan, self._data = folder, plan, plan.federation
-        self._authority, key = Authority.make(plan.name)
-        (folder / "ca").mkdir(mode=0o700)
-        write_whole(folder / "ca" / "ca.crt", self._authority.certificate)
-        write_whole(folder / "ca" / "ca.key", key, secret=True)
+        self._authority, self._key = Authority.make(plan.name)
         self._issued: dict[str, list[str]] = {}
         nodes = 1 + self._data.n_tasks + self._data.n_terminals
         self._ports = Ports(plan.port, _STATIONS + self._data.n_tasks, nodes * plan.observed)
@@ -124,6 +122,13 @@ class _Writer:
         self._cloud_limits = replace(self._limits, message_bytes=plan.limits.message_bytes)
         self._cloud = f"{plan.cloud_host}:{self._ports.first}"
         self._stations = [f"{host}:{self._ports.first + _STATIONS + b}" for b, host in enumerate(plan.hosts())]
+
+    def authority(self) -> None:
+        """The certificate authority."""
+        folder = self._folder / "ca"
+        folder.mkdir(mode=0o700, parents=True)
+        write_whole(folder / "ca.crt", [self._authority.certificate], mode=PUBLIC)
+        write_whole(folder / "ca.key", [self._key])
 
     def cloud(self) -> None:
         """The cloud, and an operator."""
@@ -187,7 +192,7 @@ class _Writer:
 
     def _write(self, name: str, config: Any, node: Node) -> None:
         folder = self._folder / name
-        folder.mkdir(mode=0o700)  # rows and keys are for the node alone
+        folder.mkdir(mode=0o700)
         (folder / f"{node.role}.toml").write_text(to_toml(config))
         identity = Identity(node.network, node.role, node.number)
         self._issued[f"{node.role}/{node.number}"] = [write_papers(self._authority, identity, folder)]
@@ -223,15 +228,15 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
     """New keys and certificates for nodes of a network's folder; running nodes take them up by themselves."""
     authority = Authority.load(folder / "ca")
     nodes = {**node_folders(folder), "operator": folder / "operator"}
+    if unknown := sorted(set(names) - set(nodes)):
+        raise ConfigError(f"no node {unknown[0]!r} in {folder}: there are {', '.join(nodes)}")
     issued = issued_by(folder)
     done = {}
     for name in names or nodes:
-        if name not in nodes:
-            raise ConfigError(f"no node {name!r} in {folder}: there are {', '.join(nodes)}")
         identity = Papers.of(nodes[name]).passport.identity
         done[name] = write_papers(authority, identity, nodes[name])
         issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
-    write_whole(folder / "ca" / "issued.json", (json.dumps(issued, indent=1) + "\n").encode())
+    write_whole(folder / "ca" / "issued.json", [(json.dumps(issued, indent=1) + "\n").encode()])
     return done
 
 

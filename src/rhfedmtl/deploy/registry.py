@@ -7,7 +7,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,18 @@ class Registry:
     revoked: set[str] = field(default_factory=set)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     issued: dict[str, list[str]] = field(default_factory=dict)
+    before: dict[int, int] = field(default_factory=dict)
+    """Terminals on their way from one station to another, and where they come from."""
+    planned: frozenset[int] = frozenset()
+    """Terminals of the configuration: they have had papers from the beginning."""
 
     @classmethod
     def open(cls, config: CloudConfig) -> Registry:
         """From the state folder, or as the configuration has it."""
         file = StateFile(Path(config.folder, config.node.state, "registry.state"), fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
-        registry = cls(file, home, {b: entry.address for b, entry in enumerate(config.stations)})
+        addresses = {b: entry.address for b, entry in enumerate(config.stations)}
+        registry = cls(file, home, addresses, planned=frozenset(home))
         try:
             payload = file.read()
         except CorruptError as error:
@@ -72,18 +77,40 @@ class Registry:
             registry.station = home | {int(t): b for t, b in table["station"].items()}
             registry.revoked, registry.tokens = set(table["revoked"]), table["tokens"]
             registry.issued = table.get("issued", {})
+            registry.before = {int(t): b for t, b in table.get("before", {}).items()}
         return registry
 
-    def allowed(self, station: int) -> list[int]:
-        """Terminals that may join a station."""
+    def homes(self, station: int) -> list[int]:
+        """Terminals that belong to a station."""
         return sorted(t for t, b in self.station.items() if b == station)
+
+    def expected(self, station: int) -> set[int]:
+        """Those that a training waits for when it begins: not one that was invited and never came for its papers."""
+        return {t for t in self.homes(station) if t in self.planned or f"{TERMINAL}/{t}" in self.issued}
+
+    def allowed(self, station: int) -> list[int]:
+        """Terminals that may join a station: its own, and those that are to leave it, should it lose its memory."""
+        return sorted({*self.homes(station), *(t for t, b in self.before.items() if b == station)})
 
     def place(self, terminal: int, station: int) -> None:
         """Let a terminal belong to a station (−1: to none)."""
         if station >= 0 and station not in self.address:
             raise ConfigError(f"no station {station}: there are {len(self.address)}, from 0")
+        old = self.station.get(terminal, -1)
+        self.before.pop(terminal, None)
+        if old >= 0 and station >= 0 and old != station:
+            self.before[terminal] = old
         self.station[terminal] = station
         self._save()
+
+    def arrived(self, station: int, terminals: Iterable[int]) -> bool:
+        """Note who is a member of a station; whether one of them was on its way there."""
+        there = [t for t in terminals if t in self.before and self.station[t] == station]
+        for t in there:
+            del self.before[t]
+        if there:
+            self._save()
+        return bool(there)
 
     def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
         """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
@@ -110,6 +137,8 @@ class Registry:
         self.tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
         if role == STATION and number not in self.address:
             raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
+        if role == STATION and station is not None:
+            raise ConfigError("a station is under no other: name the one that gets new papers by its number alone")
         if number is None:
             taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
             number = max(taken, default=-1) + 1
@@ -138,6 +167,7 @@ class Registry:
             "revoked": sorted(self.revoked),
             "tokens": self.tokens,
             "issued": self.issued,
+            "before": self.before,
         }
         self.file.write(json.dumps(table).encode())
 

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,17 +27,19 @@ LAST_S = 2.0
 SOON_S = 14 * 86400.0
 
 
-def serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> None:
-    """Run a node until SIGTERM or SIGINT; several terminals may share a process.
+def serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    """Run a node until SIGTERM or SIGINT, and say how it ended; several terminals may share a process.
 
     ``abandoned`` says whether whoever started this process is gone; it then ends as if it were told to.
     """
     if role != TERMINAL and len(paths) != 1:
         raise ConfigError(f"one process serves one {role}, got {len(paths)} configurations")
-    asyncio.run(_serve(role, paths, abandoned))
+    began = time.monotonic()
+    ended = asyncio.run(_serve(role, paths, abandoned))
+    return {"role": role, "nodes": len(paths), "ended": ended, "seconds": time.monotonic() - began}
 
 
-async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]) -> None:
+async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
     read: Any = {CLOUD: read_cloud, STATION: read_station, TERMINAL: read_terminal}[role]
     configs = [read(path) for path in paths]
     locks = [Lock(Path(config.folder, config.node.state)) for config in configs]
@@ -46,8 +49,8 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
     services = [_service(role)(config, log, meters) for config, log in zip(configs, logs, strict=True)]
     papers = _watch_papers(configs, logs[0], meters)
     await window.open()
-    logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
     stop = _stop_signal()
+    logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
     everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
     watch = asyncio.create_task(_watch(services, window, stop, abandoned, papers))
     try:
@@ -59,6 +62,7 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
         await asyncio.gather(*(service.close() for service in services))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(everything, LAST_S)
+        return "told to" if stop.is_set() else "left the network"
     finally:
         watch.cancel()
         await window.close()

@@ -6,6 +6,7 @@ The role decides; this service carries messages, and writes the role's state dow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from typing import Any
@@ -32,9 +33,13 @@ from rhfedmtl.roles.messages import MomentsReport, Sums
 OUTLOOK_S = 1.0
 ANSWERS = 16
 """Answers that are kept for requests that come again."""
-WAITING = 1024
-"""Requests that may wait: moves of terminals come one by one."""
+WAITING = 64
+"""Requests that may wait."""
 MESSAGE_BYTES = 1 << 26
+
+
+class IdleError(PeerError):
+    """A round could not be held, and no order of it went out: it costs nothing."""
 
 
 class StationService:
@@ -46,10 +51,13 @@ class StationService:
         self._papers = papers_of(config.node, config.folder)
         self.memory = Memory(config, log, meters)
         self.members = Members(config, self.memory, self._tell_outlook, log, meters)
-        self.members.door.revoke(self.memory.revoked)
+        self.members.heed_standing()
         self._cloud = Uplink("Cloud", self._papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
-        self._known: OrderedDict[int, wire.Answer | None] = OrderedDict()
+        self._open: set[int] = set()  # requests that wait, or are being worked on
+        self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
+        self._news = asyncio.Event()
+        self._failed = ""
         self._server: Any = None
         self._tests: jobs.Rows | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -68,7 +76,8 @@ class StationService:
         await self._server.start()
         above = Identity(self.identity.network, CLOUD)
         link = self._cloud.run(lambda: (above, self.config.cloud))
-        self._tasks = [asyncio.create_task(each) for each in (link, self._work(), self._watch())]
+        work = [self._work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
+        self._tasks = [asyncio.create_task(each) for each in (link, *work)]
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -124,45 +133,58 @@ class StationService:
         await self._on_standing(wire.Standing(allowed=welcome.allowed, revoked=welcome.revoked))
         if begins:
             self.members.begin()
+        if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
+            await self._do_assign(welcome.anchor, wire.Answer())
 
     async def _on_standing(self, standing: wire.Standing) -> None:
         memory = self.memory
         memory.allowed, memory.revoked = set(standing.allowed), set(standing.revoked)
-        self.members.door.revoke(memory.revoked)
+        self.members.heed_standing()
         async with memory.turn:
             memory.save()
         self._tell_outlook()
 
     def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
-        if request.id not in self._known:
+        if (answer := self._answered.get(request.id)) is not None:
+            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+        elif request.id not in self._open:
             if self._requests.full():
                 raise PeerError(f"more than {WAITING} requests at once")
-            self._known[request.id] = None
-            while len(self._known) > ANSWERS:
-                self._known.popitem(last=False)
+            self._open.add(request.id)
             self._requests.put_nowait(request)
-        elif (answer := self._known[request.id]) is not None:
-            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
 
     async def _work(self) -> None:
-        """Carry out requests in the order in which they came."""
+        """Carry out requests in the order in which they came.
+
+        A disk that cannot be written to ends the station: nobody may be told of what is not written down.
+        """
         while True:
             request = await self._requests.get()
-            answer = wire.Answer(id=request.id)
-            try:
-                name, content = codec.body(request)
-                await self.members.assemble()
-                if name not in ("round", "roster", "transfer"):
-                    async with self.memory.turn:
-                        self.memory.give_up_round()
-                await getattr(self, f"_do_{name}")(content, answer)
-            except (RHFedMTLError, ValueError, TypeError, ArithmeticError, OSError) as error:
-                self._log("request failed", "error", reason=f"{type(error).__name__}: {error}")
-                answer.trouble = str(error) or type(error).__name__
-            if request.id in self._known:
-                self._known[request.id] = answer
+            answer = await self._answer(request)
+            self._open.discard(request.id)
+            self._answered[request.id] = answer
+            while len(self._answered) > ANSWERS:
+                self._answered.popitem(last=False)
             self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+
+    async def _answer(self, request: wire.Request) -> wire.Answer:
+        answer = wire.Answer(id=request.id)
+        try:
+            name, content = codec.body(request)
+            await self.members.assemble()
+            if name not in ("round", "roster", "transfer"):
+                async with self.memory.turn:
+                    self.memory.give_up_round()
+            await getattr(self, f"_do_{name}")(content, answer)
+        except IdleError as error:  # the cloud says so, once
+            answer.trouble, answer.away = str(error), True
+        except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
+            answer.trouble = str(error) or type(error).__name__
+            # The same comes in every round while a member is silent: it is said once.
+            self._log("request failed", "debug" if answer.trouble == self._failed else "error", reason=answer.trouble)
+            self._failed = answer.trouble
+        return answer
 
     # What the cloud asks for.
 
@@ -180,27 +202,45 @@ class StationService:
         asked = dict(zip(content.terminals, content.local_steps, strict=True))
         here = await self.members.gather(t for t in asked if t in memory.station.members)
         async with memory.turn:
-            earlier = memory.earlier_orders(content.round)
-            if not memory.may_reopen(content.round, asked):
-                memory.give_up_round()
-                result = wire.RoundResult(round=content.round, gains=codec.tensor(np.zeros(CURVE)))
-            elif content.round <= memory.station.round:
-                raise PeerError(f"round {content.round} is over here: {memory.station.round} was the last")
-            else:
-                steps = {t: asked[t] for t in here if t in memory.station.members}
-                memory.note_open(content.round, asked, earlier | steps)
-                self._log("ordered", "debug", round=content.round, steps=steps)
-                result = await self._round(content, steps)
-            known = {effort.terminal for effort in result.efforts}
-            result.efforts.extend(
-                wire.Effort(terminal=t, local_steps=H) for t, H in sorted(earlier.items()) if t not in known
-            )
+            result = await self._hold(content, asked, here)
             result.seconds = time.perf_counter() - began
             memory.last = result
             memory.save()
         self._meters.rounds.observe(result.seconds)
         self._meters.round.set(content.round)
         answer.round.CopyFrom(result)
+
+    async def _hold(self, content: wire.RoundRequest, asked: dict[int, int], here: list[int]) -> wire.RoundResult:
+        """The round with who is there, and with the orders that went out for it before the station was killed."""
+        memory, role = self.memory, self.memory.station
+        earlier = memory.earlier_orders(content.round)
+        if not memory.may_reopen(content.round, asked):
+            memory.give_up_round()
+            result = wire.RoundResult(round=content.round, gains=codec.tensor(np.zeros(CURVE)))
+        elif content.round <= role.round:
+            raise PeerError(f"round {content.round} is over here: {role.round} was the last")
+        else:
+            steps = {t: asked[t] for t in here if t in role.members}
+            if not earlier:
+                self._need_work(steps)
+            memory.note_open(content.round, asked, earlier | steps)
+            self._log("ordered", "debug", round=content.round, steps=steps)
+            result = await self._round(content, steps)
+        known = {effort.terminal for effort in result.efforts}
+        result.efforts.extend(
+            wire.Effort(terminal=t, local_steps=H) for t, H in sorted(earlier.items()) if t not in known
+        )
+        return result
+
+    def _need_work(self, steps: dict[int, int]) -> None:
+        """Refuse a round that would cost and teach nothing.
+
+        Where others are here than those that are asked, it is held: the cloud hears of them at its end.
+        """
+        if self.memory.station.anchor is None:
+            raise IdleError(f"station {self.memory.task} has no anchor yet")
+        if not steps and not self.members.present():
+            raise IdleError(f"none of the terminals of station {self.memory.task} is there")
 
     async def _round(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
         """Orders down, updates up, merge."""
@@ -265,8 +305,10 @@ class StationService:
         async with self.memory.turn:
             self.memory.scaling = codec.scaling_in(content)
             self.memory.save()
-        messages = {t: wire.TerminalDown(scaling=content) for t in self.members.present()}
-        await self.members.ask("scaled", messages, self.config.waits.answer)
+        told, here = wire.TerminalDown(scaling=content), self.members.present()
+        for t in self.members.door.sessions.keys() - set(here):
+            self.members.tell(t, told)  # it was greeted before there was a scaling, and is about to join
+        await self.members.ask("scaled", dict.fromkeys(here, told), self.config.waits.answer)
         answer.done.SetInParent()
 
     async def _do_models(self, _: wire.Nothing, answer: wire.Answer) -> None:
@@ -285,14 +327,11 @@ class StationService:
         t, memory = content.terminal, self.memory
         async with memory.turn:
             if content.forget:
-                memory.station.forget(t)
+                self.members.forget(t)
             else:
                 memory.leaving[t] = content.destination
-            memory.save()
-        if content.forget:
-            self._tell_outlook()
-        else:
-            self.members.release_when_idle(t)
+                memory.save()
+                self.members.release_when_idle(t)
         answer.done.SetInParent()
 
     # Evaluation.
@@ -332,6 +371,10 @@ class StationService:
         return wire.Roster(membership=role.membership, seats=seats)
 
     def _tell_outlook(self) -> None:
+        """Tell the cloud soon how things are; of many changes at once it hears together."""
+        self._news.set()
+
+    def _send_outlook(self) -> None:
         roster, role = self._roster(), self.memory.role
         outlook = wire.Outlook(
             membership=roster.membership,
@@ -342,18 +385,23 @@ class StationService:
         self._cloud.send(wire.StationUp(outlook=outlook).SerializeToString())
 
     async def _watch(self) -> None:
-        """Tell the cloud how things are, and forget terminals that have been silent for too long, if so configured."""
-        forget = self.config.waits.forget
+        """Tell the cloud how things are, now and then and when they change."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), OUTLOOK_S)
+            self._news.clear()
+            if self.memory.role is not None:
+                self._send_outlook()
+
+    async def _forget_silent(self) -> None:
+        """Forget terminals that have been silent for too long."""
+        seconds = self.config.waits.forget
         while True:
             await asyncio.sleep(OUTLOOK_S)
-            if self.memory.role is None:
-                continue
-            self._tell_outlook()
-            for t in self.members.silent(forget) if forget > 0.0 else ():
-                self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {forget:g} s")
-                async with self.memory.turn:
-                    self.memory.station.forget(t)
-                    self.memory.save()
+            async with self.memory.turn:
+                for t in self.members.silent(seconds) if self.memory.role is not None else ():
+                    self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {seconds:g} s")
+                    self.members.forget(t)
 
     def _message_limit(self) -> int:
         job = self.memory.job

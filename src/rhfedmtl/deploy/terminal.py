@@ -93,7 +93,7 @@ class TerminalService:
         )
         return wire.TerminalUp(hello=hello).SerializeToString()
 
-    async def _welcome(self, welcome: wire.Welcome) -> None:
+    async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self.role is None:
             self._begin(welcome.job, int(welcome.incarnation))
         elif self._job != welcome.job:
@@ -109,6 +109,9 @@ class TerminalService:
             self._epoch = welcome.epoch
         elif welcome.incarnation > self.role.incarnation:
             return self._start_anew(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
+        elif welcome.HasField("verdict") and self.role.phase is Phase.ATTACHED:
+            self._log("no member any more", "warning", reason="joining again with all that was learned")
+            self.role.abandon(codec.verdict_in(welcome.verdict))
         return self._present()
 
     def _present(self) -> None:
@@ -164,15 +167,14 @@ class TerminalService:
             await self._handle(name, content)
 
     async def _handle(self, name: str, content: Any) -> None:
-        if name == "welcome":
-            await self._welcome(content)
-        elif self.role is None:
+        if self.role is None and name != "welcome":
             raise PeerError(f"{name} before a welcome")
-        elif name != "drain":
-            try:
-                await getattr(self, f"_on_{name}")(content)
-            except ProtocolError as error:
-                self._start_anew(str(error))
+        if name == "drain":
+            return
+        try:
+            await getattr(self, f"_on_{name}")(content)
+        except ProtocolError as error:
+            self._start_anew(str(error))
 
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.order_in(content)
@@ -261,8 +263,8 @@ class TerminalService:
     def _scale(self, scaling: Scaling) -> None:
         assert self.role is not None
         if self._scaling is None:
+            self._scaling = scaling  # one that has learned from raw rows starts anew with it
             self.role.scale(scaling)
-            self._scaling = scaling
             self._save()
 
     def _tally(self, number: int, model: Any) -> wire.Tally:

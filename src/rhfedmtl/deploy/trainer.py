@@ -30,6 +30,7 @@ from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Policy
+from rhfedmtl.roles.messages import Anchor
 
 
 class Shortener(checkpoint.Keeper):
@@ -88,6 +89,10 @@ class Trainer:
     def scaling(self) -> Any:
         """The scaling of round zero, station by station; None before it."""
         return self._network.scalers
+
+    def anchor(self, station: int) -> Anchor | None:
+        """The anchor of a station in the present server iteration; None before the first."""
+        return self._network.anchors.get(station)
 
     def save(self, folder: Path) -> list[str]:
         """Write the models with their certificate, and the ledger, of the last training that ended."""

@@ -67,6 +67,14 @@ class Faults:
         for name in ("slowdown", "moves"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+        for name in ("dropout", "station_away"):
+            share, length = getattr(self, name), getattr(self, f"{name}_length")
+            least = share / (1.0 - share)
+            if 1.0 < length < least * (1.0 - 1e-12):
+                raise ConfigError(
+                    f"{name}={share:g} in stretches of {length:g} rounds cannot be, with a round between two of them: "
+                    f"give {name}_length={least:.4g} or more, or 1 to draw every round anew"
+                )
         if self.seed < 0:
             raise ConfigError(f"seed must be at least 0, got {self.seed}")
 

@@ -28,7 +28,8 @@ from rhfedmtl.roles.messages import Anchor
 class Taken(NamedTuple):
     """Training rows as they are before scaling, their labels, and their weights if they have any.
 
-    ``sizes`` is how many of them each terminal has; None where whoever asks knows.
+    Rows that can be written to belong to whoever asked. ``sizes`` is how many of them each terminal has; None
+    where whoever asks knows.
     """
 
     X: npt.NDArray[Any]
@@ -88,8 +89,8 @@ class Part(NamedTuple):
             taken.y,
             np.concatenate([[0], np.cumsum(sizes)]),
             self.task_offsets,
-            taken.X[:0],
-            taken.y[:0],
+            np.empty_like(taken.X, shape=(0, taken.X.shape[1])),  # of their own: a part would keep all rows alive
+            np.empty_like(taken.y, shape=0),
             np.zeros(len(self.task_offsets), dtype=np.int64),
             self.task_names,
             self.class_names,
@@ -133,7 +134,9 @@ class Group:
     ) -> None:
         self._part, self._source, self._method = part, source, method
         self._seed, self._threads = seed, threads
-        self._federation = part.federation(source.rows(*part.rows))
+        taken = source.rows(*part.rows)
+        self._federation = part.federation(taken)
+        self._own = taken.X if taken.X.flags.writeable else None
         self._ids = part.terminal + np.arange(self._federation.n_terminals)
         self._here = np.ones(len(self._ids), dtype=bool)
         self._scalers: list[Scaler] | None = None
@@ -149,16 +152,14 @@ class Group:
         if self._scalers is not None:
             return
         self._scalers = scalers
-        X, first = self._federation.X, scalers[0]
-        if all(scaler is first for scaler in scalers):
-            scaled = first.transform(X)
-            if scaled is X:
-                scaled = X.copy()  # out of shared memory, whose small pages make rows slow to reach
-        else:
+        # Own rows are scaled where they lie; others are in shared memory, whose small pages make rows slow to reach.
+        X, scaled = self._federation.X, self._own
+        if scaled is None:
             scaled = np.empty_like(X)
-            bounds = self._federation.terminal_offsets[self._federation.task_offsets]
-            for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
-                scaler.transform(X[a:b], out=scaled[a:b])
+        bounds = self._federation.terminal_offsets[self._federation.task_offsets]
+        for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
+            scaler.transform(X[a:b], out=scaled[a:b])
+        self._own = None
         self._federation = replace(self._federation, X=scaled)
         self._network = self._batched(self._part.present)
 

@@ -108,7 +108,8 @@ class Grouped:
     @property
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
-        return self._stacked(self.crew.ask("models", self._each()))
+        found = self.crew.ask("models", self._each())
+        return np.concatenate([found[g] for g in sorted(found)])
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the training rows of every station."""
@@ -256,9 +257,6 @@ class Grouped:
 
     def _stations(self, group: int) -> slice:
         return slice(self._bounds[group], self._bounds[group + 1])
-
-    def _stacked(self, found: Mapping[int, Float64Array]) -> Float64Array:
-        return np.concatenate([found[g] for g in sorted(found)])
 
     def _by_station(self, steps: IntArray) -> IntArray | None:
         """Steps of each station, where all of its terminals have the same."""

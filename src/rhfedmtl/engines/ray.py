@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack, chdir, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.group import Part, Source, Taken
 from rhfedmtl.engines.grouped import Grouped, share_out
 from rhfedmtl.engines.network import IntArray
-from rhfedmtl.engines.ray_crew import Crew, Plan
+from rhfedmtl.engines.ray_crew import SAME, Crew, Plan, check_kind, kind, last_line
 from rhfedmtl.engines.ray_session import MIB, Node, nodes, ray_module, session
 from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
 
@@ -142,34 +142,59 @@ class Pool(Executor):
     """Calls of functions, spread over the cluster that this process is connected to.
 
     Each takes one core, and is repeated elsewhere if it is lost with its machine. An error that is raised on purpose
-    comes back as it was raised.
+    comes back as it was raised; a machine with other versions is refused.
     """
 
     def __init__(self) -> None:
-        self._ray = ray_module()
-        self._call = self._ray.remote(_call).options(num_cpus=1, max_retries=10)
+        ray = ray_module()
+        self._call = ray.remote(_call).options(num_cpus=1, max_retries=10)
+        self._ray_error = ray.exceptions.RayError
+        self._known: set[str] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call ``fn`` somewhere."""
         made: Future[Any] = Future()
 
         def done(answer: Future[Any]) -> None:
-            error = answer.exception()
-            if error is None:
-                value, error = answer.result()
-            made.set_exception(error) if error is not None else made.set_result(value)
+            try:
+                made.set_result(self._value(answer))
+            except Exception as error:
+                made.set_exception(error)
 
         self._call.remote(fn, args, kwargs, str(Path.cwd())).future().add_done_callback(done)
         return made
 
+    def _value(self, answer: Future[Answer]) -> Any:
+        try:
+            found = answer.result()
+        except self._ray_error as error:
+            raise ClusterError(f"a call failed on the cluster: {last_line(error)}; {SAME}") from error
+        if found.address not in self._known:
+            check_kind(found.kind, found.address)
+            self._known.add(found.address)
+        if found.error is not None:
+            raise found.error
+        return found.value
 
-def _call(fn: Callable[..., Any], args: Any, kwargs: Any, folder: str) -> tuple[Any, RHFedMTLError | None]:
+
+class Answer(NamedTuple):
+    """What a call gives, or an error raised on purpose; and what machine that was."""
+
+    value: Any
+    error: RHFedMTLError | None
+    kind: dict[str, str]
+    address: str
+
+
+def _call(fn: Callable[..., Any], args: Any, kwargs: Any, folder: str) -> Answer:
     """Call in the folder of whoever asks, where there is one of that name: paths of data may start from it."""
+    value, raised, here = None, None, str(ray_module().util.get_node_ip_address())
     try:
         with chdir(folder) if Path(folder).is_dir() else nullcontext():
-            return fn(*args, **kwargs), None
+            value = fn(*args, **kwargs)
     except RHFedMTLError as error:
-        return None, error
+        raised = error
+    return Answer(value, raised, kind(), here)
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:
@@ -188,11 +213,12 @@ def _places(machines: list[Node], actors: int | None, n_tasks: int) -> list[Node
 
 
 def _bytes(federation: Federation, part: Part) -> int:
-    """Memory that a part takes: its rows as read and as scaled, and what is kept for each row and model."""
+    """Memory that a part takes: its rows and what is kept for each row and model, and all rows where all are read."""
     first, last = part.rows
     columns = max(1, len(federation.class_names))
-    each = 2 * federation.n_features * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
-    return (last - first) * each + 8 * 4 * len(part.task_names) * columns * federation.n_features
+    each = federation.n_features * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
+    reading = federation.X.nbytes if isinstance(federation, Outline) and not federation.mapped else 0
+    return reading + (last - first) * each + 8 * 4 * len(part.task_names) * columns * federation.n_features
 
 
 def _check_room(plans: list[Plan], places: list[Node]) -> None:
@@ -203,5 +229,6 @@ def _check_room(plans: list[Plan], places: list[Node]) -> None:
         if size > node.memory:
             raise ClusterError(
                 f"the stations meant for node {node.address} take about {size / MIB:,.0f} MiB, and it has "
-                f"{node.memory / MIB:,.0f} MiB for processes: add machines, or take fewer rows"
+                f"{node.memory / MIB:,.0f} MiB for processes: add machines, take fewer rows, or have actors read no "
+                "more than their own (`rhfedmtl data split … --out FOLDER`, then --data saved --path FOLDER)"
             )

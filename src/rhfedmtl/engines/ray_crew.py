@@ -13,10 +13,9 @@ import contextlib
 import logging
 import os
 import pickle
-import platform
+import re
 import time
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite.binding import get_host_cpu_name
@@ -27,6 +26,7 @@ from rhfedmtl.engines.group import Group, Part, Snapshot, Source
 from rhfedmtl.engines.grouped import Calls
 from rhfedmtl.engines.ray_line import Line
 from rhfedmtl.engines.ray_session import MIB, Node
+from rhfedmtl.engines.versions import versions
 from rhfedmtl.errors import ClusterError, RHFedMTLError
 
 START_SECONDS = 600.0
@@ -42,6 +42,8 @@ BULKY = ("snapshot", "duals", "restore")
 """What goes by Ray in any case: duals of a whole group, which lie in shared memory then."""
 SMALL = 1 << 16
 """What goes by Ray and has up to so many bytes travels as bytes, which Ray hands on as they are."""
+
+SAME = "all machines of the cluster need the same rhfedmtl"
 
 Command = tuple[str, tuple[Any, ...]]
 logger = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ class Worker:
         except RHFedMTLError as error:
             return Reply(error=error)
         self._group, self._number = group, number
-        return Reply(versions())
+        return Reply(kind())
 
     def call(self, number: int, message: Any) -> Any:
         """Carry out commands, once for each number; the answer is that of the last."""
@@ -129,6 +131,7 @@ class Crew:
         self._saved: list[Any] = [None] * n
         self._next_save = time.monotonic() + SNAPSHOT_SECONDS
         self._lines: list[Line | None] = [None] * n
+        self._near = [LINES] * n  # whether a line can be had, as far as is known
         self._start()
 
     def post(self, group: int, name: str, *given: Any) -> None:
@@ -195,8 +198,9 @@ class Crew:
                     "room for it (see `ray status`), or reading the rows takes too long"
                 ) from None
             except self._ray.exceptions.RayTaskError as error:
-                raise ClusterError(f"group {g + 1} cannot start on {node.address}: {_last_line(error)}") from error
-            except self._ray.exceptions.RayError:
+                raise ClusterError(f"group {g + 1} cannot start on {node.address}: {last_line(error)}") from error
+            except self._ray.exceptions.RayError as error:
+                _check_hope(error)
                 reply = self._recovered(g, 0)
             self._check(reply, node)
             self._call_up(g)
@@ -204,23 +208,16 @@ class Crew:
     def _check(self, reply: Reply, node: Node) -> None:
         if reply.error is not None:
             raise type(reply.error)(f"on node {node.address}: {reply.error}")
-        own = versions()
-        if reply.value["cpu"] != own["cpu"]:
-            text = "node %s has another kind of CPU (%s, here %s): last digits may differ from those of one machine"
-            logger.warning(text, node.address, reply.value["cpu"], own["cpu"])
-            own["cpu"] = reply.value["cpu"]
-        other = {name: f"{theirs}, here {own[name]}" for name, theirs in reply.value.items() if theirs != own[name]}
-        if other:
-            found = "; ".join(f"{name} {text}" for name, text in other.items())
-            raise ClusterError(f"node {node.address} has other versions, and would give other numbers: {found}")
+        check_kind(reply.value, node.address)
 
     def _restore(self, group: int, number: int) -> Any:
         return self._actors[group].restore.remote(self._plans[group], number, self._saved[group], self._said[group])
 
     def _call_up(self, group: int) -> None:
         """Have a direct line, if the actor is on this machine and there is none yet."""
-        if LINES and self._lines[group] is None:
-            self._lines[group] = ray_line.call_up(self._ray, self._actors[group].serve)
+        if self._near[group] and self._lines[group] is None:
+            self._lines[group] = line = ray_line.call_up(self._ray, self._actors[group].serve)
+            self._near[group] = line is not None
 
     def _hang_up(self, group: int) -> None:
         line, self._lines[group] = self._lines[group], None
@@ -253,6 +250,7 @@ class Crew:
         """Make a group anew as it was after call ``number``, wherever its actor is now."""
         logger.warning("group %d was lost after call %d: it is made anew", group + 1, number)
         self._hang_up(group)
+        self._near[group] = LINES  # it may be on another machine now, or on this one
         deadline, pause = time.monotonic() + GIVE_UP_SECONDS, 0.05
         while True:
             reply = self._reply(self._restore(group, number))
@@ -276,7 +274,8 @@ class Crew:
             reply: Reply = self._by_line(sent) if isinstance(sent, Line) else unpacked(self._ray.get(sent))
         except errors.RayTaskError:
             raise
-        except errors.RayError:
+        except errors.RayError as error:
+            _check_hope(error)
             return None
         return reply
 
@@ -294,10 +293,21 @@ class Crew:
         self._said_bytes[group] += sum(_size(part) for _, given in commands for part in given)
 
 
-def versions() -> dict[str, str]:
+def kind() -> dict[str, str]:
     """Versions of what can change a number, and the kind of CPU, for which kernels are compiled."""
-    packages = {name: version(name) for name in ("rhfedmtl", "numpy", "numba")}
-    return {"python": platform.python_version(), **packages, "cpu": str(get_host_cpu_name())}
+    return {**versions(), "cpu": str(get_host_cpu_name())}
+
+
+def check_kind(theirs: Mapping[str, str], address: str) -> None:
+    """Refuse a machine with other versions, and warn of one with another kind of CPU."""
+    own = kind()
+    if theirs["cpu"] != own["cpu"]:
+        text = "node %s has another kind of CPU (%s, here %s): last digits may differ from those of one machine"
+        logger.warning(text, address, theirs["cpu"], own["cpu"])
+    other = {name: own.get(name) for name, value in theirs.items() if value != own.get(name) and name != "cpu"}
+    if other:
+        found = "; ".join(f"{name} {theirs[name]}, here {here}" for name, here in other.items())
+        raise ClusterError(f"node {address} has other versions, and would give other numbers: {found}")
 
 
 def packed(value: Any) -> Any:
@@ -317,5 +327,14 @@ def _size(value: Any) -> int:
     return 64 + int(getattr(value, "nbytes", 0))
 
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
+def _check_hope(error: Exception) -> None:
+    """Refuse to wait for an actor that cannot come to life where Ray put it: no try would end otherwise."""
+    if getattr(error, "actor_init_failed", False):
+        raise ClusterError(f"an actor cannot start: {last_line(error)}; {SAME}") from error
+
+
+def last_line(error: Exception) -> str:
+    """What matters of an error of Ray, and the machine that it came from, which is somewhere in its text."""
+    text = str(error).strip()
+    place = re.search(r"\bip=([^,)\s]+)", text)
+    return text.splitlines()[-1].strip() + (f" (on node {place[1]})" if place else "")

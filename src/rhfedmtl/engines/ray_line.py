@@ -11,13 +11,12 @@ import os
 import pickle
 import secrets
 import socket
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.engines.ray_session import short_folder
+from rhfedmtl.engines.ray_session import temporary_folder
 
 TOKEN_BYTES = 32
 LOOK_SECONDS = 0.2
@@ -55,19 +54,21 @@ class Line:
 
 
 def call_up(ray: Any, serve: Any) -> Line | None:
-    """A line to the actor whose method `serve` is; None where it is on another machine."""
+    """A line to the actor whose method `serve` is; None where it is on another machine, or no socket can be made.
+
+    The folder of the socket is open to this user alone, so an actor of another user has no line either.
+    """
     if not hasattr(socket, "AF_UNIX") or os.name != "posix":
         return None
-    with tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short_folder()) as folder:
+    with suppress(OSError), temporary_folder() as folder, socket.socket(socket.AF_UNIX) as door:
         address, token = str(Path(folder) / "line"), secrets.token_bytes(TOKEN_BYTES)
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(address)
-            door.listen()
-            door.settimeout(LOOK_SECONDS)
-            task = serve.remote(address, token)
-            while not ray.wait([task], timeout=0)[0]:
-                if (plain := _accepted(door, token)) is not None:
-                    return Line(plain, task)
+        door.bind(address)
+        door.listen()
+        door.settimeout(LOOK_SECONDS)
+        task = serve.remote(address, token)
+        while not ray.wait([task], timeout=0)[0]:
+            if (plain := _accepted(door, token)) is not None:
+                return Line(plain, task)
     return None
 
 

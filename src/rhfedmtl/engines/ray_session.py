@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,9 +23,12 @@ MIB = 1 << 20
 STORE = 256 * MIB
 """Shared memory of a local Ray, besides what is asked for: duals and messages, not data."""
 KNOCK_SECONDS = 10.0
+TRIES = "RAY_gcs_server_port_wait_time_s"
 QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 SHARE_OF_MEMORY = 0.3
 """Of the memory of this machine, shared memory takes this much at the most."""
+
+_SHORT = "should it be about files, set TMPDIR to a folder with a short path that can be written to"
 
 
 class Node(NamedTuple):
@@ -38,8 +44,7 @@ def ray_module(*, local: bool = False) -> Any:
     """Ray itself, imported when it is needed and without telemetry."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if local and "ray" not in sys.modules:
-        # Ray turns 127.0.0.1 into the machine's own address, and listens there, unless it is for this machine alone.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        _keep_to_this_machine()
     try:
         import ray
     except ImportError:
@@ -63,11 +68,11 @@ def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
         return
     with ExitStack() as stack:
         if address is None:
-            place = tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short_folder(), ignore_cleanup_errors=True)
-            _start(ray, store, stack.enter_context(place))
+            with _interrupts_wait():
+                _start(ray, store, stack)
         else:
             _connect(ray, address)
-        stack.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
         yield ray
 
 
@@ -81,7 +86,39 @@ def nodes(ray: Any) -> list[Node]:
     return sorted(node for node in alive if node.cores > 0) or sorted(alive)
 
 
-def _start(ray: Any, store: int, folder: str) -> None:
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where sockets go, and logs of a local Ray, for as long as they are needed: names of sockets must be short."""
+    short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
+    return tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short, ignore_cleanup_errors=True)
+
+
+def _keep_to_this_machine() -> None:
+    """What a Ray for this machine alone has to know before it is imported."""
+    # Ray turns 127.0.0.1 into the machine's own address, and listens there, unless told that there are no others.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    # Without a token it writes one into the home folder, for all to read, and later clusters ask for that one.
+    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    if not any(name in os.environ for name in names) and not Path("~/.ray/auth_token").expanduser().exists():
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back: a Ray that it meets while starting leaves processes behind for a minute."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _start(ray: Any, store: int, stack: ExitStack) -> None:
     memory = _memory()
     if store + STORE > SHARE_OF_MEMORY * memory:
         raise ClusterError(
@@ -91,10 +128,14 @@ def _start(ray: Any, store: int, folder: str) -> None:
         )
     # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    place = {"num_cpus": cores(), "object_store_memory": store + STORE, "_temp_dir": folder}
+    place = {"num_cpus": cores(), "object_store_memory": store + STORE}
     try:
-        ray.init("local", include_dashboard=False, **place, **QUIET)
-    except (RuntimeError, OSError, ValueError) as error:
+        folder = stack.enter_context(temporary_folder())
+        stack.callback(ray.shutdown)
+        ray.init("local", include_dashboard=False, _temp_dir=folder, **place, **QUIET)
+    except OSError as error:
+        raise ClusterError(f"cannot bring up Ray on this machine: {error}; {_SHORT}") from error
+    except (RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
 
 
@@ -104,13 +145,13 @@ def _connect(ray: Any, address: str) -> None:
     if address != "auto":
         _knock(address)
     try:
-        ray.init(address, **QUIET)
+        with _tries_once():
+            ray.init(address, **QUIET)
     except AuthenticationError as error:
-        raise ClusterError(
-            f"the cluster at {address} asks for its token: copy ~/.ray/auth_token of its head to this machine, or set "
-            f"RAY_AUTH_TOKEN ({_first_line(error)})"
-        ) from error
+        raise ClusterError(_asks_for_token(address)) from error
     except (ConnectionError, ValueError) as error:
+        if AuthenticationError.__name__ in str(error.__cause__ or error.__context__):
+            raise ClusterError(_asks_for_token(address)) from error
         raise ClusterError(_not_there(address, _first_line(error))) from error
     except RuntimeError as error:
         if "ersion mismatch" in str(error):
@@ -119,6 +160,18 @@ def _connect(ray: Any, address: str) -> None:
                 f"{' '.join(str(error).split())}"
             ) from error
         raise ClusterError(f"cannot use the cluster at {address}: {_first_line(error)}") from error
+
+
+@contextmanager
+def _tries_once() -> Iterator[None]:
+    """Where somebody listens who is no Ray, or does not answer, Ray would try for a quarter of an hour."""
+    before = os.environ.get(TRIES)
+    os.environ[TRIES] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TRIES]
 
 
 def _knock(address: str) -> None:
@@ -132,16 +185,18 @@ def _knock(address: str) -> None:
         raise ClusterError(_not_there(address, str(error))) from None
 
 
+def _asks_for_token(address: str) -> str:
+    return (
+        f"the cluster at {address} asks for its token: copy ~/.ray/auth_token of its head to this machine (or set "
+        "RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
+    )
+
+
 def _not_there(address: str, why: str) -> str:
     return (
         f"no Ray cluster at {address!r} ({why}): start one with `ray start --head`, give its HOST:PORT, or leave out "
         "--address for a local Ray"
     )
-
-
-def short_folder() -> str | None:
-    """Where sockets go, and logs of a local Ray, for as long as they are needed: names of sockets must be short."""
-    return "/tmp" if Path("/tmp").is_dir() else None
 
 
 def _memory() -> float:

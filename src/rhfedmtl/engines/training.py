@@ -37,7 +37,7 @@ from rhfedmtl.resources.billing import (
     longest_wait,
     waited,
 )
-from rhfedmtl.resources.costs import BudgetLike
+from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Bytes, Observation, Plan, Policy, Situation
 from rhfedmtl.roles.cloud import Certificate, Cloud
@@ -45,17 +45,14 @@ from rhfedmtl.roles.messages import round_zero_bytes
 
 __all__ = [
     "ENGINES",
-    "Metrics",
     "Moment",
     "Progress",
     "Result",
     "Run",
     "Settings",
     "Watcher",
-    "evaluate",
     "make_cloud",
     "mean",
-    "regularisation",
     "scores",
     "train",
 ]
@@ -93,7 +90,7 @@ class Settings:
         for name in ("target_gap", "target_relative_gap"):
             if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
-        for name, least in (("certify_every", 1), ("threads", 1), ("actors", 1), ("seed", 0)):
+        for name, least in (("certify_every", 1), ("max_rounds", 1), ("threads", 1), ("actors", 1), ("seed", 0)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
@@ -252,6 +249,7 @@ class Run:
         self.ledger, self._memo = ledger, state["memo"]
         for name in _KEPT:
             setattr(self, name, state[name])
+        self._membership = self.events[-1].layout if self.events else None
         for name, value in state["cloud"].items():
             setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
         self.weather.resume(state["weather"])
@@ -286,10 +284,10 @@ class Run:
         if self.round:
             return "budget spent"
         least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1))
-        asked = "" if plan is None else f" of H={int(first.max())}, which costs {_amounts(price)}"
+        asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
         raise BudgetError(
-            f"budget {_amounts(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) costs "
-            f"{_amounts(least)}; raise the budget or lower the prices"
+            f"budget {amounts_text(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) "
+            f"costs {amounts_text(least)}; raise the budget or lower the prices"
         )
 
     def situation(self) -> Situation:
@@ -472,10 +470,6 @@ def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return values
 
 
-def _amounts(amounts: dict[str, float]) -> str:
-    return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if np.isfinite(amount))
-
-
 def _on_gpu(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
     from rhfedmtl.engines.gpu import Gpu
 
@@ -488,8 +482,7 @@ def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.
     return network(f, method, s, present)
 
 
-_KEPT: tuple[str, ...] = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history")
-_KEPT += ("_membership", "_under_way")
+_KEPT = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history", "_under_way")
 """What of a run is put away as it is."""
 
 ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {

@@ -33,7 +33,8 @@ def pick(folder: Path, name: str) -> Record:
         several = (
             f"{len(fitting)} runs fit: {', '.join(fitting[:4])}, …" if fitting else f"none of {len(found)} runs fits"
         )
-        raise ConfigError(f"which run is {name!r} in {folder}? {several}; `rhfedmtl runs list` shows them")
+        listing = "rhfedmtl runs list" + ("" if folder == Path("runs") else f" --folder {folder}")
+        raise ConfigError(f"which run is {name!r} in {folder}? {several}; `{listing}` shows them")
     return found[fitting[0]]
 
 

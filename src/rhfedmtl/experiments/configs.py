@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
@@ -99,18 +99,19 @@ class RunConfig:
         """The data, split with the seed."""
         return self.request.federation(self.seed)
 
-    def check(self) -> None:
+    def check(self) -> Algorithm:
         """Refuse, before any data is read, what cannot be run: names, prices, budgets, faults."""
-        build(self.algorithm, self.options, "binary")
+        built = build(self.algorithm, self.options, "binary")
         cost, budget = self.resources()
         budget.check(cost)
         Faults.parse(self.faults, self.seed)
         self._settings("binary", ended=True)
+        return built
 
     def check_heeded(self) -> None:
-        """Refuse what is asked for and would change nothing: settings of other algorithms, a gap that nobody knows."""
-        built = build(self.algorithm, self.options, "binary")
-        if unheeded := idle(self.algorithm, self.options):
+        """`check`, and refuse what would change nothing: settings of other algorithms, a gap that nobody knows."""
+        built = self.check()
+        if unheeded := idle(self.algorithm, self.options, built=built):
             raise ConfigError(no_effect(self.algorithm, unheeded))
         if self.target_gap and not isinstance(built.method, DualMethod):
             raise ConfigError(f"{self.algorithm} has no certificate, so no gap to stop at: give a budget instead")

@@ -1,4 +1,4 @@
-"""Validation on training rows: folds of a federation, models solved on each, and scores for rows they never saw.
+"""Validation on training rows: parts of a federation, models solved on each, and scores for rows they never saw.
 
 Test rows are never looked at. Solving one problem after the other starts from the duals of the one before: α is
 feasible for every λ and every relationship.
@@ -28,6 +28,8 @@ from rhfedmtl.roles.cloud import Certificate, Cloud
 
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+
+DRAW, CUT = range(2)  # streams of random numbers of tuning: for its candidates, and for the rows held out
 
 
 class Fold(NamedTuple):
@@ -87,19 +89,52 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fo
     """Share the training rows of every task out to ``count`` folds, class by class; each is held out once."""
     if count < 2:
         raise ConfigError(f"validation needs at least 2 folds, got {count}")
+    for name, rows in zip(federation.task_names, np.bincount(federation.row_task).tolist(), strict=True):
+        if rows < count:
+            raise ConfigError(f"task {name!r} has {rows} training rows, too few for {count} folds")
+    part = _row_parts(federation, count, seed) if federation.group is None else group_parts(federation, count, seed)
+    for b, name in enumerate(federation.task_names):
+        if len(np.unique(part[federation.row_task == b])) < 2:
+            raise ConfigError(f"task {name!r} has one group of training rows: nothing is left where it is held out")
+    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+
+
+def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
+    """Cut a validation part from the training rows of every task; it takes the place of the test rows.
+
+    Unlike `make_folds`, which may empty a terminal, this leaves everybody some rows, so that the bill stays the same:
+    the rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed
+    (whole groups where the federation has them), and a terminal that would be left without rows keeps them.
+    """
+    terminal = _row_terminal(federation)
+    if federation.group is not None:
+        held = group_parts(federation, folds, seed) == part
+    else:
+        label = federation.y if federation.class_names else np.zeros(len(federation.y))
+        order = np.lexsort((np.random.default_rng([seed, CUT]).random(len(terminal)), label, terminal))
+        held = np.empty(len(terminal), dtype=bool)
+        held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
+    left = np.bincount(terminal[~held], minlength=federation.n_terminals)
+    held &= left[terminal] > 0
+    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
+    return replace(
+        _without(federation, held),
+        test_X=federation.X[held],
+        test_y=federation.y[held],
+        test_offsets=_offsets(tests),
+    )
+
+
+def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:
+    """Part of every row: dealt by task and by class, in an order drawn with the seed."""
     part = np.empty(len(federation.X), dtype=np.int64)
     for b in range(federation.n_tasks):
         rows = np.flatnonzero(federation.row_task == b)
-        if len(rows) < count:
-            name = federation.task_names[b]
-            raise ConfigError(f"task {name!r} has {len(rows)} training rows, too few for {count} folds")
         rng = np.random.default_rng([seed, b])
         strata = federation.y[rows] if federation.class_names else np.zeros(len(rows))
         order = rows[np.lexsort((rng.random(len(rows)), strata))]
         part[order] = np.arange(len(rows)) % count
-    if federation.group is not None:
-        part = group_parts(federation, count, seed)
-    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+    return part
 
 
 def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
@@ -121,8 +156,7 @@ def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
 def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
     """The federation without the rows held out and without test rows; terminals that lose all of theirs are gone."""
     keep = ~held
-    terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
-    sizes = np.bincount(terminal[keep], minlength=federation.n_terminals)
+    sizes = np.bincount(_row_terminal(federation)[keep], minlength=federation.n_terminals)
     stays = sizes > 0
     members = np.bincount(federation.terminal_task[stays], minlength=federation.n_tasks)
     weight = federation.sample_weight
@@ -133,7 +167,7 @@ def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
         terminal_offsets=_offsets(sizes[stays]),
         task_offsets=_offsets(members),
         sample_weight=None if weight is None else weight[keep],
-        terminal_names=tuple(np.array(federation.terminal_names)[stays]) if federation.terminal_names else (),
+        terminal_names=tuple(np.array(federation.terminal_names)[stays].tolist()) if federation.terminal_names else (),
         group=None if federation.group is None else federation.group[keep],
     )
 
@@ -196,6 +230,17 @@ def task_metric(federation: Federation, held: Float64Array, metric: str, loss: L
             raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {known}")
         values[b] = measured[metric]
     return values
+
+
+def _row_terminal(federation: Federation) -> IntArray:
+    """Terminal of every row."""
+    return np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
+
+
+def _starts(row_task: npt.NDArray[Any]) -> IntArray:
+    """For every row the first row of its task; rows of a task lie together."""
+    counts = np.bincount(row_task)
+    return np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _offsets(sizes: npt.NDArray[Any]) -> IntArray:

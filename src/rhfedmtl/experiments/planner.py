@@ -24,7 +24,7 @@ from rhfedmtl.experiments.shapes import Shape, cheapest_plan, situation_of
 from rhfedmtl.experiments.walks import Frozen, Walk, effort, is_constant, steps_of, walk
 from rhfedmtl.maths import theory
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
-from rhfedmtl.resources.costs import binding, fits, times_affordable
+from rhfedmtl.resources.costs import amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.measured import Measured
 from rhfedmtl.resources.planning import Policy, Situation
@@ -104,7 +104,7 @@ def plan(
     """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
 
     ``subject`` is data, or only its `Shape`. With data a pilot of ``pilot_rounds`` rounds (a quarter of the run, 5 to
-    64) is simulated in memory to predict the gap; it is not charged, and ``ledger`` stays as it is. 0 plans from the
+    256) is simulated in memory to predict the gap; it is not charged, and ``ledger`` stays as it is. 0 plans from the
     sizes alone.
     """
     method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
@@ -185,9 +185,9 @@ class _Planner:
         steps = 1 if asked is None else int(asked.local_steps.max())
         dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
         return BudgetError(
-            f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs {_amounts(dear)} of "
-            f"{_amounts(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) costs {_amounts(cheapest_plan(s))}: "
-            "raise the budget, or take another policy"
+            f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs {amounts_text(dear)} of "
+            f"{amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) costs "
+            f"{amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
         )
 
     def spent(self, walked: Walk) -> dict[str, float]:
@@ -198,11 +198,10 @@ class _Planner:
 
     def _walk(self, policy: Policy, budget: dict[str, float]) -> Walk:
         """From the start, or the pilot's rounds and then on paper."""
-        at = self.start if self.pilot is None else self.pilot.end
-        rest = replace(at, ledger=at.ledger.with_budget(budget))
-        most = self.settings.max_rounds - at.rounds
-        walked = walk(policy, rest, self.outlook, most)
-        return walked if self.pilot is None else self.pilot.walked.then(walked)
+        if self.pilot is not None:
+            return self.pilot.whole(policy, budget, self.settings.max_rounds)
+        rest = replace(self.start, ledger=self.start.ledger.with_budget(budget))
+        return walk(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
 
     def _shadow_price(self, name: str) -> float:
         """Fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of it; plans of theory stay."""
@@ -344,15 +343,11 @@ def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:
     least = policy.local_steps if isinstance(policy, Fixed) else 1
     price = cheapest_plan(start, least)
     if not fits(price, ledger.budget.room()):
-        costs = _amounts({name: price[name] for name in ledger.budget})
+        costs = amounts_text({name: price[name] for name in ledger.budget})
         raise BudgetError(
-            f"budget {_amounts(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, M=1) "
-            f"costs {costs}; raise the budget or lower the prices"
+            f"budget {amounts_text(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, "
+            f"M=1) costs {costs}; raise the budget or lower the prices"
         )
-
-
-def _amounts(amounts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}={amount:.6g}" for name, amount in amounts.items())
 
 
 def _ranges(mask: npt.NDArray[np.bool_]) -> list[list[int]]:

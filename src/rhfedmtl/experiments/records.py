@@ -6,15 +6,12 @@ Everything that reports, tables and figures show is read from such a record; not
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 import os
-import platform
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import cache, lru_cache
-from importlib.metadata import version
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import Result, mean
+from rhfedmtl.engines.versions import versions
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.experiments.configs import RunConfig
 from rhfedmtl.maths.runs import bincount
@@ -155,24 +153,6 @@ def _worst(name: str, values: npt.NDArray[np.float64]) -> float:
     if not len(known):
         return float("nan")
     return float(known.max() if name == "rmse" else known.min())
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of all that can change a number, our own sources among it."""
-    packages = ("rhfedmtl", "numpy", "scipy", "numba", "scikit-learn")
-    numbers = {"python": platform.python_version(), **{name: version(name) for name in packages}}
-    return {**numbers, "sources": _sources()}
-
-
-def _sources() -> str:
-    """The code that decides numbers, in a word: records do not outlive an edit of it."""
-    root, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
-    folders = ("maths", "resources", "algorithms", "roles", "engines", "data")
-    files = [path for folder in folders for path in sorted((root / folder).glob("*.py"))]
-    for path in (*files, *(root / "experiments" / name for name in ("configs.py", "folds.py", "tuning.py"))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def new_folder(root: Path, name: str) -> Path:

@@ -11,7 +11,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
 from rhfedmtl.data.split import TO_TERMINALS
-from rhfedmtl.engines.training import Settings, regularisation
+from rhfedmtl.engines.clouds import regularisation
+from rhfedmtl.engines.training import Settings
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost

@@ -14,6 +14,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines import checkpoint
 from rhfedmtl.engines.checkpoint import SECONDS, Checkpoint, Keeper
 from rhfedmtl.engines.training import Result, Watcher
+from rhfedmtl.engines.versions import versions
 from rhfedmtl.errors import ClusterError, ConfigError, DataError, RHFedMTLError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
@@ -94,7 +95,7 @@ class Single:
         return self.folder / CHECKPOINT
 
     def run(self, watch: Watcher | None = None) -> Result:
-        """Carry it out; where it fails for good, nothing of it is left."""
+        """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
         try:
             return self.chosen.run(
                 self.federation,
@@ -107,6 +108,11 @@ class Single:
         except ClusterError as error:
             if self.checkpoint.exists():
                 raise ClusterError(f"{error}; go on with: {go_on(self.folder)}") from error
+            self._drop()
+            raise
+        except KeyboardInterrupt:
+            if self.checkpoint.exists():
+                raise KeyboardInterrupt(f"go on with: {go_on(self.folder)}") from None
             self._drop()
             raise
         except RHFedMTLError:
@@ -128,7 +134,7 @@ class Single:
             "tuning": self.tuning,
             "how": self.how,
             "data": self.federation.fingerprint(),
-            "versions": records.versions(),
+            "versions": versions(),
         }
 
     def _drop(self) -> None:
@@ -168,7 +174,7 @@ def read(folder: Path) -> Checkpoint:
 def take_up(start: Checkpoint, how: How, seconds: float = SECONDS) -> Single:
     """Read the data of an interrupted run again, and make sure that all is as it was; within `How.ready`."""
     notes = start.notes
-    mine = records.versions()
+    mine = versions()
     if other := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:
         found = ", ".join(f"{name} {was} (here {mine.get(name)})" for name, was in other.items())
         raise DataError(f"{start.path} was written with {found}: use these versions, or start the run anew")

@@ -115,6 +115,8 @@ def study(
     x = document.get("x", next(iter(axes), None))
     if axes and x not in axes:
         raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
+    points = tuple(_points(document, variants, axes, count, lines))
+    _check_heeded(document, axes, points, lines)
     return Study(
         name=name,
         title=document.get("title", name),
@@ -122,7 +124,7 @@ def study(
         metric=document.get("metric", "balanced_accuracy"),
         variants=variants,
         axes=axes,
-        points=tuple(_points(document, variants, axes, count, lines)),
+        points=points,
         seeds=count,
         reference=reference,
         x=x,
@@ -256,13 +258,26 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
             tune="" if not tune else tune if isinstance(tune, str) else metric,
             **run,
         )
-        config = taking_part(config)
+        config = taking_part(config, own=method.keys())
         config.check()
     except (RHFedMTLError, TypeError, ValueError) as error:
         place = ", ".join(f"{axis} = {value}" for axis, value in at.items())
         suffix = f" (at {place})" if place else ""
         raise lines.error(f"methods.{index}", f"method {variant.name!r}: {error}{suffix}") from error
     return config
+
+
+def _check_heeded(document: Document, axes: Iterable[str], points: Iterable[Point], lines: Lines) -> None:
+    """Refuse what is said in [learning], or spanned by an axis, and changes none of the methods."""
+    shared = document.get("learning", {})
+    places = {name: f"learning.{name}" for name in shared} | {
+        axis.removeprefix("learning."): f"axes.{axis}" for axis in axes if axis.startswith("learning.")
+    }
+    for name in sorted(places.keys() & _options_types().keys()):
+        told = [(point.at.get(f"learning.{name}", shared.get(name)), point.config.options) for point in points]
+        told = [(value, options) for value, options in told if value != getattr(Options(), name)]
+        if told and not any(getattr(options, name) == value for value, options in told):
+            raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
 
 
 def _faults(given: str | Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -398,16 +398,20 @@ def _signed(value: float, form: str) -> str:
 WORK = ("local_steps", "station_rounds", "cloud_rounds")
 
 
-def taking_part(config: RunConfig) -> RunConfig:
+def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
     """The run as its algorithm can make it, where settings were meant for several.
 
     An algorithm that decides its work is not told how much to do, and none has settings that it pays no heed to. A
-    yardstick knows no prices and no faults: it is the same run whatever they are.
+    yardstick knows no prices and no faults: it is the same run whatever they are. Settings that are the method's
+    ``own`` were meant for nobody else: they are refused where they have no effect.
     """
     options = config.options
     if config.algorithm in DECIDES and options.policy != "fixed":
-        options = options.without(WORK)
-    config = replace(config, options=options.without(idle(config.algorithm, options)))
+        options = options.without(set(WORK).difference(own))
+    unheeded = idle(config.algorithm, options)
+    if refused := [name for name in unheeded if name in own]:
+        raise ConfigError(no_effect(config.algorithm, refused))
+    config = replace(config, options=options.without(unheeded))
     return replace(config, cost=(), budget=(), faults="") if config.algorithm in YARDSTICKS else config
 
 

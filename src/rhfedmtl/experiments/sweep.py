@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from functools import cache, lru_cache
@@ -16,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, Source
+from rhfedmtl.data.registry import dataset
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
+from rhfedmtl.engines.versions import versions
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.experiments import records
 from rhfedmtl.experiments.configs import RunConfig
@@ -26,6 +29,7 @@ from rhfedmtl.experiments.records import Record
 from rhfedmtl.experiments.tuning import tuned
 from rhfedmtl.maths.metrics import student
 
+_MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
 Watch = Callable[[int, int], None]
 Workers = int | Executor | None
 """Who makes the runs: so many processes here (None: as many as there are cores), or an executor, as of a cluster."""
@@ -51,7 +55,7 @@ class Store:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         known = record.get("format"), record.get("versions"), record.get("file")
-        return record if known == (records.FORMAT, records.versions(), digest(config.request.path)) else None
+        return record if known == (records.FORMAT, versions(), digest(config.request.path)) else None
 
     def write(self, key: str, record: Record) -> None:
         """Write a record in one piece."""
@@ -85,8 +89,20 @@ def execute(config: RunConfig) -> Record:
 
 
 @lru_cache(maxsize=4)
-def _federation_of(text: str, seed: int) -> Federation:
-    return Request(**json.loads(text)).federation(seed)
+def _federation_of(text: str, seed: int, file: str | None) -> Federation:
+    request = Request(**json.loads(text))
+    if dataset(request.data).federated:
+        return request.federation(seed)
+    rows = Request(request.data, request.path, settings=request.settings)
+    source = _source_of(json.dumps(rows.to_dict(), sort_keys=True), file)
+    if source.X.nbytes > _MOST_BYTES:
+        _source_of.cache_clear()
+    return request.federation(seed, source)
+
+
+@lru_cache(maxsize=1)
+def _source_of(text: str, _file: str | None) -> Source:
+    return Request(**json.loads(text)).source()
 
 
 def _federation(request: Request, seed: int) -> Federation:
@@ -94,7 +110,7 @@ def _federation(request: Request, seed: int) -> Federation:
     fields = request.to_dict()
     if isinstance(request.tasks, tuple):
         return request.federation(seed)
-    return _federation_of(json.dumps(fields, sort_keys=True), seed)
+    return _federation_of(json.dumps(fields, sort_keys=True), seed, digest(request.path))
 
 
 def sweep(
@@ -125,8 +141,16 @@ def _made(missing: Mapping[str, RunConfig], workers: int | Executor) -> Iterator
     elif workers <= 1 or len(missing) <= 1:
         yield from ((key, execute(config)) for key, config in missing.items())
     else:
-        with ProcessPoolExecutor(workers) as pool:
-            yield from _made(missing, pool)
+        with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
+            try:
+                yield from _made(missing, pool)
+            finally:  # whoever ends early wants no more of them
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_at_once() -> None:
+    """In a worker Ctrl-C ends the process: caught there, it would end one run and let the next begin."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _check_data(configs: Iterable[RunConfig]) -> None:

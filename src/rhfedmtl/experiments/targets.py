@@ -23,7 +23,7 @@ from rhfedmtl.experiments.planner import finite, policy_name
 from rhfedmtl.experiments.shapes import Shape, cheapest_plan, situation_of
 from rhfedmtl.maths.metrics import student
 from rhfedmtl.resources.billing import cost_curve
-from rhfedmtl.resources.costs import Budget, Cost, fits
+from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.planning import Policy, Situation
 from rhfedmtl.resources.policies import Bound, Fixed, Theoretical
@@ -308,7 +308,7 @@ class _Simulation:
         ]
         for price in prices:
             if not fits({name: price[name] for name in self.limits}, Budget(self.limits).room()):
-                least = ", ".join(f"{name}={price[name]:.6g}" for name in self.limits)
+                least = amounts_text({name: price[name] for name in self.limits})
                 raise BudgetError(f"the limits cannot pay one round: the cheapest feasible plan costs {least}")
         least_needed = max(price[self.resource] for price in prices)
         if not least_needed > 0.0:

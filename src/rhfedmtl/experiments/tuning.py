@@ -13,21 +13,19 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.training import mean
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.folds import group_parts
+from rhfedmtl.experiments.folds import DRAW, hold_out
 
 Grid = Mapping[str, Sequence[Any]]
 
 TRIALS = 24
 """Candidates of every method that has anything to tune."""
 NEVER = 10**9
-DRAW, CUT = range(2)  # streams of random numbers
 
 _STEPS = (0.1, 0.3, 1.0, 3.0)
 _VISITS = (2, 10, 40)
@@ -155,51 +153,6 @@ def _grid(config: RunConfig) -> Grid:
     if config.algorithm == "hfedmtl" and config.options.local_steps is not None:
         return GRIDS["rhfedmtl"]
     return GRIDS[config.algorithm]
-
-
-def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
-    """Cut a validation part from the training rows of every task; it takes the place of the test rows.
-
-    The rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed;
-    whole groups where the federation has them.
-    A terminal that would be left without rows keeps them, so that the bill is the same as with all rows.
-    """
-    terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
-    if federation.group is not None:
-        held = group_parts(federation, folds, seed) == part
-    else:
-        label = federation.y if federation.class_names else np.zeros(len(federation.y))
-        drawn = np.random.default_rng([seed, CUT]).random(len(terminal))
-        order = np.lexsort((drawn, label, terminal))
-        held = np.empty(len(terminal), dtype=bool)
-        held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
-    left = np.bincount(terminal[~held], minlength=federation.n_terminals)
-    held &= left[terminal] > 0
-    return _with_parts(federation, held, terminal)
-
-
-def _with_parts(federation: Federation, held: npt.NDArray[np.bool_], terminal: npt.NDArray[Any]) -> Federation:
-    """The rows that are held take the place of the test rows."""
-    sizes = np.bincount(terminal[~held], minlength=federation.n_terminals)
-    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
-    weight = federation.sample_weight
-    return replace(
-        federation,
-        X=federation.X[~held],
-        y=federation.y[~held],
-        terminal_offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        test_X=federation.X[held],
-        test_y=federation.y[held],
-        test_offsets=np.concatenate([[0], np.cumsum(tests)]),
-        sample_weight=None if weight is None else weight[~held],
-        group=None if federation.group is None else federation.group[~held],
-    )
-
-
-def _starts(row_task: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """For every row the first row of its task; rows of a task lie together."""
-    counts = np.bincount(row_task)
-    return np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _judge(config: RunConfig, held: list[Federation], metric: str, threads: int | None) -> dict[str, Any]:

@@ -36,6 +36,8 @@ Matrix = npt.NDArray[np.float64]
 LAMBDA1, LAMBDA2 = 1e-3, 1e-2
 # λ_b n_b beyond which coordinate steps of a station get no better (rows of unit norm, losses with γ near 1).
 ENOUGH = 2.0
+# λ2/λ1 beyond which Q, tasks × tasks, is too near to singular to be inverted.
+MOST_RATIO = 1e9
 
 
 class Anchors(NamedTuple):
@@ -47,10 +49,12 @@ class Anchors(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """Q with its inverse, and the diagonals next below and above it: diag(least) ≤ Q ≤ diag(most)."""
+    """Q with its inverse and modes Q = U diag(κ) Uᵀ, and the diagonals next to it: diag(least) ≤ Q ≤ diag(most)."""
 
     Q: Matrix
     G: Matrix
+    kappa: Vector
+    U: Matrix
     least: Vector
     most: Vector
 
@@ -98,9 +102,15 @@ class Relationship(ABC):
         """When it learns; None for a relationship that is given."""
         return None
 
-    def couple(self, W: Models) -> Models:
-        """W Q."""
-        return mix(self.dense(len(W)).Q, W)
+    def energy(self, W: Models) -> float:
+        """tr(W Q Wᵀ) as a sum of squares: what cancels cannot make it negative, and a certificate wrong."""
+        dense = self.dense(len(W))
+        return float(dense.kappa @ squared_norms(mix(dense.U.T, W)))
+
+    def dual_energy(self, V: Models) -> float:
+        """tr(V G Vᵀ), likewise."""
+        dense = self.dense(len(V))
+        return float((1.0 / dense.kappa) @ squared_norms(mix(dense.U.T, V)))
 
     def solve(self, V: Models) -> Models:
         """W = V G, the models that belong to the dual vectors V under the whole coupling."""
@@ -141,11 +151,12 @@ class Relationship(ABC):
         """Q and what follows from it, computed once."""
         if n_tasks not in self._dense:
             Q = self.precision(n_tasks)
-            G = np.asarray(np.linalg.inv(Q), dtype=np.float64)
+            kappa, U = modes(Q)
+            G = (U / kappa) @ U.T
             G = (G + G.T) / 2.0
             root = np.sqrt(np.diag(Q))
             top = float(np.linalg.eigvalsh(Q / np.outer(root, root))[-1])
-            self._dense[n_tasks] = Dense(Q, G, 1.0 / np.abs(G).sum(axis=1), np.diag(Q) * top)
+            self._dense[n_tasks] = Dense(Q, G, kappa, U, 1.0 / np.abs(G).sum(axis=1), np.diag(Q) * top)
         return self._dense[n_tasks]
 
     @cached_property
@@ -179,6 +190,18 @@ class Safe(Relationship):
         """Q of the inner one."""
         return self.inner.precision(n_tasks)
 
+    def energy(self, W: Models) -> float:
+        """As the inner one says."""
+        return self.inner.energy(W)
+
+    def dual_energy(self, V: Models) -> float:
+        """As the inner one says."""
+        return self.inner.dual_energy(V)
+
+    def solve(self, V: Models) -> Models:
+        """As the inner one says."""
+        return self.inner.solve(V)
+
     def learns(self) -> Schedule | None:
         """When the inner one learns."""
         return self.inner.learns()
@@ -208,16 +231,37 @@ class Safe(Relationship):
 def split(Q: Matrix, lam: Vector) -> Splitting:
     """Split Q at D = diag(λ_b): c = A W + B V with A = D^-½ (1 − κ)₊ D^½ and B = D^-½ (1/κ − 1)₋ D^-½ by modes."""
     root = np.sqrt(lam)
-    kappa, U = np.linalg.eigh(Q / np.outer(root, root))
+    kappa, U = modes(Q / np.outer(root, root))
     A = (U * np.maximum(1.0 - kappa, 0.0)) @ U.T
     B = (U * np.minimum(1.0 / kappa - 1.0, 0.0)) @ U.T
     return Splitting(lam, A / root[:, None] * root[None, :], B / np.outer(root, root))
+
+
+def modes(Q: Matrix) -> tuple[Vector, Matrix]:
+    """Q = U diag(κ) Uᵀ with κ > 0: a mode so loose that rounding hides it is as loose as can be told."""
+    kappa, U = np.linalg.eigh(Q)
+    return np.maximum(kappa, len(Q) * np.finfo(float).eps * kappa[-1]), U
+
+
+def squared_norms(W: Models) -> Vector:
+    """‖W_b‖² of every task."""
+    norms: Vector = np.einsum("bcd,bcd->b", W, W)
+    return norms
 
 
 def mix(matrix: Matrix, W: Models) -> Models:
     """Mix the task axis: matrix times W, in the order of tasks whatever the number of threads."""
     mixed: Models = np.einsum("ab,bcd->acd", matrix, W)
     return mixed
+
+
+def check_ratio(lambda1: float, lambda2: float) -> None:
+    """Refuse weights so far apart that λ1 is lost where Q is made: a sum of numbers of 16 digits."""
+    if lambda2 > MOST_RATIO * lambda1:
+        raise ConfigError(
+            f"lambda2={lambda2:g} is more than {MOST_RATIO:g} times lambda1={lambda1:g}: double precision cannot tell "
+            "this coupling from one without lambda1; raise lambda1, lower lambda2, or take relationship 'mean'"
+        )
 
 
 def check_weight(name: str, weight: float, *, positive: bool) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2, Matrix, Models, Relationship, Schedule, check_weight
+from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2, Matrix, Models, Relationship, Schedule, check_ratio, check_weight
 
 Groups = tuple[int, ...]
 
@@ -84,8 +84,7 @@ class Learned(Relationship):
     def penalty(self, W: Models) -> float:
         """(1/N) [λ1/2 ‖W‖² + λ2 tr(W Ω⁻¹ Wᵀ) + λ2 ε tr(Ω⁻¹)]: the outer objective without its losses."""
         inverse = np.linalg.inv(self.covariance(len(W)))
-        coupled = np.sum(W * self.couple(W)) / 2.0
-        return float((coupled + self.lambda2 * self.epsilon * np.trace(inverse)) / len(W))
+        return float((self.energy(W) / 2.0 + self.lambda2 * self.epsilon * np.trace(inverse)) / len(W))
 
     def learn(self, W: Models) -> Self:
         """Ω-step: the Ω of trace 1 that is best for these models."""
@@ -119,6 +118,7 @@ class Graph(Relationship):
         """Refuse what is no graph."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
+        check_ratio(self.lambda1, self.lambda2)
         if self.neighbours < 1:
             raise ConfigError(f"neighbours must be at least 1, got {self.neighbours}")
         if self.adjacency is not None:
@@ -189,6 +189,7 @@ class Clusters(Relationship):
         """Refuse numbers of clusters that make no sense."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
+        check_ratio(self.lambda1, self.lambda2)
         if self.count is not None and self.count < 1:
             raise ConfigError(f"count of clusters must be at least 1, got {self.count}")
 
@@ -207,7 +208,8 @@ class Clusters(Relationship):
         """λ1 I + λ2 (I − M) with M_bb′ = 1/(size of the cluster) for tasks of one cluster."""
         member = self.members(n_tasks)
         same = member[:, None] == member[None, :]
-        return np.asarray((self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 * same / same.sum(axis=1))
+        apart = np.eye(n_tasks) - same / same.sum(axis=1)
+        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 * apart)
 
     def coupling(self, n_tasks: int) -> float:
         """λ2/(λ1+λ2), also before the first grouping."""

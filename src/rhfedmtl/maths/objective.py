@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship
 
 Vector = npt.NDArray[np.float64]
@@ -20,32 +21,26 @@ def held_models(anchors: Anchors, V: Models) -> Models:
 
 def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Vector:
     """P_b(w) = (1/n_b) Σ L + λ_b/2 ‖w_b − c_b‖² + constant_b."""
-    return losses / n + anchors.lam / 2.0 * _squared(W - anchors.center) + anchors.constant
+    return losses / n + anchors.lam / 2.0 * squared_norms(W - anchors.center) + anchors.constant
 
 
 def station_dual(dual_sums: Vector, n: Vector, V: Models, anchors: Anchors) -> Vector:
     """D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b."""
-    quadratic = _squared(V) / (2.0 * anchors.lam)
+    quadratic = squared_norms(V) / (2.0 * anchors.lam)
     return dual_sums / n - quadratic - _inner(anchors.center, V) + anchors.constant
 
 
 def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationship) -> float:
     """P(W) = (1/N) [Σ_b (1/n_b) Σ L + ½ tr(W Q Wᵀ)]."""
-    coupling = _inner(W, relationship.couple(W)).sum() / 2.0
-    return float((np.sum(losses / n) + coupling) / len(W))
+    return float((np.sum(losses / n) + relationship.energy(W) / 2.0) / len(W))
 
 
 def joint_dual(dual_sums: Vector, n: Vector, V: Models, relationship: Relationship) -> float:
     """D(α) = (1/N) [Σ_b (1/n_b) Σ −L*(−α) − ½ tr(V G Vᵀ)], a lower bound on P(W) for every W."""
-    coupling = _inner(V, relationship.solve(V)).sum() / 2.0
-    return float((np.sum(dual_sums / n) - coupling) / len(V))
+    return float((np.sum(dual_sums / n) - relationship.dual_energy(V) / 2.0) / len(V))
 
 
 def _inner(A: Models, B: Models) -> Vector:
     """⟨A_b, B_b⟩ of every task."""
     products: Vector = np.einsum("bcd,bcd->b", A, B)
     return products
-
-
-def _squared(A: Models) -> Vector:
-    return _inner(A, A)

@@ -55,12 +55,17 @@ class MeanRegularised(Relationship):
 
     def precision(self, n_tasks: int) -> Matrix:
         """λ1 I + λ2 (I − 11ᵀ/N)."""
-        return (self.lambda1 + self.lambda2) * np.eye(n_tasks) - self.lambda2 / n_tasks
+        return self.lambda1 * np.eye(n_tasks) + self.lambda2 * (np.eye(n_tasks) - 1.0 / n_tasks)
 
-    def couple(self, W: Models) -> Models:
-        """W Q in linear time."""
-        mean: Models = W.mean(axis=0)
-        return (self.lambda1 + self.lambda2) * W - self.lambda2 * mean
+    def energy(self, W: Models) -> float:
+        """λ1 ‖W‖² + λ2 Σ_b ‖w_b − w̄‖²."""
+        return float(self.lambda1 * np.sum(W * W) + self.lambda2 * np.sum(np.square(W - W.mean(axis=0))))
+
+    def dual_energy(self, V: Models) -> float:
+        """Σ_b ‖v_b − v̄‖²/(λ1+λ2) + N ‖v̄‖²/λ1."""
+        mean = V.mean(axis=0)
+        apart = np.sum(np.square(V - mean)) / (self.lambda1 + self.lambda2)
+        return float(apart + len(V) * np.sum(mean * mean) / self.lambda1)
 
     def coupling(self, n_tasks: int) -> float:
         """λ2/(λ1+λ2): what the alternation keeps of its error in one step."""
@@ -102,9 +107,13 @@ class Unrelated(Relationship):
         """λ1 I."""
         return self.lambda1 * np.eye(n_tasks)
 
-    def couple(self, W: Models) -> Models:
-        """λ1 W."""
-        return self.lambda1 * W
+    def energy(self, W: Models) -> float:
+        """λ1 ‖W‖²."""
+        return float(self.lambda1 * np.sum(W * W))
+
+    def dual_energy(self, V: Models) -> float:
+        """‖V‖²/λ1."""
+        return float(np.sum(V * V) / self.lambda1)
 
     def coupling(self, n_tasks: int) -> float:
         """No task knows of another."""

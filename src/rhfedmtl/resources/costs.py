@@ -418,6 +418,11 @@ def _refuse_repeats(names: Iterable[str]) -> None:
         seen.add(name)
 
 
+def amounts_text(amounts: Mapping[str, float]) -> str:
+    """Amounts as a budget is written, without types that have no limit."""
+    return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if math.isfinite(amount))
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"
 

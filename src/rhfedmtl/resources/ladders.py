@@ -287,7 +287,8 @@ def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
             link = longest_wait(prices, s.round_event(0))
             each = np.broadcast_to(np.asarray(prices.terminal_step, dtype=np.float64), len(link))
             deadline = np.median(link + rungs[:, None] * each, axis=1)
-            steps = np.minimum(steps, (deadline[:, None] - link) / np.where(each > 0.0, each, np.inf))
+            spare = deadline[:, None] - link
+            steps = np.minimum(steps, np.divide(spare, each, out=np.full_like(steps, np.inf), where=each > 0.0))
     return np.asarray(np.floor(steps + 1e-9))
 
 

@@ -56,6 +56,7 @@ class Ledger:
         self.budget = Budget.of(budget)
         self.budget.check(self.cost)
         self._charges: list[Charge] = []
+        self._amounts = self._condensed = 0  # single amounts held, and how many of these are sums over rounds
         self._spent = {name: _ExactSum() for name in self.cost}
         self._reserved: dict[int, dict[str, float]] = {}
         self._next_reservation = 0
@@ -172,6 +173,21 @@ class Ledger:
         ledger.charge(self._charges)
         return ledger
 
+    def condense(self, most: int) -> None:
+        """Add up the older half of the charges over rounds, where more than ``most`` single amounts are held.
+
+        For trainings without an end. All totals but those by round stay; what was added up counts to its last round.
+        """
+        if self._amounts <= max(most, 2 * self._condensed):
+            return
+        half = int(np.searchsorted(np.cumsum(list(map(_amounts, self._charges))), self._amounts / 2)) + 1
+        older, newer = self._charges[:half], self._charges[half:]
+        nodes, last = _by_node(older, ("tier",)).values(), older[-1].round
+        added = [Charge.make(last, c.tier, c.type, c.layout, None, array) for c, array in nodes]
+        self._charges = added + newer
+        self._condensed = sum(map(_amounts, added))
+        self._amounts = self._condensed + sum(map(_amounts, newer))
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that `from_dict` reads back, exactly."""
         layouts = self._layouts()
@@ -285,6 +301,7 @@ class Ledger:
         for charge in made:
             self._spent[charge.type].add(charge.total)
             self._charges.append(charge)
+            self._amounts += _amounts(charge)
 
     def _held(self, reservation: int) -> dict[str, float]:
         try:
@@ -304,15 +321,8 @@ class Ledger:
 
     def _totals_by_node(self, by: tuple[str, ...]) -> dict[str, dict[Any, float]]:
         """Totals by task or terminal: first added up per node as arrays, and only then keyed."""
-        sums: dict[tuple[Any, ...], tuple[Charge, npt.NDArray[np.float64]]] = {}
-        for charge in self._charges:
-            kind = 0 if charge.tier == CLOUD else 1 if charge.tier in (STATION, STATION_LINK) else 2
-            same = tuple(getattr(charge, name) for name in by if name in ("round", "tier"))
-            size = (1, charge.layout.n_tasks, charge.layout.n_terminals)[kind]
-            _, array = sums.setdefault((charge.type, id(charge.layout), kind, *same), (charge, np.zeros(size)))
-            array[slice(None) if charge.nodes is None else charge.nodes] += charge.amount
         result: dict[str, dict[Any, float]] = {name: {} for name in self.cost}
-        for charge, array in sums.values():
+        for charge, array in _by_node(self._charges, by).values():
             _add_keyed(result[charge.type], by, charge, array)
         return result
 
@@ -411,6 +421,23 @@ class _ExactSum:
                 kept.append(low)
             x = high
         self.parts = [*kept, x]
+
+
+def _amounts(charge: Charge) -> int:
+    """Single amounts that a charge holds, or nodes that it names where they pay the same."""
+    return max(np.size(charge.nodes), np.size(charge.amount))  # type: ignore[arg-type]
+
+
+def _by_node(charges: Iterable[Charge], by: tuple[str, ...]) -> dict[Any, tuple[Charge, npt.NDArray[np.float64]]]:
+    """Sums per node, apart by type, layout, kind of node, and by round and tier if asked; each with a charge of it."""
+    sums: dict[Any, tuple[Charge, npt.NDArray[np.float64]]] = {}
+    for charge in charges:
+        kind = 0 if charge.tier == CLOUD else 1 if charge.tier in (STATION, STATION_LINK) else 2
+        same = tuple(getattr(charge, name) for name in by if name in ("round", "tier"))
+        size = (1, charge.layout.n_tasks, charge.layout.n_terminals)[kind]
+        _, array = sums.setdefault((charge.type, id(charge.layout), kind, *same), (charge, np.zeros(size)))
+        array[slice(None) if charge.nodes is None else charge.nodes] += charge.amount
+    return sums
 
 
 def _layout_row(layout: Layout) -> list[Any]:

@@ -27,6 +27,8 @@ FloatArray = npt.NDArray[np.float64]
 
 # One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
 PASS_RATE = 1.15
+# Something waits for the cloud even where tasks are independent: hundreds of rounds would leave 0, without a logarithm.
+_NEVER_NOTHING = 1e-290
 _RATES = [PASS_RATE * math.exp(x / 12.0) for x in range(-24, 25)]
 _DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
 
@@ -46,7 +48,8 @@ class Outlook(NamedTuple):
         q = 1.0 - self.keep * phi
         if isinstance(station_rounds, int) and station_rounds == 1:
             return q
-        return q * (self.waits + (1.0 - self.waits) * q ** (station_rounds - 1.0))
+        waits = max(self.waits, _NEVER_NOTHING)
+        return q * (waits + (1.0 - waits) * q ** (station_rounds - 1.0))
 
     def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
         """Logarithm of what is left."""

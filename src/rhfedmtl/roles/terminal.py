@@ -187,10 +187,13 @@ class Terminal:
         if self.phase is Phase.LEAVING and goodbye.incarnation == self.incarnation:
             self.phase = Phase.DETACHED
 
-    def abandon(self) -> None:
-        """Be free at once, with nothing pending: the station lost its memory, so that no sum holds this terminal."""
-        if self._update is not None:
-            self._settle(Verdict())
+    def abandon(self, verdict: Verdict | None = None) -> None:
+        """Be free at once, with nothing pending: the station lost its memory, so that no sum holds this terminal.
+
+        Or it has taken this terminal out, and its ``verdict`` still says what became of the update.
+        """
+        known = verdict is not None and verdict.incarnation == self.incarnation
+        self._settle(verdict if verdict is not None and known else Verdict())
         self.phase = Phase.DETACHED
 
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:

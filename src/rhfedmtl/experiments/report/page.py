@@ -160,12 +160,15 @@ def _table(table: Table) -> str:
     body = "".join(_group(name, rows, len(table.head)) for name, rows in table.groups)
     signed = any(entry.sign for _, rows in table.groups for row in rows for entry in row)
     note = f'<p class="text">{escape(table.note)}</p>' if table.note else ""
-    return note + _scrolling(table.head, body, "numbers signed" if signed else "numbers")
+    columns = zip(*(row for _, rows in table.groups for row in rows), strict=True)
+    words = [i for i, column in enumerate(columns) if i and all(_is_text(entry) for entry in column)]
+    return note + _scrolling(table.head, body, "numbers signed" if signed else "numbers", words)
 
 
-def _scrolling(head: Sequence[str], body: str, kind: str) -> str:
-    """A table in a box that it may scroll in, by finger and by keyboard."""
-    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] = ()) -> str:
+    """A table in a box that it may scroll in, by finger and by keyboard; ``words`` are columns that hold no numbers."""
+    kinds = [' class="words"' if i in words else "" for i in range(len(head))]
+    heads = "".join(f'<th scope="col"{of}>{escape(text)}</th>' for of, text in zip(kinds, head, strict=True))
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="{kind}"><thead>'
         f"<tr>{heads}</tr></thead>{body}</table></div>"
@@ -181,9 +184,12 @@ def _group(name: str, rows: Sequence[Sequence[Entry]], width: int) -> str:
 
 
 def _cell(entry: Entry) -> str:
-    words = entry.text[:1].isalpha()
-    kind = " ".join(name for name, holds in (("best", entry.best), ("words", words)) if holds)
+    kind = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
     return f'<td class="{kind}">{_entry(entry)}</td>' if kind else f"<td>{_entry(entry)}</td>"
+
+
+def _is_text(entry: Entry) -> bool:
+    return entry.text[:1].isalpha()
 
 
 def _entry(entry: Entry) -> str:

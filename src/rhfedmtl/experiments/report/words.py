@@ -192,7 +192,8 @@ def settings(result: StudyResult) -> dict[str, str]:
             f"{sign} = {short(options[name])}"
             for name, sign in (("lambda1", "λ₁"), ("lambda2", "λ₂"))
             if f"learning.{name}" not in axes
-        ),
+        )
+        + (" before tuning" if configuration["tune"] else ""),
         "faults": configuration["faults"],
         "seeds": f"{result.seeds}; intervals are 95 % (Student's t over seeds)" if result.seeds > 1 else "one",
         "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),

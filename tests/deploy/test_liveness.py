@@ -1,0 +1,467 @@
+"""Nobody waits for an answer that cannot come any more, and no round is paid for that nobody can work in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy import nets
+from tests.deploy.inside import (
+    NEVER_S,
+    SHARE,
+    attach,
+    connect,
+    job,
+    make_cloud,
+    make_station,
+    requests,
+    run,
+    say,
+    sent,
+    settle,
+)
+from tests.deploy.test_distrust import roster
+from tests.deploy.test_intruders import NUMBERS, Still
+
+from rhfedmtl.deploy import codec
+from rhfedmtl.deploy import wire_pb2 as wire
+from rhfedmtl.deploy.carrier import Carrier
+from rhfedmtl.deploy.cloud import AT_ONCE
+from rhfedmtl.deploy.config import read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.identity import Papers, Passport
+from rhfedmtl.deploy.link import NotReadyError, Session
+from rhfedmtl.deploy.members import MOST_SENT
+from rhfedmtl.deploy.observe import Log, Meters
+from rhfedmtl.deploy.registry import Registry
+from rhfedmtl.deploy.station import StationService
+from rhfedmtl.deploy.terminal import TerminalService
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.messages import Anchor, Scaling, Verdict, WorkOrder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of which nothing runs."""
+    return nets.build(tmp_path_factory.mktemp("liveness") / "net", nets.small(2, 2, 40))
+
+
+def probes() -> dict[int, wire.TerminalDown]:
+    """A question to both terminals."""
+    return {t: wire.TerminalDown(probe=wire.Probe(terminal=t, number=1)) for t in (0, 1)}
+
+
+def sums(t: int) -> bytes:
+    """The answer to it."""
+    answer = wire.Sums(terminal=t, number=1, losses=codec.tensor(np.ones(1)), dual=1.0)
+    return wire.TerminalUp(sums=answer).SerializeToString()
+
+
+# A station and its terminals.
+
+
+def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    """One that leaves, or comes anew, while it is asked something will not answer that: the others are enough."""
+    goodbyes = [
+        wire.TerminalUp(leave=wire.Leave(terminal=1, incarnation=1, share=codec.tensor(SHARE))),
+        wire.TerminalUp(join=wire.Join(terminal=1, incarnation=2, n_samples=15, share=codec.tensor(SHARE))),
+    ]
+
+    async def body(goodbye: wire.TerminalUp) -> list[int]:
+        service = make_station(folder, tmp_path / str(goodbye.WhichOneof("body")))
+        one, other = [await connect(service, folder, t) for t in (0, 1)]
+        asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+        await settle()
+        await service.members._receive(one, sums(0))
+        await settle()
+        assert not asking.done()
+        await service.members._receive(other, goodbye.SerializeToString())
+        await settle()
+        assert asking.done()
+        assert set(service.members.present()) <= {0, 1}
+        return sorted(asking.result().arrived)
+
+    for goodbye in goodbyes:
+        assert run(lambda goodbye=goodbye: body(goodbye)) == [0]  # type: ignore[misc]
+
+
+def test_a_terminal_that_was_asked_often_enough_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    """A question goes out so often at most; one whose link breaks each time cannot answer it, though it is there."""
+
+    async def body() -> tuple[int, list[int]]:
+        service = make_station(folder, tmp_path)
+        one, other = [await connect(service, folder, t) for t in (0, 1)]
+        asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+        await settle()
+        await service.members._receive(one, sums(0))
+        asked = sum(message.HasField("probe") for message in sent(other))
+        for _ in range(MOST_SENT):
+            assert not asking.done()
+            other = await connect(service, folder, 1)
+            asked += sum(message.HasField("probe") for message in sent(other))
+        assert asking.done()
+        return asked, service.members.present()
+
+    assert run(body) == (MOST_SENT, [0, 1])
+
+
+def test_a_terminal_that_is_not_let_in_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    """One that misbehaves is kept out for a while: neither the present question nor the next round waits for it."""
+
+    async def body() -> list[int]:
+        service = make_station(folder, tmp_path)
+        one, other = [await connect(service, folder, t) for t in (0, 1)]
+        members = service.members
+        asking = asyncio.create_task(members.ask("sums", probes(), NEVER_S))
+        await settle()
+        await members._receive(one, sums(0))
+        with pytest.raises(PeerError):
+            await members._receive(other, sums(0))
+        members.door._barred[1] = time.monotonic() + NEVER_S
+        del members.door.sessions[1]
+        members._on_gone(other)
+        await settle()
+        assert asking.done()
+        gathering = asyncio.create_task(members.gather([0, 1]))
+        await settle()
+        return gathering.result()
+
+    assert run(body) == [0]
+
+
+def test_a_forgotten_terminal_comes_back_with_what_it_knows(folder: Path, tmp_path: Path) -> None:
+    """Taken out while it was silent, a terminal with an update pending is told so, and joins again with its duals."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path / "station")
+        config = read_terminal(folder / "terminal-0" / "terminal.toml")
+        object.__setattr__(config.node, "state", str(tmp_path / "terminal"))
+        terminal = TerminalService(config, Log("test", "error"), Meters())
+        said: list[wire.TerminalUp] = []
+        terminal._link.send = lambda data: bool(said.append(wire.TerminalUp.FromString(data))) or True  # type: ignore[method-assign]
+        role, memory = service.memory.station, service.memory
+        role.forget(0)
+
+        async def greet() -> None:
+            session = await connect(service, folder, 0, incarnation=terminal.role.incarnation if terminal.role else 0)
+            for message in sent(session):
+                await terminal._receive(message.SerializeToString())
+            for message in said:
+                await service.members._receive(session, message.SerializeToString())
+            said.clear()
+            await settle()
+
+        await greet()
+        assert terminal.role is not None
+        first = role.members[0].incarnation
+        orders = role.open_round(1, {0: 5})
+        await terminal._receive(wire.TerminalDown(order=codec.order_out(orders[0])).SerializeToString())
+        assert role.receive(codec.update_in(said.pop().update))
+        role.close_round()
+        share = role.members[0].share
+        service.members._silent.add(0)
+        service.members.forget(0)
+        assert service.members.door.sessions[0].reason  # it is cut off, so that it notices
+        assert terminal.role.pending is not None
+        await greet()
+        assert role.members[0].incarnation == first + 1
+        np.testing.assert_allclose(role.members[0].share, share, rtol=1e-12)
+        assert np.abs(share).max() > 0.0
+        assert 0 in service.members.present()
+        assert memory.leaving == {}
+
+    run(body)
+
+
+def test_a_terminal_is_forgotten_by_when_it_was_heard(folder: Path, tmp_path: Path) -> None:
+    """One that is connected and owes an answer is silent since it last spoke, and not since the station began."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        session = await connect(service, folder, 0)
+        service.members._silent.add(0)
+        assert service.members.silent(1000.0) == [1]
+        session.heard -= 2000.0
+        assert service.members.silent(1000.0) == [0, 1]
+
+    run(body)
+
+
+def test_who_is_about_to_join_hears_of_the_scaling(folder: Path, tmp_path: Path) -> None:
+    """A terminal that was greeted before there was a scaling, and joins after, would else learn from raw rows."""
+
+    async def body() -> list[str]:
+        service = make_station(folder, tmp_path)
+        service.memory.station.forget(1)
+        here, joining = [await connect(service, folder, t) for t in (0, 1)]
+        sent(joining)
+        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
+        scaling_up = asyncio.create_task(service._do_scale(scaling, wire.Answer()))
+        await settle()
+        await service.members._receive(here, wire.TerminalUp(scaled=wire.Nothing()).SerializeToString())
+        await settle()
+        assert scaling_up.done()
+        return [str(message.WhichOneof("body")) for message in sent(joining)]
+
+    assert run(body) == ["scaling"]
+
+
+def test_a_terminal_that_learned_from_raw_rows_starts_anew(folder: Path, tmp_path: Path) -> None:
+    """A scaling that comes too late ends neither the terminal nor its link: it begins at zero, with scaled rows."""
+
+    async def body() -> None:
+        config = read_terminal(folder / "terminal-0" / "terminal.toml")
+        object.__setattr__(config.node, "state", str(tmp_path))
+        terminal = TerminalService(config, Log("test", "error"), Meters())
+        terminal._begin(job(folder), 0)
+        assert terminal.role is not None
+        terminal.role.join()
+        assert terminal.role.work(WorkOrder(1, 0, np.zeros((1, NUMBERS)), 0.1, 5, Verdict(0, 0.0, 0, 1))) is not None
+        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True))
+        welcome = wire.Welcome(job=job(folder), scaling=scaling)
+        await terminal._receive(wire.TerminalDown(welcome=welcome).SerializeToString())
+        assert (terminal.role.incarnation, terminal.role.pending, terminal.role.last_round) == (2, None, 0)
+        assert terminal.role._scaled
+
+    run(body)
+
+
+def test_a_station_that_awaits_its_terminals_hears_that_one_will_not_come(folder: Path, tmp_path: Path) -> None:
+    """A station that lost its memory goes on as soon as the cloud says that the missing one belongs to it no more."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        members, memory = service.members, service.memory
+        memory.station.forget(1)
+        members._answer_s = NEVER_S
+        members.begin()
+        waiting = asyncio.create_task(members.assemble())
+        await settle()
+        assert not waiting.done()
+        await service._on_standing(wire.Standing(allowed=[0]))
+        await settle()
+        assert waiting.done()
+
+    run(body)
+
+
+# A station and the cloud.
+
+
+def test_a_round_without_terminals_is_not_held(folder: Path, tmp_path: Path) -> None:
+    """A station whose terminals are all away, or that has no anchor, says that it takes no part; nothing is opened."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        asked = wire.RoundRequest(round=1, terminals=[0, 1], local_steps=[5, 5], deadline=NEVER_S)
+        answer = await service._answer(wire.Request(id=1, round=asked))
+        assert answer.away
+        assert "none of the terminals" in answer.trouble
+        await connect(service, folder, 0)
+        service.memory.station.anchor = None
+        answer = await service._answer(wire.Request(id=2, round=asked))
+        assert answer.away
+        assert "no anchor" in answer.trouble
+        assert service.memory.station.round == 0
+        assert not (tmp_path / "round.state").exists()
+        # A round for others than those who are here is another matter: it is over at once, and the cloud goes on.
+        await service._on_welcome(wire.Welcome(job=job(folder), anchor=anchor(), allowed=[0, 1]))
+        others = wire.RoundRequest(round=1, terminals=[1], local_steps=[5], deadline=NEVER_S)
+        answer = await service._answer(wire.Request(id=3, round=others))
+        assert answer.round.round == 1 == service.memory.station.round
+
+    run(body)
+
+
+def test_a_station_that_cannot_write_ends(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of what is not written down: no order goes out, and no answer; the station begins anew."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "no space left")
+
+    async def body() -> list[str]:
+        service = make_station(folder, tmp_path)
+        session = await connect(service, folder, 0)
+        sent(session)
+        monkeypatch.setattr(service.memory, "note_open", full)
+        service._on_request(wire.Request(id=1, round=wire.RoundRequest(round=1, terminals=[0], local_steps=[5])))
+        work = asyncio.create_task(service._work())
+        await settle()
+        assert isinstance(work.exception(), OSError)
+        assert not service._answered
+        return [str(message.WhichOneof("body")) for message in sent(session)]
+
+    assert run(body) == []
+
+
+def anchor() -> wire.Anchor:
+    """Of the second server iteration."""
+    return codec.anchor_out(Anchor(2, 0, np.ones((1, NUMBERS)), 0.1))
+
+
+def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_path: Path) -> None:
+    """The cloud's greeting brings the present anchor: rounds until the next server iteration are not lost."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path / "cloud")
+        cloud.trainer._network.anchors = {0: codec.anchor_in(anchor())}
+        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        down = wire.StationDown.FromString(await cloud._greet(session, wire.Hello()))
+        config = read_station(folder / "station-0" / "station.toml")
+        object.__setattr__(config.node, "state", str(tmp_path / "station"))
+        service = StationService(config, Log("test", "error"), Meters())
+        await service._receive(down.SerializeToString())
+        assert service.memory.station.anchor is not None
+        assert service.memory.station.anchor.cloud_round == 2
+
+    run(body)
+
+
+def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path) -> None:
+    """However many requests came since, one that is sent again while it waits is known."""
+
+    async def body() -> int:
+        service = make_station(folder, tmp_path)
+        for i in [*range(60), 0]:
+            service._on_request(wire.Request(id=i, roster=wire.Nothing()))
+        return service._requests.qsize()
+
+    assert run(body) == 60
+
+
+def test_moving_many_terminals_does_not_cut_their_station_off(folder: Path, tmp_path: Path) -> None:
+    """A station is asked to let go of some at once and of the others when it has answered, of none again at once."""
+    n = 200
+
+    async def body() -> list[int]:
+        cloud = make_cloud(folder, tmp_path)
+        cloud.registry.station |= dict.fromkeys(range(n), 1)
+        session, asked = await attach(cloud, folder, 0), []
+        outlook = wire.Outlook(**roster(*((t, 5) for t in range(n))))
+        while len(asked) < n:
+            await say(cloud, session, outlook=outlook)
+            now = requests(session)
+            assert 0 < len(now) <= AT_ONCE
+            assert session.reason == ""
+            asked += [request.transfer.terminal for request in now]
+            for request in now:
+                await say(cloud, session, answer=wire.Answer(id=request.id, done=wire.Nothing()))
+        await say(cloud, session, outlook=outlook)
+        assert requests(session) == []
+        return asked
+
+    assert run(body) == list(range(n))
+
+
+def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> None:
+    """A station that has let a terminal go is asked anew when it has it again, or when it is to go elsewhere."""
+
+    async def body() -> list[tuple[int, int]]:
+        cloud = make_cloud(folder, tmp_path)
+        sessions, asked = [await attach(cloud, folder, b) for b in (0, 1)], []
+
+        async def seen(b: int, *members: int) -> None:
+            await say(cloud, sessions[b], outlook=wire.Outlook(**roster(*((t, 5) for t in members))))
+            for request in requests(sessions[b]):
+                if request.HasField("transfer"):
+                    asked.append((b, request.transfer.destination.station))
+                    await say(cloud, sessions[b], answer=wire.Answer(id=request.id, done=wire.Nothing()))
+
+        for b, other in ((0, 1), (1, 0), (0, 1)):
+            await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
+            cloud._office._place(0, other)
+            for session in sessions:
+                requests(session)
+            await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
+            await seen(b, 1) if b == 0 else await seen(b, 2, 3)
+        return asked
+
+    assert run(body) == [(0, 1), (1, 0), (0, 1)]
+
+
+def test_who_is_being_moved_can_still_come_back(tmp_path: Path) -> None:
+    """A station that loses its memory takes in again whom it was to let go, so that it can; until it has arrived."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    config = read_cloud(folder / "cloud" / "cloud.toml")
+    registry = Registry.open(config)
+    registry.place(1, 1)
+    again = Registry.open(config)
+    assert [again.allowed(b) for b in (0, 1)] == [[0, 1], [1, 2, 3]]
+    assert [again.homes(b) for b in (0, 1)] == [[0], [1, 2, 3]]
+    assert not again.arrived(0, [0, 1])
+    assert again.arrived(1, [1, 2, 3])
+    assert [Registry.open(config).allowed(b) for b in (0, 1)] == [[0], [1, 2, 3]]
+
+
+def test_an_invitation_that_nobody_took_up_holds_up_no_training(tmp_path: Path) -> None:
+    """A training waits for terminals that have papers, and not for one that may never come for them."""
+    config = read_cloud(nets.build(tmp_path / "net", nets.small(2, 2, 40)) / "cloud" / "cloud.toml")
+    secret, number = Registry.open(config).invite("terminal", None, 1)
+    registry = Registry.open(config)
+    assert registry.allowed(1) == [2, 3, number]
+    assert registry.expected(1) == {2, 3}
+    registry.redeem(secret)
+    registry.note_issued("terminal", number, "abc1")
+    assert Registry.open(config).expected(1) == {2, 3, number}
+
+
+def test_a_stop_that_follows_its_order_at_once_counts(tmp_path: Path) -> None:
+    """An operator who ends a training before the cloud has begun with it has ended it."""
+
+    async def body() -> None:
+        carrier = Carrier(tmp_path / "journal", None, asyncio.get_running_loop(), fsync=False)  # type: ignore[arg-type]
+        carrier.order(json.dumps({"budget": None}))
+        carrier.stop()
+        carrier.next_order()
+        assert carrier.stopping
+        assert carrier.stopped()
+        carrier.order("{}")
+        carrier.next_order()
+        assert not carrier.stopped()
+
+    run(body)
+
+
+def test_a_cloud_waits_while_nobody_can_work(folder: Path, tmp_path: Path) -> None:
+    """Rounds for which no station has a terminal are asked for again, until one has or an operator ends it."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        sessions = [await attach(cloud, folder, b) for b in (0, 1)]
+        wanted = {b: wire.Request(round=wire.RoundRequest(round=1)) for b in (0, 1)}
+        asking = asyncio.create_task(cloud.ask_all(wanted, NEVER_S))
+
+        async def answer(*bodies: dict[str, Any]) -> None:
+            for session, body in zip(sessions, bodies, strict=True):
+                while not (found := requests(session)):
+                    await asyncio.sleep(0.01)
+                await say(cloud, session, answer=wire.Answer(id=found[0].id, **body))
+
+        idle: dict[str, Any] = {"trouble": "station has no terminal", "away": True}
+        await answer(idle, idle)
+        assert not asking.done()
+        await answer(idle, {"trouble": "something else", "away": False})
+        assert [each.away for each in (await asking).values()] == [True, False]
+        asking = asyncio.create_task(cloud.ask_all(wanted, NEVER_S))
+        cloud.carrier.stop()
+        await answer(idle, idle)
+        assert [each.away for each in (await asking).values()] == [True, True]
+
+    run(body)
+
+
+def test_stations_wait_until_the_cloud_has_read_its_journal(folder: Path, tmp_path: Path) -> None:
+    """Before that it cannot tell scaling and anchor as they are: a station tries again, and does not do without."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        cloud.carrier._past.append(wire.Entry(kind="train"))
+        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        with pytest.raises(NotReadyError, match="journal"):
+            await cloud._greet(session, wire.Hello())
+
+    run(body)
