@@ -1,8 +1,7 @@
-"""The GPU engine against engine `inprocess`, with Triton's interpreter in the place of a card."""
+"""The GPU engine against engine `inprocess`, on a card, or with Triton's interpreter in the place of one."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,14 @@ METHOD = DualMethod(relationship=MeanRegularised(1e-2, 3e-2))
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> type[gpu.Gpu]:
-    """The engine, with kernels that Python runs; on a machine with a GPU too."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install 'rhfedmtl[gpu]'")
+def card() -> type[gpu.Gpu]:
+    """The engine, where there is a card, or with kernels that Python runs."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'rhfedmtl[gpu]'")
     pytest.importorskip("triton", reason="needs Triton: pip install 'rhfedmtl[gpu]'")
-    if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+    if not gpu.interpreted() and not torch.cuda.is_available():
+        pytest.skip("no GPU, and TRITON_INTERPRET=1, with which kernels run in Python, is not set")
+    if gpu.interpreted() and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
         pytest.skip("Triton's interpreter does not work with NumPy 2.4 and later")
-    if "TRITON_INTERPRET" not in os.environ:
-        pytest.skip("kernels run in Python only where TRITON_INTERPRET=1 was set before Triton was imported")
     return gpu.Gpu
 
 
