@@ -36,11 +36,12 @@ demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no downl
 	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000"
 	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000"
 
+# Three workers suit two cores: tests of networks mostly wait.
 test: lint  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure
-	$(BIN)/python -m pytest -q -x -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -x -n 3 -m "not slow"
 
 test-slow: setup  ## the checks that take minutes
 	$(BIN)/python -m pytest -q -m slow
