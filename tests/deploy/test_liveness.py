@@ -72,7 +72,7 @@ def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Pat
     ]
 
     async def body(goodbye: wire.TerminalUp) -> list[int]:
-        service = make_station(folder, tmp_path / str(goodbye.WhichOneof("body")))
+        service = make_station(folder, tmp_path / "asked" / str(goodbye.WhichOneof("body")))
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
         await settle()
@@ -85,8 +85,24 @@ def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Pat
         assert set(service.members.present()) <= {0, 1}
         return sorted(asking.result().arrived)
 
+    async def before(goodbye: wire.TerminalUp) -> list[int]:
+        """It says so just before, while the station has its turn for what it is about to ask."""
+        service = make_station(folder, tmp_path / "before" / str(goodbye.WhichOneof("body")))
+        one, other = [await connect(service, folder, t) for t in (0, 1)]
+        async with service.memory.turn:
+            await service.members._receive(other, goodbye.SerializeToString())
+            await settle()
+            asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+            await settle()
+            assert not any(message.HasField("probe") for message in sent(other))
+            await service.members._receive(one, sums(0))
+            await settle()
+            assert asking.done()
+        return sorted(asking.result().arrived)
+
     for goodbye in goodbyes:
-        assert run(lambda goodbye=goodbye: body(goodbye)) == [0]  # type: ignore[misc]
+        for way in (body, before):
+            assert run(lambda goodbye=goodbye, way=way: way(goodbye)) == [0]  # type: ignore[misc]
 
 
 def test_a_terminal_that_was_asked_often_enough_is_not_waited_for(folder: Path, tmp_path: Path) -> None:

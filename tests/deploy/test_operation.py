@@ -164,6 +164,7 @@ def test_a_damaged_terminal_starts_anew(net: Any) -> None:
 def test_a_damaged_station_is_made_anew_from_its_terminals(net: Any) -> None:
     """A station whose file is damaged begins without members; all join again with what they learned, before a round."""
     folder, supervisor, operator = net
+    certified(operator)  # of the members that there are now
     gap = operator.command("status")["training"]["gap"]
     _damage(folder / "station-0" / "state" / "station.state", supervisor, "station-0")
     nets.wait(operator, lambda s: bool(nets.logged(folder, "station-0", "state damaged")))

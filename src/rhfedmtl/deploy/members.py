@@ -81,6 +81,10 @@ class Members:
         members = self._memory.station.members
         return [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
 
+    def changes(self, terminal: int) -> bool:
+        """Whether a terminal waits to be let out, or in anew: it answers nothing before."""
+        return terminal in self._wishes
+
     def begin(self) -> None:
         """Note that the station begins without members: its terminals may have much to bring."""
         self._awaited = self._memory.allowed - set(self._memory.station.members)
@@ -115,11 +119,12 @@ class Members:
     ) -> Question:
         """Send to each terminal its message and collect answers of kind ``answer``, until all are there or time is up.
 
-        Terminals that have gone are waited for only a little.
+        Terminals that have gone are waited for only a little, and those that are about to change not at all.
         """
         question = Question(answer, {t: m.SerializeToString() for t, m in messages.items()}, fits)
+        question.lost.update(filter(self.changes, messages))
         self._question = question
-        for t in messages:
+        for t in question.missing:
             self._send_question(t)
         until = time.monotonic() + seconds
         while question.missing and time.monotonic() < (limit := self._limit(question, until)):

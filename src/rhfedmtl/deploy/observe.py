@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import sys
-import time
+from datetime import UTC, datetime
 from typing import Any
 
 from grpc import aio
@@ -35,7 +35,7 @@ class Log:
             self.last_error = f"{event}: {facts.get('reason', '')}".rstrip(": ")
         if LEVELS[level] < self._least:
             return
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() // 1_000_000 % 1000:03d}Z"
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()

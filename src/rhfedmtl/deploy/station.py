@@ -220,7 +220,7 @@ class StationService:
         elif content.round <= role.round:
             raise PeerError(f"round {content.round} is over here: {role.round} was the last")
         else:
-            steps = {t: asked[t] for t in here if t in role.members}
+            steps = {t: asked[t] for t in here if t in role.members and not self.members.changes(t)}
             if not earlier:
                 self._need_work(steps)
             memory.note_open(content.round, asked, earlier | steps)
