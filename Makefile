@@ -20,11 +20,11 @@ $(BASE): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "no '$(PYTHON)' found: install Python 3.11 or newer, or call make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; call make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[watch]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[watch]'
 	@touch $@
 
 $(STAMP): $(BASE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no download), a table and a report
@@ -53,7 +53,7 @@ $(BROWSER_STAMP): $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || test -n "$$RHFEDMTL_CHROMIUM" \
 		|| { apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| { echo "install Chromium, or name one: make test-browser RHFEDMTL_CHROMIUM=/path/to/chromium"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[browser]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
 	@touch $@
 
 test-chaos: setup  ## a network of real processes through at least 200 faults (minutes)
@@ -88,7 +88,7 @@ docs: setup $(DOCS_STAMP)  ## build the documentation into docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 $(DOCS_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[docs]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 clean:  ## remove everything that can be made again
