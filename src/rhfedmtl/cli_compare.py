@@ -24,6 +24,7 @@ from rhfedmtl.cli_options import (
     print_json,
     with_learning_options,
 )
+from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
@@ -97,7 +98,7 @@ def compare(
         base = RunConfig(
             request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
         )
-        names = [name.strip() for name in algorithms.split(",") if name.strip()]
+        names = list(parse_names(algorithms))
         study = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         found = study.run(out, workers=makers, watch=watch)

@@ -11,6 +11,7 @@ import typer
 
 from rhfedmtl.cli_data import AsJson
 from rhfedmtl.cli_options import print_json
+from rhfedmtl.data.registry import parse_names
 from rhfedmtl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def predict(
     from rhfedmtl.models import TaskModels
 
     models = TaskModels.load(model)
-    asked = _Asked(path, task_column, task, label, [name.strip() for name in drop.split(",") if name.strip()])
+    asked = _Asked(path, task_column, task, label, list(parse_names(drop)))
     found = _predicted(models, asked)
     if out is not None:
         _write(out, found)

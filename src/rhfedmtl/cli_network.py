@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,7 @@ from rhfedmtl.cli_options import (
     print_json,
     with_learning_options,
 )
+from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 
@@ -145,7 +146,7 @@ def init(
     from rhfedmtl.experiments.configs import RunConfig
 
     RunConfig(algorithm, options=options).check_heeded()
-    resources = _resources(cost, _names(measure), terminal_watts, station_watts, deadline)
+    resources = _resources(cost, parse_names(measure), terminal_watts, station_watts, deadline)
     if stations is not None:
         if request.tasks is not None:
             raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
@@ -153,14 +154,14 @@ def init(
     federation = request.federation(seed)
     learning = {
         "algorithm": algorithm,
-        "options": _changed(options),
+        "options": {name: getattr(options, name) for name in options.given()},
         "scale": scale or "",
         "seed": seed,
         "least_steps": least_steps,
         "precision": precision,
         "test_rows": test_rows,
     }
-    hosts = _names(station_hosts)
+    hosts = parse_names(station_hosts)
     make_network(
         folder,
         Blueprint(
@@ -188,10 +189,6 @@ def init(
         )
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def _resources(
     cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
 ) -> Resources:
@@ -204,10 +201,6 @@ def _resources(
     powers = (1.0 if terminal_watts is None else terminal_watts, 10.0 if station_watts is None else station_watts)
     prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
     return Resources(prices, (), measured, *powers, deadline)
-
-
-def _changed(options: Options) -> dict[str, Any]:
-    return {e.name: getattr(options, e.name) for e in fields(options) if getattr(options, e.name) != e.default}
 
 
 @network_app.command()

@@ -93,6 +93,11 @@ def parse_setting(entry: Dataset, name: str, text: str) -> Any:
         raise ConfigError(f"setting {name} needs a number, got {text!r}") from error
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 DATASETS: dict[str, Dataset] = {
     "har": Dataset(
         title="UCI Human Activity Recognition: 30 people, 6 activities, 561 features",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rhfedmtl.data.registry import Dataset, dataset
+from rhfedmtl.data.registry import Dataset, dataset, parse_names
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:
         return None
     if text.strip().lstrip("-").isdigit():
         return int(text)
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return parse_names(text)
 
 
 def parse_partition(text: str) -> Partition:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Origin, Source
+from rhfedmtl.data.registry import parse_names
 from rhfedmtl.errors import ConfigError, DataError, MissingExtraError
 
 MOST_WHOLE_CLASSES = 50
@@ -51,7 +52,7 @@ class Columns:
 
     def dropped(self) -> list[str]:
         """Columns to leave out."""
-        return [name.strip() for name in self.drop.split(",") if name.strip()]
+        return list(parse_names(self.drop))
 
 
 def load(path: Path | None = None, columns: Columns | None = None) -> Source:
