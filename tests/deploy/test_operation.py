@@ -193,6 +193,9 @@ def test_a_training_waits_while_all_terminals_are_away(net: Any) -> None:
         process.join()
     said = [f"none of the terminals of station {b} is there" for b in range(2)]
     nets.wait(operator, lambda _: {e["reason"] for e in nets.logged(folder, "cloud", "no answer")} >= set(said))
+    spent = operator.command("status")["training"]["spent"]
+    time.sleep(0.5)
+    assert operator.command("status")["training"]["spent"] == spent
     supervisor.start(name for name, process in gone.items() if process.exitcode != 0)
     certified(operator)
 
