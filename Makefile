@@ -63,7 +63,7 @@ test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorith
 	$(BIN)/python -m pytest -q -m ray
 
 proto: setup  ## make the protobuf code of the deployment from its description
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire.proto
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire/wire.proto
 
 lint: setup  ## style, types and import direction
 	$(BIN)/ruff check .

@@ -26,13 +26,13 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.data.threads import cores
-from rhfedmtl.engines import checkpoint
+from rhfedmtl.engines.cluster.ray import network, outline, session
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.ray import network, outline, session
-from rhfedmtl.engines.training import Settings, make_cloud, train
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.run import Settings, make_cloud, train
 
 REPEATS = 5
 METHOD = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), intercept=False)

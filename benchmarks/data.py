@@ -33,7 +33,7 @@ def peak_megabytes() -> float:
 
 def har(quick: bool) -> Facts:
     """Read and split all of HAR; memory in units of the data's own size."""
-    from rhfedmtl.data.har import load
+    from rhfedmtl.data.loaders.har import load
     from rhfedmtl.data.split import federate
 
     path = Path(os.environ.get("RHFEDMTL_DATA", "")) / "har.npz"
@@ -52,8 +52,8 @@ def har(quick: bool) -> Facts:
 
 def million(quick: bool) -> Facts:
     """Make, describe and sum up a million terminals."""
+    from rhfedmtl.data.loaders.synthetic import Synthetic, make
     from rhfedmtl.data.scaling import station_moments
-    from rhfedmtl.data.synthetic import Synthetic, make
 
     start = time.perf_counter()
     tiny = make(Synthetic())
@@ -80,7 +80,7 @@ def million(quick: bool) -> Facts:
 
 def csv(quick: bool) -> Facts:
     """Read a table of 20 numeric columns."""
-    from rhfedmtl.data.table import load
+    from rhfedmtl.data.loaders.table import load
 
     rows = 20_000 if quick else 200_000
     values = np.random.default_rng(0).normal(size=(rows, 20))

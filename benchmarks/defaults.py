@@ -29,9 +29,9 @@ from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits
 
 from rhfedmtl import Federation, Request, RHFedMTLClassifier, RHFedMTLRegressor, Source, Split, federate
-from rhfedmtl.engines.training import mean
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
+from rhfedmtl.training.run import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 

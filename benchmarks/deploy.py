@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.data.request import Request
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.config import Resources, Waits
-from rhfedmtl.deploy.control import Operator
-from rhfedmtl.deploy.provision import Blueprint, make_network
-from rhfedmtl.deploy.store import Journal
-from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.deploy.local.provision import Blueprint, make_network
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node.config import Resources, Waits
+from rhfedmtl.deploy.node.state import Journal
+from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 
 OPTIONS = {"policy": "fixed", "local_steps": 10}
 

@@ -29,19 +29,20 @@ import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation, Origin
-from rhfedmtl.data.synthetic import Synthetic, make
-from rhfedmtl.engines.training import Settings, train
+from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.errors import RHFedMTLError
-from rhfedmtl.experiments import pilot
-from rhfedmtl.experiments.shapes import situation_of
-from rhfedmtl.experiments.walks import walk
 from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.planning import pilot
+from rhfedmtl.planning.data_shape import situation_of
+from rhfedmtl.planning.dry_run import walk
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
-from rhfedmtl.resources.planning import Policy
-from rhfedmtl.resources.policies import Fixed, Theoretical
+from rhfedmtl.training.run import Settings, train
 
 FOR_CLASSES = ("synthetic", "har", "landmine")
 FOR_NUMBERS = ("synthetic numbers", "har numbers", "landmine numbers", "diabetes")

@@ -25,16 +25,16 @@ import torch
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.bench.measure import federation
+from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import scalers
-from rhfedmtl.data.synthetic import Synthetic, make
-from rhfedmtl.engines.gpu import Gpu
+from rhfedmtl.engines.gpu.engine import Gpu
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.training import Run, Settings
 from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Fixed
 from rhfedmtl.roles.cloud import Cloud
+from rhfedmtl.training.run import Run, Settings
 
 
 def agree(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.bench.measure import resident
-from rhfedmtl.data.storage import load, save
-from rhfedmtl.data.synthetic import Synthetic, make
-from rhfedmtl.engines.training import Run, Settings
+from rhfedmtl.data.loaders.saved import load, save
+from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.training.run import Run, Settings
 
 PER_TASK = 1_000
 

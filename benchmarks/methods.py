@@ -1,7 +1,7 @@
 """All methods at equal budgets, each tuned by the same number of trials: balanced accuracy with 95 % intervals.
 
 For every seed (split and run) and budget, the settings of a method are chosen on validation parts of its training rows
-(`rhfedmtl.experiments.tuning`), at that budget; then it learns from all training rows and is tested. Yardsticks know
+(`rhfedmtl.selection.tuning`), at that budget; then it learns from all training rows and is tested. Yardsticks know
 no budget. "minus" is the paired difference to `rhfedmtl`.
 
     python benchmarks/methods.py --seeds 10 --out results.json          # about 10 minutes on 2 cores
@@ -25,9 +25,9 @@ from scipy import stats
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.training import mean
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.tuning import Validation, tune
+from rhfedmtl.selection.tuning import Validation, tune
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 PRICES = ("energy=0.1,10",)

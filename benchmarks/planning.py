@@ -23,10 +23,10 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.training import Run, Settings
+from rhfedmtl.policies.base import Plan, Situation
+from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
-from rhfedmtl.resources.planning import Plan, Situation
+from rhfedmtl.training.run import Run, Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 TARGET = 1.0

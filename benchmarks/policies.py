@@ -24,11 +24,12 @@ from scipy import stats
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.training import Settings, mean, train
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import POLICIES, Fixed
+from rhfedmtl.training.run import Settings, mean, train
 
 GRID = (1, 2, 5, 10, 20, 40)
 STATION_PRICE = 10.0

@@ -29,11 +29,11 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.results import evaluate, mean
-from rhfedmtl.engines.training import Settings
-from rhfedmtl.experiments.folds import Precision, Solved, solve
-from rhfedmtl.experiments.regularisation import choose, weighted
 from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.selection.folds import Precision, Solved, solve
+from rhfedmtl.selection.regularisation import choose, weighted
+from rhfedmtl.training.result import evaluate, mean
+from rhfedmtl.training.run import Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 METHODS = ("mean", "learned", "none", "pooled")

@@ -24,11 +24,11 @@ from scipy import stats
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.training import Settings, mean, train
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
+from rhfedmtl.training.run import Settings, mean, train
 
 BUDGETS = (6.0, 15.0, 40.0, 100.0)
 """In rounds of stations of average price or speed, with about one pass over the rows in each."""

@@ -31,12 +31,12 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import scalers, station_moments
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.training import Settings, train
 from rhfedmtl.maths import rounds, sdca, theory
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship, Unrelated
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.roles.cloud import Cloud
+from rhfedmtl.training.run import Settings, train
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 GAMMA = 1.0

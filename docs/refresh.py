@@ -85,7 +85,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 def run_command(command: str) -> tuple[int, str]:
     """Exit status and output of an ``rhfedmtl`` command, as on a terminal of 80 columns."""
     words = shlex.split(command.replace("\\\n", " "))
-    program = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", *words[1:]]
+    program = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", *words[1:]]
     environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(program, capture_output=True, encoding="utf-8", env=environment, check=False)
     if "Traceback" in done.stderr:

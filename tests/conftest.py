@@ -28,3 +28,11 @@ def real_file() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Empty cache folder, and no folder with data of the user."""
+    monkeypatch.delenv("RHFEDMTL_DATA", raising=False)
+    monkeypatch.setenv("RHFEDMTL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -43,7 +43,7 @@ def _need_data(text: str) -> None:
     if "har.npz" in text and not Path("har.npz").exists():
         pytest.skip("har.npz is not in the folder RHFEDMTL_DATA")
     if "watch" in text:
-        from rhfedmtl.data import watch
+        from rhfedmtl.data.loaders import watch
         from rhfedmtl.errors import DataError
 
         try:

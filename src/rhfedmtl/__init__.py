@@ -13,41 +13,42 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation, Source
     from rhfedmtl.data.request import Request
     from rhfedmtl.data.split import Split, federate
-    from rhfedmtl.engines.faults import Faults
-    from rhfedmtl.engines.training import Result, Settings, train
-    from rhfedmtl.estimator import RHFedMTLClassifier, RHFedMTLRegressor
-    from rhfedmtl.experiments.configs import RunConfig
+    from rhfedmtl.estimators.classifier import RHFedMTLClassifier
+    from rhfedmtl.estimators.regressor import RHFedMTLRegressor
     from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
-    from rhfedmtl.models import TaskModels
+    from rhfedmtl.models.task_models import TaskModels
+    from rhfedmtl.policies.fixed import Fixed
+    from rhfedmtl.policies.measured.policy import Measured
     from rhfedmtl.resources.costs import Cost
     from rhfedmtl.resources.ledger import Ledger
-    from rhfedmtl.resources.measured import Measured
-    from rhfedmtl.resources.policies import Fixed
+    from rhfedmtl.training.config import RunConfig
+    from rhfedmtl.training.faults import Faults
+    from rhfedmtl.training.run import Result, Settings, train
 
 __version__ = version("rhfedmtl")
 
 _HOME = {
     "Cost": "resources.costs",
     "DualMethod": "algorithms.dual",
-    "Faults": "engines.faults",
+    "Faults": "training.faults",
     "Federation": "data.federation",
-    "Fixed": "resources.policies",
+    "Fixed": "policies.fixed",
     "Ledger": "resources.ledger",
     "MeanRegularised": "maths.relationships",
-    "Measured": "resources.measured",
+    "Measured": "policies.measured.policy",
     "Options": "algorithms.options",
-    "RHFedMTLClassifier": "estimator",
-    "RHFedMTLRegressor": "estimator",
+    "RHFedMTLClassifier": "estimators.classifier",
+    "RHFedMTLRegressor": "estimators.regressor",
     "Request": "data.request",
-    "Result": "engines.training",
-    "RunConfig": "experiments.configs",
-    "Settings": "engines.training",
+    "Result": "training.run",
+    "RunConfig": "training.config",
+    "Settings": "training.run",
     "Source": "data.federation",
     "Split": "data.split",
-    "TaskModels": "models",
+    "TaskModels": "models.task_models",
     "Unrelated": "maths.relationships",
     "federate": "data.split",
-    "train": "engines.training",
+    "train": "training.run",
 }
 
 __all__ = [

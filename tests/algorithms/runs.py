@@ -8,10 +8,10 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import Result, Settings, train
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.planning import Policy
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.training.run import Result, Settings, train
 
 
 def run(data: Federation, method: Method, policy: Policy | None = None, **settings: Any) -> Result:

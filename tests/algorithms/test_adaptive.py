@@ -12,13 +12,13 @@ from rhfedmtl.algorithms.adaptive import AdaptiveFL
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import Run, Settings
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
-from rhfedmtl.resources.adaptive import AdaptiveControl, Estimates, estimates
+from rhfedmtl.policies.adaptive import AdaptiveControl, Estimates, estimates
+from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import Layout
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.planning import Observation, Plan, Situation
+from rhfedmtl.training.run import Run, Settings
 
 SIZES = np.array([4, 6, 5, 5])
 TASK = np.array([0, 0, 1, 1])

@@ -11,10 +11,10 @@ from tests.algorithms.runs import run
 from rhfedmtl.algorithms.fedem import FedEM
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import Run, Settings, mean
 from rhfedmtl.maths.losses import Squared
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.training.run import Run, Settings, mean
 
 CLUSTER = np.array([0, 1, 0, 1, 0, 1])
 ROWS, D = 20, 4

@@ -15,7 +15,7 @@ from tests.reference.sgd import with_constant
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
-from rhfedmtl.engines.training import mean
+from rhfedmtl.training.run import mean
 
 LAM = 0.05
 SOLVERS: dict[str, Any] = {

@@ -18,12 +18,12 @@ from rhfedmtl.algorithms.fedprox import FedProx
 from rhfedmtl.algorithms.local import LocalSgd
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.engines.training import ENGINES, Run, Settings
 from rhfedmtl.errors import ConfigError, DivergenceError
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
+from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.policies import Fixed
 from rhfedmtl.roles.messages import Sizes
+from rhfedmtl.training.run import ENGINES, Run, Settings
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.4, 0.03, 5

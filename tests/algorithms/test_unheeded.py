@@ -11,8 +11,8 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build, idle
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.studies import side_by_side, taking_part
+from rhfedmtl.studies.study import side_by_side, taking_part
+from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(tasks=2, terminals=2)
 

@@ -13,10 +13,10 @@ from tests.reference.sdca import visits as plain_visits
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.bench import kernels, measure, scale, solver
-from rhfedmtl.engines.training import Settings, train
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.training.run import Settings, train
 
 
 def small_problem() -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +106,7 @@ def test_large_federations_repeat_their_rows(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_the_quick_benchmark_says_what_it_must() -> None:
     """One JSON object with the ratios by which speed is judged."""
-    command = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", "bench", "--quick", "--json"]
+    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "bench", "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures = json.loads(done.stdout)
     for name in ("cpu_stream_fraction", "thread_speedup", "seconds_to_gap_ratio"):

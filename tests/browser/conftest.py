@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments import small_results
+from tests.report import small_results
 
-from rhfedmtl.experiments import cost_figure, report
+from rhfedmtl import report
+from rhfedmtl.studies import cost_figure
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -11,9 +11,9 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.scaling import SCALES, scalers
-from rhfedmtl.engines.grouped import Grouped
+from rhfedmtl.engines.cluster.sharded import Grouped
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.linked import Linked
+from rhfedmtl.engines.message_passing import Linked
 from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
 from rhfedmtl.roles.messages import Message

@@ -20,10 +20,10 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.records import record
 from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.runs.records import record
+from rhfedmtl.training.config import RunConfig
 
 FILE = Path(__file__).with_name("frozen.json")
 DIGITS = 9

@@ -14,7 +14,7 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.scaling import SCALES
-from rhfedmtl.engines.grouped import share_out
+from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import PeerError, ProtocolError

@@ -13,11 +13,11 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.faults import Faults
-from rhfedmtl.engines.training import Result, Settings, train
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.relationships import RELATIONSHIPS
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.run import Result, Settings, train
 
 COST = ["energy=0.1,10,1", "time=0.01,0.1", "bytes=0,0"]
 BUDGET = {"energy": 250.0, "time": 30.0}
@@ -121,7 +121,7 @@ def test_a_record_of_every_method_is_plain_json(name: str) -> None:
     """No NaN and no infinity in what is written, also where there is no certificate."""
     import json
 
-    from rhfedmtl.experiments.records import summary
+    from rhfedmtl.runs.records import summary
 
     facts: dict[str, Any] = summary(learn(name))
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rhfedmtl.data.federation import Source
-
-
-@pytest.fixture
-def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Empty cache folder, and no folder with data of the user."""
-    monkeypatch.delenv("RHFEDMTL_DATA", raising=False)
-    monkeypatch.setenv("RHFEDMTL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def numbered(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.data.har_layout import tiny, write_folder, zip_bytes, zip_in_zip
 
-from rhfedmtl.data import cache, har
+from rhfedmtl.data import cache
+from rhfedmtl.data.loaders import har
 from rhfedmtl.errors import DataError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.data.har_layout import tiny, windows, write_folder, zip_bytes, zip_in_zip
 
-from rhfedmtl.data import har
 from rhfedmtl.data.federation import Source
+from rhfedmtl.data.loaders import har
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import DataError
 

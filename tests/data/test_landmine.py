@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from rhfedmtl.data.landmine import Recut, load, load_authors
+from rhfedmtl.data.loaders.landmine import Recut, load, load_authors
 from rhfedmtl.errors import ConfigError, DataError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.data.conftest import numbered
 
+from rhfedmtl.data.loaders.saved import INDEX, load, save
 from rhfedmtl.data.split import Split, federate
-from rhfedmtl.data.storage import INDEX, load, save
 from rhfedmtl.errors import DataError
 
 

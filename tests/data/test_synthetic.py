@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rhfedmtl.data import storage, threads
-from rhfedmtl.data.synthetic import Synthetic, load, make, task_models, terminal_rows
+from rhfedmtl.data import threads
+from rhfedmtl.data.loaders import saved as storage
+from rhfedmtl.data.loaders.synthetic import Synthetic, load, make, task_models, terminal_rows
 from rhfedmtl.errors import ConfigError
 
 CASES = [

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from rhfedmtl.data.federation import Source
+from rhfedmtl.data.loaders.table import Columns, from_frame, load
 from rhfedmtl.data.split import federate
-from rhfedmtl.data.table import Columns, from_frame, load
 from rhfedmtl.errors import ConfigError, DataError
 
 COLUMNS = Columns(label="y", task="site", terminal="device")
@@ -126,7 +126,7 @@ def test_columns_can_be_dropped_grouped_and_found_by_name(tmp_path: Path) -> Non
 
 def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks join without a seam, and a bad value in a later block is found at its line."""
-    monkeypatch.setattr("rhfedmtl.data.table.BLOCK_ROWS", 7)
+    monkeypatch.setattr("rhfedmtl.data.loaders.table.BLOCK_ROWS", 7)
     rows = [f"{i % 3},{i / 4},{i % 2}" for i in range(40)]
     source = load(csv(tmp_path, "task,a,y\n" + "\n".join(rows)))
     assert source.X[:, 0].tolist() == [i / 4 for i in range(40)]

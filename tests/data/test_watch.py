@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rhfedmtl.data import cache, watch
+from rhfedmtl.data import cache
+from rhfedmtl.data.loaders import watch
+from rhfedmtl.data.loaders.watch import Windows, window_features
 from rhfedmtl.data.split import Split, federate
-from rhfedmtl.data.watch import Windows, window_features
 from rhfedmtl.errors import ConfigError, DataError
 
 CHANNELS = ["ax", "ay", "az", "wx", "wy", "wz"]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from tests.deploy.test_intruders import NUMBERS, Still
 
-from rhfedmtl.deploy import jobs
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.cloud import CloudService
-from rhfedmtl.deploy.config import read_cloud, read_station
-from rhfedmtl.deploy.identity import Papers, Passport
-from rhfedmtl.deploy.link import Session
-from rhfedmtl.deploy.observe import Log, Meters
-from rhfedmtl.deploy.station import StationService
+from rhfedmtl.deploy.cloud.service import CloudService
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import read_cloud, read_station
+from rhfedmtl.deploy.node.credentials import Papers, Passport
+from rhfedmtl.deploy.node.link import Session
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.station.service import StationService
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.roles.messages import Anchor, Join
 
 NEVER_S = 1e6

@@ -16,13 +16,14 @@ import numpy as np
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.deploy import codec, jobs
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.config import Limits, Resources, Waits
-from rhfedmtl.deploy.control import Operator
-from rhfedmtl.deploy.provision import Blueprint, is_free, make_network
-from rhfedmtl.deploy.store import StateFile
-from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.deploy.local.provision import Blueprint, is_free, make_network
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import Limits, Resources, Waits
+from rhfedmtl.deploy.node.state import StateFile
+from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
 
 PATIENCE_S = 90.0

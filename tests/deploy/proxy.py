@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from rhfedmtl.deploy.identity import Identity, Papers, caller
-from rhfedmtl.deploy.link import channel_options, server_options
+from rhfedmtl.deploy.node.credentials import Identity, Papers, caller
+from rhfedmtl.deploy.node.link import channel_options, server_options
 
 LARGEST = 1 << 26
 

@@ -18,9 +18,9 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
-from rhfedmtl.deploy.config import Resources, Waits, read_cloud, read_station
-from rhfedmtl.deploy.control import Operator
-from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node.config import Resources, Waits, read_cloud, read_station
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
 

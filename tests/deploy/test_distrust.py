@@ -12,17 +12,18 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.test_intruders import NUMBERS, Still
 
-from rhfedmtl.deploy import codec, jobs
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.answers import Checker
-from rhfedmtl.deploy.cloud import CloudService
-from rhfedmtl.deploy.config import Learning, Limits, read_cloud, read_station
-from rhfedmtl.deploy.control import Operator, enrol
-from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key, requested_key
-from rhfedmtl.deploy.link import Session
-from rhfedmtl.deploy.observe import Log, Meters
-from rhfedmtl.deploy.registry import Registry, Token
-from rhfedmtl.deploy.station import StationService
+from rhfedmtl.deploy.cloud.checks import Checker
+from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.service import CloudService
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import Learning, Limits, read_cloud, read_station
+from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key, requested_key
+from rhfedmtl.deploy.node.link import Session
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.station.service import StationService
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
 HOMES = {0: 0, 1: 0, 2: 1}

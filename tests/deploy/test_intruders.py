@@ -16,19 +16,19 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
-from rhfedmtl.deploy import codec
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.cloud import CloudService
-from rhfedmtl.deploy.config import read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.control import Operator, enrol
-from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key
-from rhfedmtl.deploy.link import SERVICE, Session, channel_options
-from rhfedmtl.deploy.observe import Log, Meters
-from rhfedmtl.deploy.station import StationService
+from rhfedmtl.deploy.cloud.service import CloudService
+from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key
+from rhfedmtl.deploy.node.link import SERVICE, Session, channel_options
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.station.service import StationService
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.models import TaskModels
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.config import RunConfig
 
 BUDGET = "energy=10000"
 OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
@@ -286,7 +286,7 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
     async def attack() -> tuple[int, bytes, bytes]:
         service = StationService(read_station(folder / "station-0" / "station.toml"), Log("fuzz", "error"), Meters())
         cloud = read_cloud(folder / "cloud" / "cloud.toml")
-        from rhfedmtl.deploy.jobs import job_of
+        from rhfedmtl.deploy.node.job import job_of
 
         service.memory.begin(job_of(cloud.learning))
         service.memory.allowed = {0, 1}
@@ -312,8 +312,8 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
 
     async def attack() -> tuple[int, bytes, bytes]:
-        from rhfedmtl.deploy.jobs import job_of
-        from rhfedmtl.deploy.terminal import TerminalService
+        from rhfedmtl.deploy.node.job import job_of
+        from rhfedmtl.deploy.terminal.service import TerminalService
 
         config = read_terminal(folder / "terminal-0" / "terminal.toml")
         service = TerminalService(config, Log("fuzz", "error"), Meters())

@@ -28,18 +28,18 @@ from tests.deploy.inside import (
 from tests.deploy.test_distrust import roster
 from tests.deploy.test_intruders import NUMBERS, Still
 
-from rhfedmtl.deploy import codec
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.carrier import Carrier
-from rhfedmtl.deploy.cloud import AT_ONCE
-from rhfedmtl.deploy.config import read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.identity import Papers, Passport
-from rhfedmtl.deploy.link import NotReadyError, Session
-from rhfedmtl.deploy.members import MOST_SENT
-from rhfedmtl.deploy.observe import Log, Meters
-from rhfedmtl.deploy.registry import Registry
-from rhfedmtl.deploy.station import StationService
-from rhfedmtl.deploy.terminal import TerminalService
+from rhfedmtl.deploy.cloud.journal import Carrier
+from rhfedmtl.deploy.cloud.registry import Registry
+from rhfedmtl.deploy.cloud.service import AT_ONCE
+from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.node.credentials import Papers, Passport
+from rhfedmtl.deploy.node.link import NotReadyError, Session
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.station.service import StationService
+from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.terminal.service import TerminalService
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Anchor, Scaling, Verdict, WorkOrder
 

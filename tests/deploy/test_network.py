@@ -16,12 +16,12 @@ from tests.deploy import nets
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.cli import app
-from rhfedmtl.deploy.config import Resources, Waits, read_station
+from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.node.config import Resources, Waits, read_station
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.models import TaskModels
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.config import RunConfig
 
 BUDGET = "energy=700"
 

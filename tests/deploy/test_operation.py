@@ -15,10 +15,10 @@ import pytest
 from cryptography import x509
 from tests.deploy import nets
 
-from rhfedmtl.deploy.config import identity_of, read_station
-from rhfedmtl.deploy.control import Operator, enrol
-from rhfedmtl.deploy.provision import issued_by, rotate
-from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.deploy.local.provision import issued_by, rotate
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node.config import identity_of, read_station
+from rhfedmtl.deploy.operator import Operator, enrol
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
 

@@ -18,10 +18,11 @@ from hypothesis.extra import numpy as hnp
 from tests.deploy import nets
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.deploy import codec, jobs
-from rhfedmtl.deploy import wire_pb2 as wire
-from rhfedmtl.deploy.carrier import Carrier, ClosingError
-from rhfedmtl.deploy.config import (
+from rhfedmtl.deploy.cloud.journal import Carrier, ClosingError
+from rhfedmtl.deploy.cloud.measured_run import Careful
+from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import (
     Learning,
     Resources,
     Waits,
@@ -32,17 +33,17 @@ from rhfedmtl.deploy.config import (
     read_terminal,
     to_toml,
 )
-from rhfedmtl.deploy.identity import Authority, Identity, Papers, Passport, new_key, signing_request
-from rhfedmtl.deploy.live import Careful
-from rhfedmtl.deploy.registry import Registry, Token
-from rhfedmtl.deploy.rounding import Feedback
-from rhfedmtl.deploy.store import CorruptError
+from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key, signing_request
+from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, DataError, PeerError
+from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Layout
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.measured import Measured
-from rhfedmtl.resources.planning import Situation
-from rhfedmtl.resources.policies import Fixed
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Phase, Terminal

@@ -20,12 +20,12 @@ from tests.deploy import nets
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.cli import app
-from rhfedmtl.deploy.books import folded, unfold
-from rhfedmtl.deploy.config import read_station
-from rhfedmtl.deploy.kernels import warm_up
-from rhfedmtl.deploy.provision import rotate
-from rhfedmtl.deploy.supervisor import Supervisor
+from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
+from rhfedmtl.deploy.local.provision import rotate
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node.config import read_station
+from rhfedmtl.deploy.node.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
@@ -172,7 +172,7 @@ def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
     """A node that was told to end, and a reset, say what became of them in one object."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
     words = ["serve", "terminal", "--config", str(folder / "terminal-0" / "terminal.toml"), "--json"]
-    command = [sys.executable, "-c", "from rhfedmtl.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
         assert node.stderr is not None
         while '"started"' not in node.stderr.readline():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rhfedmtl.deploy import store
-from rhfedmtl.deploy.store import CorruptError, Journal, Lock, StateFile
+from rhfedmtl.deploy.node import state as store
+from rhfedmtl.deploy.node.state import CorruptError, Journal, Lock, StateFile
 from rhfedmtl.errors import ConfigError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.outline import Outline
-from rhfedmtl.engines.group import Group, Source, Taken
-from rhfedmtl.engines.grouped import Grouped, share_out
-from rhfedmtl.engines.ray import FromRecipe
-from rhfedmtl.engines.training import ENGINES
+from rhfedmtl.engines.cluster.ray import FromRecipe
+from rhfedmtl.engines.cluster.shard import Group, Source, Taken
+from rhfedmtl.engines.cluster.sharded import Grouped, share_out
+from rhfedmtl.training.run import ENGINES
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ class Assassin:
     """
 
     def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
-        from rhfedmtl.engines.ray_crew import Crew
-        from rhfedmtl.engines.ray_line import Line
+        from rhfedmtl.engines.cluster.ray_crew import Crew
+        from rhfedmtl.engines.cluster.ray_line import Line
 
         self.struck: list[int] = []
         plain = Crew._answer

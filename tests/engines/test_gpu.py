@@ -12,7 +12,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.scaling import scalers
-from rhfedmtl.engines import gpu
+from rhfedmtl.engines.gpu import engine as gpu
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths.losses import LOSSES, SmoothedHinge

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rhfedmtl.cli import app
+from rhfedmtl.cli.main import app
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay-job.yaml"
 # Fields of ray.io/v1 that a manifest of ours may use: KubeRay drops, or refuses, others.

@@ -13,10 +13,10 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines import checkpoint
-from rhfedmtl.engines.checkpoint import Keeper
-from rhfedmtl.engines.training import Result, Settings, train
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.checkpoint import Keeper
+from rhfedmtl.training.run import Result, Settings, train
 
 UNEVEN = Recipe(Request(data="synthetic", tasks=3, terminals=12, settings={"unequal": 0.5, "test": 20}), 0)
 

@@ -23,19 +23,19 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
-from rhfedmtl.cli import app
+from rhfedmtl.cli.main import app
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.engines import ray_crew, ray_session
-from rhfedmtl.engines.group import Group, Taken
-from rhfedmtl.engines.grouped import share_out
-from rhfedmtl.engines.ray_session import Node, session
-from rhfedmtl.engines.training import Result, Settings, train
+from rhfedmtl.engines.cluster import ray_crew, ray_session
+from rhfedmtl.engines.cluster.ray_session import Node, session
+from rhfedmtl.engines.cluster.shard import Group, Taken
+from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.sweep import Store, sweep
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import Result, Settings, train
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'rhfedmtl[ray]'")
 
@@ -84,7 +84,7 @@ def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
         answer = CliRunner().invoke(app, [*words, "--engine", "ray", "--actors", "1"])
         assert answer.exit_code == 0, answer.output
         there = json.loads(answer.stdout)
-        from rhfedmtl.engines.ray import Pool
+        from rhfedmtl.engines.cluster.ray import Pool
 
         with Pool() as pool:
             spread = sweep(configs, Store(tmp_path / "spread"), workers=pool)
@@ -102,7 +102,7 @@ def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
 
 def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
     """Neither by the package, nor by the command line, nor by the engines."""
-    code = "import sys, rhfedmtl.cli, rhfedmtl.engines.training, rhfedmtl.experiments.single as _"
+    code = "import sys, rhfedmtl.cli.main, rhfedmtl.training.run, rhfedmtl.runs.session as _"
     code += "; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -184,7 +184,7 @@ def test_calls_of_a_machine_that_differs_or_fails_are_refused() -> None:
     """A sweep takes no record that was made with other versions, and shows no traceback of Ray."""
     import ray
 
-    from rhfedmtl.engines.ray import Answer, Pool
+    from rhfedmtl.engines.cluster.ray import Answer, Pool
 
     pool = Pool()
     lost = ray.exceptions.RaySystemError("ray::_call() (pid=7, ip=10.0.0.3)\nNo module named 'rhfedmtl'")
@@ -301,7 +301,7 @@ def test_a_group_holds_its_rows_once() -> None:
 
 def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """On this machine for shared memory, and on a node for the rows of its stations."""
-    from rhfedmtl.engines import ray as engine
+    from rhfedmtl.engines.cluster import ray as engine
 
     monkeypatch.setattr(ray_session, "_memory", lambda: 2.0**30)
     with pytest.raises(ClusterError, match=r"rows take 1,000 MiB of shared memory, more than 30% of the 1,024 MiB"):
@@ -319,7 +319,7 @@ def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytes
 
 def test_actors_are_placed_where_the_cores_are() -> None:
     """One on each node, the larger ones first where there are fewer, and round again where there are more."""
-    from rhfedmtl.engines.ray import _places
+    from rhfedmtl.engines.cluster.ray import _places
 
     small, large = NODE, Node("b", "10.0.0.2", 8.0, 1e6)
     assert _places([small, large], None, 9) == [small, large]
@@ -332,7 +332,7 @@ def test_an_old_ray_and_words_for_others_are_refused(monkeypatch: pytest.MonkeyP
     """With the command that helps."""
     import ray
 
-    from rhfedmtl.experiments.single import How
+    from rhfedmtl.runs.session import How
 
     monkeypatch.setattr(ray, "__version__", "2.9.1")
     with pytest.raises(ClusterError, match=r"Ray 2.9.1 is too old: pip install -U 'ray>=2.60'"):

@@ -21,15 +21,16 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
-from rhfedmtl.cli import app
+from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines import checkpoint, ray_crew
-from rhfedmtl.engines.checkpoint import Keeper
-from rhfedmtl.engines.training import Progress, Result, Settings, train
+from rhfedmtl.engines.cluster import ray_crew
 from rhfedmtl.errors import DataError, DivergenceError
-from rhfedmtl.experiments.configs import RunConfig
-from rhfedmtl.experiments.sweep import Store, sweep
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.checkpoint import Keeper
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import Progress, Result, Settings, train
 
 pytestmark = [
     pytest.mark.ray,
@@ -151,7 +152,7 @@ def test_an_error_of_the_method_arrives_as_it_was_raised(three: Any) -> None:
 
 def command(*words: str, folder: Path) -> list[str]:
     """A command line for a process of its own."""
-    code = "from rhfedmtl.cli import main; main()"
+    code = "from rhfedmtl.cli.main import main; main()"
     return [sys.executable, "-c", code, "train", *words, "--json", "--out", str(folder)]
 
 
@@ -215,7 +216,7 @@ def test_a_run_whose_head_node_is_lost_goes_on_elsewhere(tmp_path: Path) -> None
 
 def test_a_sweep_survives_a_lost_node(three: Any, tmp_path: Path) -> None:
     """Records are those that this machine makes; runs lost with a node are made elsewhere."""
-    from rhfedmtl.engines.ray import Pool
+    from rhfedmtl.engines.cluster.ray import Pool
 
     request = Request(data="synthetic", tasks=4, terminals=20, settings={"samples": 50})
     configs = [
@@ -254,7 +255,7 @@ def test_a_comparison_is_spread_over_the_cluster(three: Any, tmp_path: Path) -> 
 
 def test_rows_are_read_where_the_actors_live(three: Any, tmp_path: Path) -> None:
     """The driver of a command never holds a training row: a saved federation is mapped by the actors alone."""
-    from rhfedmtl.engines.ray import outline
+    from rhfedmtl.engines.cluster.ray import outline
 
     folder = tmp_path / "saved"
     Request(data="synthetic", path=str(folder), tasks=3, terminals=50, settings={"samples": 20}).federation(3)
@@ -272,7 +273,7 @@ def test_rows_are_read_where_the_actors_live(three: Any, tmp_path: Path) -> None
 
 def test_data_that_a_node_does_not_have_is_named(three: Any, tmp_path: Path) -> None:
     """The loader's own words."""
-    from rhfedmtl.engines.ray import outline
+    from rhfedmtl.engines.cluster.ray import outline
 
     with pytest.raises(DataError, match="is not a saved federation"):
         outline(Request(data="saved", path=str(tmp_path)), 0)
@@ -285,7 +286,7 @@ def test_memory_of_a_driver_does_not_grow_with_the_number_of_terminals(
     """What a whole run takes here, with certificates and snapshots: nothing for each of 45,000 more terminals."""
     import tracemalloc
 
-    from rhfedmtl.engines.ray import outline
+    from rhfedmtl.engines.cluster.ray import outline
 
     monkeypatch.setattr(ray_crew, "SNAPSHOT_SECONDS", 0.0)
 

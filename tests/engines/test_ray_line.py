@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rhfedmtl.engines import ray_line
+from rhfedmtl.engines.cluster import ray_line
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="lines are sockets of Unix")
 

@@ -14,8 +14,8 @@ from tests.reference.problems import certify, cloud_of
 from tests.reference.solvers import by_lbfgs, tables
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.data import har
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.loaders import har
 from rhfedmtl.data.scaling import scalers
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.engines.inprocess import InProcess

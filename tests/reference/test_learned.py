@@ -16,12 +16,12 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.results import evaluate, mean
-from rhfedmtl.experiments.folds import Precision, solve
-from rhfedmtl.experiments.regularisation import choose, weighted
 from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
 from rhfedmtl.maths.relationships import RELATIONSHIPS, Clusters, Graph, Learned, Relationship, Unrelated
 from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.selection.folds import Precision, solve
+from rhfedmtl.selection.regularisation import choose, weighted
+from rhfedmtl.training.result import evaluate, mean
 
 SIZES = ((6, 5), (4,), (5, 3), (7,))
 OMEGA = np.array([[4, 2, -1, 0], [2, 3, 0, 0], [-1, 0, 2, 1], [0, 0, 1, 1]]) / 10

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.maths import sgd
-from rhfedmtl.resources.adaptive import AdaptiveControl
-from rhfedmtl.resources.policies import check_count
+from rhfedmtl.policies.adaptive import AdaptiveControl
+from rhfedmtl.policies.base import check_count
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.maths.losses import LOSSES, Loss
 from rhfedmtl.maths.relationships import RELATIONSHIPS
-from rhfedmtl.resources.planning import Policy
-from rhfedmtl.resources.policies import POLICIES
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.registry import POLICIES
 
 T = TypeVar("T")
 

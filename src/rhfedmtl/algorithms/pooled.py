@@ -13,7 +13,7 @@ from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths import rounds, sdca
-from rhfedmtl.resources.planning import Plan, Situation
+from rhfedmtl.policies.base import Plan, Situation
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.data.synthetic import Synthetic, make
-from rhfedmtl.engines.training import Settings, train
 from rhfedmtl.maths.losses import Hinge, Loss, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
-from rhfedmtl.resources.policies import Fixed
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.training.run import Settings, train
 
 LAMBDA = 1e-4
 GAP = 1e-6

@@ -84,7 +84,7 @@ def gap_problem() -> tuple[Any, Any, str]:
     path = Path(os.environ.get("RHFEDMTL_DATA", "")) / "har.npz"
     if not path.is_file():
         return *solver.problem(3_000), "synthetic, 3,000 rows: RHFEDMTL_DATA has no har.npz"
-    from rhfedmtl.data.har import load
+    from rhfedmtl.data.loaders.har import load
     from rhfedmtl.data.scaling import Scaler
 
     source = load(path)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation, Origin, Source
+    from rhfedmtl.data.loaders.synthetic import Synthetic
+    from rhfedmtl.data.loaders.table import Columns, from_frame
     from rhfedmtl.data.partition import PARTITIONS
     from rhfedmtl.data.registry import DATASETS, Dataset, load
     from rhfedmtl.data.request import Request
     from rhfedmtl.data.scaling import SCALES, Moments, Scaler
     from rhfedmtl.data.split import Split, federate
-    from rhfedmtl.data.synthetic import Synthetic
-    from rhfedmtl.data.table import Columns, from_frame
 
 _HOME = {
     "DATASETS": "registry",
@@ -30,9 +30,9 @@ _HOME = {
     "Scaler": "scaling",
     "Split": "split",
     "federate": "split",
-    "Synthetic": "synthetic",
-    "Columns": "table",
-    "from_frame": "table",
+    "Synthetic": "loaders.synthetic",
+    "Columns": "loaders.table",
+    "from_frame": "loaders.table",
 }
 
 __all__ = [

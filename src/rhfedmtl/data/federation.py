@@ -72,13 +72,13 @@ class Source:
 
     def summary(self) -> dict[str, Any]:
         """Sizes, classes and origin as plain values, for ``--json``."""
-        from rhfedmtl.data.summary import source_summary
+        from rhfedmtl.data.describe import source_summary
 
         return source_summary(self)
 
     def describe(self) -> str:
         """Sizes, classes and origin as text of at most 80 columns."""
-        from rhfedmtl.data.summary import source_text
+        from rhfedmtl.data.describe import source_text
 
         return source_text(self)
 
@@ -222,13 +222,13 @@ class Federation:
 
     def summary(self) -> dict[str, Any]:
         """Sizes of tasks and terminals, classes and origin as plain values, for ``--json``."""
-        from rhfedmtl.data.summary import federation_summary
+        from rhfedmtl.data.describe import federation_summary
 
         return federation_summary(self)
 
     def describe(self) -> str:
         """Sizes of tasks and terminals, classes and origin as text of at most 80 columns."""
-        from rhfedmtl.data.summary import federation_text
+        from rhfedmtl.data.describe import federation_text
 
         return federation_text(self)
 

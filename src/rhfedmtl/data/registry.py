@@ -38,7 +38,7 @@ class Dataset:
     seeded: bool = False
 
     def _get(self, name: str) -> Any:
-        return getattr(import_module(f"rhfedmtl.data.{self.module}"), name)
+        return getattr(import_module(f"rhfedmtl.data.loaders.{self.module}"), name)
 
     def setting_types(self) -> dict[str, Any]:
         """Type of every setting that this data set has of its own."""
@@ -151,7 +151,7 @@ DATASETS: dict[str, Dataset] = {
         title="a federation written by `rhfedmtl data split … --out FOLDER`",
         licence="as its origin says",
         obtain="give --path FOLDER",
-        module="storage",
+        module="saved",
         federated=True,
     ),
 }

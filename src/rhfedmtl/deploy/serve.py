@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.deploy.config import papers_of, read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.identity import CLOUD, STATION, TERMINAL
-from rhfedmtl.deploy.observe import Log, Meters, Window
-from rhfedmtl.deploy.store import Lock
+from rhfedmtl.deploy.node.config import papers_of, read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.node.log import Log, Meters, Window
+from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 
 WATCH_S = 0.5
@@ -113,14 +113,14 @@ async def _watch(
 def _service(role: str) -> Any:
     """The service of a role; imported here, so that a terminal does not load what only a cloud needs."""
     if role == CLOUD:
-        from rhfedmtl.deploy.cloud import CloudService
+        from rhfedmtl.deploy.cloud.service import CloudService
 
         return CloudService
     if role == STATION:
-        from rhfedmtl.deploy.station import StationService
+        from rhfedmtl.deploy.station.service import StationService
 
         return StationService
-    from rhfedmtl.deploy.terminal import TerminalService
+    from rhfedmtl.deploy.terminal.service import TerminalService
 
     return TerminalService
 

@@ -1,0 +1,1 @@
+"""The command line: turns words into objects, calls the library, prints what came out. One file a command."""

@@ -1,0 +1,185 @@
+"""Command line: ``compare`` (methods side by side at equal cost, by options or by a specification)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.data import AsJson, with_data_options
+from rhfedmtl.cli.options import (
+    METHOD_PANEL,
+    RUNNING,
+    WORK_PANEL,
+    Address,
+    FaultText,
+    Scale,
+    option,
+    print_json,
+    with_learning_options,
+)
+from rhfedmtl.cli.text import console, paragraph
+from rhfedmtl.data.registry import parse_names
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.studies.study import Cell, Study, StudyResult
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
+SweepEngine = Annotated[
+    str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(compare)
+
+
+@with_data_options
+@with_learning_options
+def compare(
+    request: Request,
+    options: Options,
+    spec: Annotated[
+        Path | None, typer.Argument(help="A specification (TOML); takes the place of all options but the last panel.")
+    ] = None,
+    algorithms: Annotated[
+        str, option(METHOD_PANEL, "--algorithms", "Methods; the others are compared with the first: a,b,c.")
+    ] = "rhfedmtl,hfedmtl,fedavg,local",
+    budgets: Annotated[str, option(WORK_PANEL, "--budgets", "Amounts of the resource: 200,1400.")] = "400,1400",
+    cost: Annotated[
+        str, option(WORK_PANEL, "--cost", "Prices of the one resource: TYPE=STEP,STATION[,CLOUD].")
+    ] = "energy=0.1,10",
+    faults: FaultText = "",
+    scale: Scale = None,
+    tune: Annotated[
+        bool, option(METHOD_PANEL, "--tune", "Choose every method's settings on a part of the training rows first.")
+    ] = False,
+    metric: Annotated[
+        str | None, option(METHOD_PANEL, "--metric", "accuracy, balanced_accuracy, auc, rmse. [by the labels]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, …. [10, or as specified]")
+    ] = None,
+    workers: Workers = None,
+    engine: SweepEngine = "inprocess",
+    address: Address = None,
+    out: Annotated[Path, typer.Option(help="Folder for the records and the table.")] = Path("out"),
+    as_json: AsJson = False,
+) -> None:
+    """Put methods side by side at equal cost: the same splits, prices and budgets for all, seed by seed.
+
+    Methods that decide H themselves pay no heed to --local-steps; the others take 2 steps a round unless told, or
+    tuned. Runs that the folder already has are not made again, so a comparison that was stopped goes on. For example:
+
+    rhfedmtl compare --data watch --grouped --algorithms rhfedmtl,hfedmtl,fedavg,local --budgets 800,3200 --seeds 5
+
+    rhfedmtl compare experiments/beyond/dropouts.toml --seeds 5 --out out/
+
+    rhfedmtl compare --data har --seeds 20 --engine ray --address auto
+    """
+    from rhfedmtl.studies import spec as specs
+    from rhfedmtl.studies.study import side_by_side
+    from rhfedmtl.training.config import RunConfig
+
+    study: Study
+    if spec is not None:
+        study = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
+    else:
+        metric = metric or ("rmse" if request.federation(0).kind == "regression" else "balanced_accuracy")
+        base = RunConfig(
+            request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
+        )
+        names = list(parse_names(algorithms))
+        study = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
+    with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
+        found = study.run(out, workers=makers, watch=watch)
+    if as_json:
+        cells = [{**asdict(cell), "verdict": cell.verdict} for cell in found.cells]
+        print_json({"study": study.name, "metric": study.metric, "cells": cells, "saved": str(out)})
+    else:
+        show(found)
+        for line in found.verdicts():
+            paragraph(line)
+        typer.echo(f"saved in {out}: runs, and {study.name}.csv")
+        typer.echo(f"next: rhfedmtl report {out}")
+
+
+def _amount(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--budgets needs numbers as in 200,1400, got {text!r}") from None
+
+
+@contextmanager
+def spread(engine: str, address: str | None, workers: int | None) -> Iterator[Any]:
+    """Who makes the runs of a sweep: processes of this machine, or a Ray cluster."""
+    if engine not in ("inprocess", "ray"):
+        raise ConfigError(f"runs are made by --engine inprocess, or by --engine ray [--address …]; got {engine!r}")
+    if engine == "inprocess":
+        if address is not None:
+            raise ConfigError(f"--address {address} is for --engine ray: name both, or neither")
+        yield workers
+        return
+    if workers is not None:
+        raise ConfigError("--workers is for this machine: the cores of a Ray cluster decide how many runs it makes")
+    from rhfedmtl.engines.cluster.ray import Pool, session
+
+    with redirect_stdout(sys.stderr), session(address), Pool() as pool:
+        yield pool
+
+
+@contextmanager
+def runs_bar(*, live: bool) -> Iterator[Any]:
+    """Show how many runs are done, and the time left."""
+    if not live:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show(found: StudyResult) -> None:
+    """Print a study: one table for each place of the axes but the drawn one, the best marked."""
+    from rich.table import Table
+
+    from rhfedmtl.studies.study import short
+
+    screen = console()
+    x = found.x
+    outer = [at for at in found.places if x is None or at[x] == found.axes[x][0]]
+    for first in outer:
+        row = [at for at in found.places if all(at[a] == v for a, v in first.items() if a != x)]
+        fixed = ", ".join(f"{short(a)} {v}" for a, v in first.items() if a != x)
+        metric = found.metric.replace("_", " ")
+        spread = f"mean over {found.seeds} seeds, ± half of the 95 % interval" if found.seeds > 1 else "one seed"
+        paragraph(f"{metric}{', ' + fixed if fixed else ''}: {spread}, * the best")
+        for part in (row[i : i + 4] for i in range(0, len(row), 4)):
+            table = Table()
+            table.add_column("method", no_wrap=True)
+            for at in part:
+                table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
+            for name in found.names:
+                table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
+            screen.print(table)
+
+
+def _text(found: StudyResult, cell: Cell) -> str:
+    if cell.mean is None:
+        return "-"
+    text = f"{cell.mean:.3f}±{cell.half:.3f}" if found.seeds > 1 else f"{cell.mean:.3f}"
+    return f"[bold]{text}[/bold]*" if found.best(cell.at) == cell.variant else text

@@ -1,0 +1,125 @@
+"""Command line: ``doctor`` (what is installed, what is fast, what is missing and how to get it)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import typer
+
+from rhfedmtl import __version__
+from rhfedmtl.cli.data import AsJson
+from rhfedmtl.cli.options import print_json
+from rhfedmtl.cli.text import fact
+
+CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
+EXTRAS = {
+    "frames": ("pandas", "polars"),
+    "parquet": ("pyarrow",),
+    "plot": ("matplotlib",),
+    "onnx": ("onnx",),
+    "tensorboard": ("tensorboardX",),
+    "mlflow": ("mlflow-skinny",),
+    "ray": ("ray",),
+    "deploy": ("grpcio", "cryptography"),
+    "gpu": ("torch", "triton"),
+}
+GIVES = {
+    "frames": "pandas and Polars frames as data",
+    "parquet": "records and ledgers as Parquet",
+    "plot": "figures as PDF and PNG",
+    "onnx": "models exported to ONNX",
+    "tensorboard": "train --log tensorboard",
+    "mlflow": "train --log mlflow",
+    "ray": "train --engine ray, sweeps on a cluster",
+    "deploy": "serve and network: real base stations",
+    "gpu": "train --engine gpu",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(doctor)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is installed, what is fast and what is missing.
+
+    Compiles a kernel and times it, so the first call takes some seconds. For example:
+
+    rhfedmtl doctor --json
+    """
+    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages(), **_speed()}
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _machine() -> dict[str, Any]:
+    from rhfedmtl.data.cache import cache_folder
+    from rhfedmtl.data.threads import cores
+
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+        if hasattr(os, "sysconf")
+        else None,
+        "cache": str(cache_folder()),
+        "data_folder": os.environ.get("RHFEDMTL_DATA"),
+    }
+
+
+def _packages() -> dict[str, Any]:
+    extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
+    return {"core": {name: _version(name) for name in CORE}, "extras": extras}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _speed() -> dict[str, Any]:
+    """Time of compiling, or of loading what an earlier run compiled, and of a terminal step after that."""
+    from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.data.request import Request
+    from rhfedmtl.policies.fixed import Fixed
+    from rhfedmtl.training.run import Settings, train
+
+    federation = Request(settings={"features": 64}, tasks=4, terminals=16, samples_per_task=2000).federation(0)
+    settings = Settings(certify_every=10**9, threads=1)
+
+    def timed(local_steps: int, rounds: int) -> tuple[float, int]:
+        started = time.perf_counter()
+        result = train(federation, DualMethod(), Fixed(local_steps, 1, rounds), settings)
+        return time.perf_counter() - started, result.terminal_steps
+
+    compiling, _ = timed(1, 1)
+    # The best of three; what both pay, scaling and evaluation, drops out.
+    short, long = (min(timed(1000, rounds) for _ in range(3)) for rounds in (1, 11))
+    return {"compile_seconds": compiling, "step_ns": 1e9 * max(long[0] - short[0], 0.0) / (long[1] - short[1])}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    memory = f", {facts['memory_gib']} GiB" if facts["memory_gib"] else ""
+    typer.echo(f"rhfedmtl {facts['rhfedmtl']} on Python {facts['python']}, {facts['system']}")
+    fact("machine", f"{facts['cores']} {'core' if facts['cores'] == 1 else 'cores'}{memory}", 12)
+    fact("cache", facts["cache"], 12)
+    fact("data", facts["data_folder"] or "downloaded, or named by --path (RHFEDMTL_DATA names no folder)", 12)
+    fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)
+    speed = f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
+    fact("kernels", f"ready after {facts['compile_seconds']:.1f} s, then {speed}", 12)
+    missing = [extra for extra, packages in facts["extras"].items() if not all(packages.values())]
+    typer.echo("extras")
+    for extra, packages in facts["extras"].items():
+        there = ", ".join(f"{name} {number}" for name, number in packages.items())
+        fact(f"  {extra}", f"{'-' if extra in missing else there} ({GIVES[extra]})", 16)
+    if missing:
+        fact("missing (-)", f"each by its name, or several: pip install 'rhfedmtl[{','.join(missing[:2])}]'", 12)

@@ -1,0 +1,95 @@
+"""The program: its commands in panels, settings that need not be typed, Ctrl-C and errors answered in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rhfedmtl import __version__
+from rhfedmtl.cli import bench, compare, data, doctor, models, network, plan, report, reproduce, runs, settings, train
+from rhfedmtl.errors import RHFedMTLError
+
+app = typer.Typer(
+    help="Resource-aware hierarchical federated multi-task learning. Start with: rhfedmtl train",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": settings.ENVIRONMENT},
+)
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings of commands (TOML); what is typed goes before it. [rhfedmtl.toml, if there]"),
+    ] = None,
+) -> None:
+    if show_version:
+        typer.echo(f"rhfedmtl {__version__}")
+        raise typer.Exit
+    context.default_map = settings.defaults(config, context.command)
+
+
+_COMMANDS = (train, plan, compare, models, reproduce, report, runs, doctor, bench, network)
+for _commands in _COMMANDS:
+    _commands.register(app)
+
+PANELS = {
+    "Learn": ("train", "plan", "compare", "reproduce"),
+    "Use what was learned": ("predict", "export"),
+    "Look": ("report", "runs", "data"),
+    "This machine": ("doctor", "calibrate", "bench"),
+    "Networks of real nodes": ("network", "serve", "status"),
+}
+"""The commands in the order of the help."""
+GOES_ON = "what is finished is kept, and the same command goes on from there"
+LAST_WORDS = {
+    "train": "nothing was learned yet, so nothing is kept; to start again, give the same command",
+    "compare": GOES_ON,
+    "reproduce": GOES_ON,
+    "bench": "nothing was saved",
+    "calibrate": "nothing was saved",
+}
+"""What became of a command that Ctrl-C ended, where there is something to say."""
+
+
+def program() -> Any:
+    """The whole command line, its commands in panels; Ctrl-C is answered with a word."""
+    group: Any = typer.main.get_command(app)
+    invoke = group.invoke
+
+    def answered(context: typer.Context) -> Any:
+        try:
+            return invoke(context)
+        except KeyboardInterrupt as end:
+            words = str(end) or LAST_WORDS.get(context.invoked_subcommand or "", "")
+            typer.echo(f"interrupted: {words}" if words else "interrupted", err=True)
+            raise typer.Exit(train.INTERRUPTED) from None
+
+    group.invoke = answered
+    named = {name: panel for panel, names in PANELS.items() for name in names}
+    for name, panel in named.items():
+        group.commands[name].rich_help_panel = panel
+    group.commands = {name: group.commands[name] for name in named} | group.commands
+    group.list_commands = lambda context: list(group.commands)
+    return settings.quiet(group)
+
+
+def main() -> None:
+    """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2."""
+    try:
+        program()()
+    except RHFedMTLError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"error: cannot use {error.filename}: {error.strerror}", err=True)
+        raise SystemExit(2) from None

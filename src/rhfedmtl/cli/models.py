@@ -1,0 +1,247 @@
+"""Command line: ``predict`` (new rows, by models that were learned) and ``export`` (a model for other programs)."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.data import AsJson
+from rhfedmtl.cli.options import print_json
+from rhfedmtl.data.registry import parse_names
+from rhfedmtl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rhfedmtl.models.task_models import TaskModels
+
+Model = Annotated[
+    Path, typer.Argument(help="Folder of a run (of several: the latest), or a model file.", show_default=False)
+]
+FORMATS = ("onnx", "npz", "json")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(predict)
+    app.command()(export)
+
+
+def predict(
+    model: Model,
+    path: Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)],
+    task_column: Annotated[
+        str | None, typer.Option("--task-column", help="Column with each row's task.", show_default="task")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task of all rows, instead of a column.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to say what is right.")] = None,
+    drop: Annotated[str, typer.Option("--drop", help="Columns that are no features: a,b,c.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", help="File for the predictions. [standard output]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict new rows, each with the model of its task; tasks that were not learned get the mean model, with a note.
+
+    Features are found by name where the model knows their names; other columns are left aside. For example:
+
+    rhfedmtl predict runs/20260102-120000-rhfedmtl-table-0 --path new.csv --task-column site --out predictions.csv
+
+    rhfedmtl predict model.npz --path new.parquet --task site-3 --json
+    """
+    from rhfedmtl.models.task_models import TaskModels
+
+    models = TaskModels.load(model)
+    asked = _Asked(path, task_column, task, label, list(parse_names(drop)))
+    found = _predicted(models, asked)
+    if out is not None:
+        _write(out, found)
+    facts = {
+        "rows": len(found["prediction"]),
+        **_facts(models, asked, found),
+        "saved": None if out is None else str(out),
+    }
+    if as_json:
+        print_json({**facts, **({} if out is not None else {"predictions": _columns(found)})})
+        return
+    if facts["unknown_tasks"]:
+        names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
+        typer.echo(f"note: not learned, so predicted with the mean model: task {names}", err=True)
+    if out is None:
+        _table(sys.stdout, found)
+        return
+    typer.echo(f"{facts['rows']} rows predicted, written to {out}")
+    for name, value in facts["metrics"].items():
+        typer.echo(f"{name.replace('_', ' ')} {value:.4f} (mean over tasks)")
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", help="File to write.", show_default=False)],
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Task whose model it is.", show_default="the only one, or the mean"),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}.", show_default="by the ending of --out")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Precision of ONNX: float64 or float32.")] = "float64",
+    as_json: AsJson = False,
+) -> None:
+    """Write the model of one task, with its scaling, for use elsewhere: ONNX, a model file of its own, or plain JSON.
+
+    For example:
+
+    rhfedmtl export runs/20260102-120000-rhfedmtl-table-0 --task site-3 --out site-3.onnx
+    """
+    import json
+
+    from rhfedmtl import array_file as sealed
+    from rhfedmtl.models.task_models import TaskModels
+
+    chosen = form or out.suffix.removeprefix(".")
+    if chosen not in FORMATS:
+        raise ConfigError(f"unknown format {chosen!r}: choose one of {', '.join(FORMATS)} with --format")
+    one = TaskModels.load(model).only(task)
+    if chosen == "onnx":
+        one.to_onnx(out, dtype=dtype)
+    elif chosen == "npz":
+        one.save(out)
+    else:
+        with sealed.writing(out):
+            out.write_text(json.dumps(one.to_dict(), allow_nan=False) + "\n", encoding="utf-8")
+    name = str(one.tasks[0])
+    if as_json:
+        print_json({"task": name, "format": chosen, "saved": str(out)})
+    else:
+        typer.echo(f"{'mean model' if name == 'reference' else f'model of task {name}'} written to {out} ({chosen})")
+
+
+class _Asked:
+    """What is asked of `predict`: the rows, and which column is what."""
+
+    def __init__(
+        self, path: Path, task_column: str | None, task: str | None, label: str | None, drop: list[str]
+    ) -> None:
+        from rhfedmtl.data.loaders import table
+
+        if task is not None and task_column is not None:
+            raise ConfigError("--task names the task of all rows, --task-column that of each: give one of them")
+        self.where, self.task, self.label, self.drop = str(path), task, label, drop
+        self.column = task_column or "task"
+        self.table, self.place = table.read(path, [name for name in (self.column, label) if name is not None])
+        for name in [*([task_column] if task_column else []), *([label] if label else []), *drop]:
+            if name not in self.table:
+                raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}")
+
+    def tasks(self, models: TaskModels) -> Any:
+        """Name of every row's task, or the one of all."""
+        from rhfedmtl.data.loaders import table
+
+        if self.task is not None:
+            return str(models.only(self.task).tasks[0])
+        if self.column in self.table:
+            codes, names = table.codes(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
+            return [names[code] for code in codes.tolist()]
+        if len(models.tasks) == 1:
+            return str(models.tasks[0])
+        raise DataError(
+            f"{self.where} has no column {self.column!r} that names each row's task: name it with --task-column, or "
+            "one task for all rows with --task"
+        )
+
+    def rows(self, models: TaskModels) -> Any:
+        """Features in the order of the models."""
+        import numpy as np
+
+        from rhfedmtl.data.loaders import table
+
+        aside = {self.column, self.label, *self.drop}
+        names = list(models.feature_names) or [name for name in self.table if name not in aside]
+        missing = [name for name in names if name not in self.table]
+        if missing:
+            raise DataError(
+                f"{self.where} lacks {len(missing)} of the {len(names)} features that the models were learned from: "
+                f"{table.listing(missing)}"
+            )
+        if len(names) != models.n_features:
+            raise DataError(
+                f"{self.where} has {len(names)} features ({table.listing(names)}), the models were learned from "
+                f"{models.n_features}: leave other columns out with --drop"
+            )
+        where = f"{self.where}, column"
+        return np.column_stack([table.numbers(self.table[name], f"{where} {name!r}", self.place) for name in names])
+
+
+def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
+    """Columns of the answer: task, prediction, scores, and probabilities where there are any."""
+    tasks, X = asked.tasks(models), asked.rows(models)
+    scores = models.scores(X, tasks)
+    found: dict[str, Any] = {"task": tasks if isinstance(tasks, list) else [tasks] * len(X)}
+    found["prediction"] = models.labels(scores)
+    names = ["score"] if scores.shape[1] == 1 else [f"score_{name}" for name in models.classes.tolist()]
+    if models.kind != "regression":
+        found |= dict(zip(names, scores.T, strict=True))
+    if models.proper:
+        odds = models.probabilities(scores)
+        found |= {f"probability_{name}": odds[:, k] for k, name in enumerate(models.classes.tolist())}
+    return found
+
+
+def _facts(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, Any]:
+    """Tasks that were not learned, and metrics where the labels are known."""
+    tasks = sorted(set(found["task"]))
+    unknown = [name for name, b in zip(tasks, models.find(tasks).tolist(), strict=True) if b < 0]
+    return {"tasks": len(tasks), "unknown_tasks": unknown, "metrics": _metrics(models, asked, found)}
+
+
+def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, float]:
+    """How many are right: the mean over tasks of each metric."""
+    import numpy as np
+
+    from rhfedmtl.data.loaders import table
+    from rhfedmtl.maths import metrics
+    from rhfedmtl.training.result import mean
+
+    if asked.label is None:
+        return {}
+    where = f"{asked.where}, column {asked.label!r}"
+    if models.kind == "regression":
+        truth = table.numbers(asked.table[asked.label], where, asked.place)
+        scores = found["prediction"][:, None]
+    else:
+        truth = _class_codes(models, asked, where)
+        scores = np.column_stack([values for name, values in found.items() if name.split("_")[0] == "score"])
+    task = np.array(found["task"])
+    parts = [metrics.measure(truth[task == t], scores[task == t], len(models.classes)) for t in np.unique(task)]
+    return {name: mean(np.array([part[name] for part in parts])) for name in parts[0]}
+
+
+def _class_codes(models: TaskModels, asked: _Asked, where: str) -> Any:
+    import numpy as np
+
+    from rhfedmtl.data.loaders import table
+
+    codes, names = table.codes(asked.table[str(asked.label)], where, asked.place)
+    known = {str(name): k for k, name in enumerate(models.classes.tolist())}
+    strange = [name for name in names if name not in known]
+    if strange:
+        raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(known))}")
+    return np.array([known[name] for name in names])[codes]
+
+
+def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: values if isinstance(values, list) else values.tolist() for name, values in found.items()}
+
+
+def _write(out: Path, found: dict[str, Any]) -> None:
+    from rhfedmtl import array_file as sealed
+
+    with sealed.writing(out), out.open("w", newline="", encoding="utf-8") as file:
+        _table(file, found)
+
+
+def _table(file: Any, found: dict[str, Any]) -> None:
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(found)
+    table.writerows(zip(*_columns(found).values(), strict=True))

@@ -1,0 +1,432 @@
+"""Command line: ``serve`` (one node), ``network`` (make, start and run networks) and ``status`` (how one stands)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.options import (
+    METHOD_PANEL,
+    WORK_PANEL,
+    Budgets,
+    Prices,
+    Scale,
+    option,
+    print_json,
+    with_learning_options,
+)
+from rhfedmtl.data.registry import parse_names
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.deploy.node.config import Resources
+
+serve_app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
+network_app = typer.Typer(
+    no_args_is_help=True, help="Make, start and run networks of real base stations and terminals."
+)
+PLACE_PANEL = "Where nodes run"
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an operator's papers.")]
+Terminal = Annotated[int, typer.Argument(min=0, help="Number of the terminal.")]
+Gap = Annotated[float | None, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", min=0.0)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(serve_app, name="serve")
+    app.add_typer(network_app, name="network")
+    app.command()(status)
+
+
+@serve_app.command()
+def cloud(config: Annotated[Path, typer.Option("--config", help="cloud.toml")], as_json: AsJson = False) -> None:
+    """Run the cloud until SIGTERM.
+
+    Example: rhfedmtl serve cloud --config demo-net/cloud/cloud.toml
+    """
+    _serve("cloud", [config], as_json)
+
+
+@serve_app.command()
+def station(config: Annotated[Path, typer.Option("--config", help="station.toml")], as_json: AsJson = False) -> None:
+    """Run a base station until SIGTERM.
+
+    Example: rhfedmtl serve station --config demo-net/station-0/station.toml
+    """
+    _serve("station", [config], as_json)
+
+
+@serve_app.command()
+def terminal(
+    config: Annotated[list[Path], typer.Option("--config", help="terminal.toml; several share the process.")],
+    as_json: AsJson = False,
+) -> None:
+    """Run a terminal until SIGTERM.
+
+    Example: rhfedmtl serve terminal --config demo-net/terminal-0/terminal.toml
+    """
+    _serve("terminal", config, as_json)
+
+
+def _serve(role: str, paths: list[Path], as_json: bool) -> None:
+    """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
+    from rhfedmtl.deploy.serve import serve
+
+    facts = serve(role, paths)
+    if as_json:
+        print_json(facts)
+
+
+@network_app.command()
+@with_data_options
+@with_learning_options
+def init(
+    request: Request,
+    options: Options,
+    folder: Annotated[Path, typer.Argument(help="New folder; its name is the name of the network.")],
+    stations: Annotated[int | None, typer.Option(min=1, help="Base stations: one for each task.")] = None,
+    algorithm: Annotated[
+        str, option(METHOD_PANEL, "--algorithm", "As for train; data stays where it is.")
+    ] = "rhfedmtl",
+    scale: Scale = None,
+    cost: Prices = None,
+    measure: Annotated[
+        str, option(WORK_PANEL, "--measure", "Types that are measured, not declared: time,bytes,energy.")
+    ] = "",
+    terminal_watts: Annotated[
+        float | None,
+        option(WORK_PANEL, "--terminal-watts", "Power of a terminal at work, for measured energy. [1]", min=0.0),
+    ] = None,
+    station_watts: Annotated[
+        float | None,
+        option(WORK_PANEL, "--station-watts", "Power of a station in a round, for measured energy. [10]", min=0.0),
+    ] = None,
+    deadline: Annotated[
+        float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
+    ] = 30.0,
+    least_steps: Annotated[
+        int, option(WORK_PANEL, "--least-steps", "Smallest H: with H = 1 an update is a scaled data row.", min=1)
+    ] = 1,
+    precision: Annotated[
+        str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
+    ] = "float64",
+    test_rows: Annotated[
+        str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
+    ] = "station",
+    cloud_host: Annotated[str, option(PLACE_PANEL, "--cloud-host", "Address of the cloud's machine.")] = "127.0.0.1",
+    station_hosts: Annotated[
+        str, option(PLACE_PANEL, "--station-hosts", "Addresses of the stations' machines: a,b,c. [the cloud's]")
+    ] = "",
+    port: Annotated[int, option(PLACE_PANEL, "--port", "First port; others follow. [free ones]", min=0)] = 0,
+    fsync: Annotated[
+        bool | None,
+        option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a complete small network: configurations, keys, certificates, data, compose file, systemd units.
+
+    For example:
+
+    rhfedmtl network init demo-net --stations 3 --terminals 4 --data watch
+    """
+    from rhfedmtl.deploy.local.provision import Blueprint, make_network
+    from rhfedmtl.training.config import RunConfig
+
+    RunConfig(algorithm, options=options).check_heeded()
+    resources = _resources(cost, parse_names(measure), terminal_watts, station_watts, deadline)
+    if stations is not None:
+        if request.tasks is not None:
+            raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
+        request = replace(request, tasks=stations)
+    federation = request.federation(seed)
+    learning = {
+        "algorithm": algorithm,
+        "options": {name: getattr(options, name) for name in options.given()},
+        "scale": scale or "",
+        "seed": seed,
+        "least_steps": least_steps,
+        "precision": precision,
+        "test_rows": test_rows,
+    }
+    hosts = parse_names(station_hosts)
+    make_network(
+        folder,
+        Blueprint(
+            folder.resolve().name,
+            federation,
+            learning,
+            resources,
+            cloud_host=cloud_host,
+            station_hosts=hosts,
+            port=port,
+            fsync=fsync,
+        ),
+    )
+    facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
+        here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
+        measured = resources.measured
+        budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
+        start = f"rhfedmtl network up {folder} --local {budget}"
+        typer.echo(
+            f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
+        )
+
+
+def _resources(
+    cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
+) -> Resources:
+    """What rounds cost; powers that nothing would be multiplied with are refused."""
+    from rhfedmtl.deploy.node.config import Resources
+
+    watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
+    if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
+        raise ConfigError(f"{', '.join(given)}: power counts only for --measure energy, which is not asked for")
+    powers = (1.0 if terminal_watts is None else terminal_watts, 10.0 if station_watts is None else station_watts)
+    prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
+    return Resources(prices, (), measured, *powers, deadline)
+
+
+@network_app.command()
+def up(
+    folder: Folder,
+    local: Annotated[bool, typer.Option("--local", help="Start all nodes on this machine.")] = False,
+    budget: Budgets = None,
+    target_gap: Gap = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was learned and spent before.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a network on this machine, train, and end it; what was learned before is kept and gone on from.
+
+    A budget is for all trainings together. For example:
+
+    rhfedmtl network up demo-net --local --budget energy=1400 --json
+    """
+    from rhfedmtl.deploy.local.supervisor import bring_up
+
+    if not local:
+        raise ConfigError("only --local starts nodes; on real machines each runs `rhfedmtl serve`, see docs/deploy.md")
+    if fresh:
+        _reset(folder)
+    with _live(not as_json and sys.stderr.isatty()) as show:
+        standing = bring_up(folder, budget, target_gap, show)
+    if as_json:
+        print_json({name: value for name, value in standing.items() if name not in ("state", "spec", "answered")})
+    else:
+        from rhfedmtl.cli.network_text import closing_lines
+
+        typer.echo("\n".join(closing_lines(standing)))
+
+
+@contextmanager
+def _live(shown: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Show the status while it changes."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    from rhfedmtl.cli.network_text import tree
+
+    with Live(console=Console(stderr=True), refresh_per_second=8, transient=True) as view:
+        yield lambda facts: view.update(tree(facts))
+
+
+@network_app.command()
+def train(folder: Folder, budget: Budgets = None, target_gap: Gap = None, as_json: AsJson = False) -> None:
+    """Begin a training in a running network, or go on with a larger budget.
+
+    Example: rhfedmtl network train demo-net --budget energy=2800
+    """
+    _command(folder, as_json, "train", budget=budget, target_gap=target_gap)
+
+
+@network_app.command()
+def stop(folder: Folder, as_json: AsJson = False) -> None:
+    """End the training after the present round; what was learned is certified and kept.
+
+    Example: rhfedmtl network stop demo-net
+    """
+    _command(folder, as_json, "stop")
+
+
+@network_app.command()
+def export(
+    folder: Folder,
+    out: Annotated[Path, typer.Option("--out", help="Folder for models, ledger and result.")],
+    as_json: AsJson = False,
+) -> None:
+    """Fetch models with their certificate, the ledger and the result of the last training.
+
+    Example: rhfedmtl network export demo-net --out demo-model
+    """
+    from rhfedmtl.deploy.operator import Operator
+
+    _print({"folder": str(out), "files": Operator(folder).export(out)}, as_json)
+
+
+@network_app.command()
+def move(
+    folder: Folder,
+    number: Terminal,
+    to: Annotated[int, typer.Argument(min=0, help="Number of the station.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a terminal go over to another station, with all that it has learned.
+
+    Example: rhfedmtl network move demo-net 3 1
+    """
+    _command(folder, as_json, "move", terminal=number, station=to)
+
+
+@network_app.command()
+def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
+    """Let a terminal leave the network, with all that it has learned.
+
+    Example: rhfedmtl network leave demo-net 3
+    """
+    _command(folder, as_json, "leave", terminal=number)
+
+
+@network_app.command()
+def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
+    """Take out what a terminal contributed that will not come back.
+
+    Example: rhfedmtl network forget demo-net 3
+    """
+    _command(folder, as_json, "forget", terminal=number)
+
+
+@network_app.command()
+def invite(
+    folder: Folder,
+    station: Annotated[int | None, typer.Option(min=0, help="Station of a new terminal.")] = None,
+    role: Annotated[str, typer.Option(help="terminal, or station (new papers for one that is there).")] = "terminal",
+    number: Annotated[int | None, typer.Option(min=0, help="Node that gets new papers. [a new terminal]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a token with which one node can get a certificate, once, within a day.
+
+    Example: rhfedmtl network invite demo-net --station 1
+    """
+    _command(folder, as_json, "invite", role=role, number=number, station=station)
+
+
+@network_app.command()
+def join(
+    token: Annotated[str, typer.Argument(help="What `network invite` printed.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the node.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
+
+    Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
+    """
+    from rhfedmtl.deploy.operator import enrol
+
+    _print(enrol(token, folder, data), as_json)
+
+
+@network_app.command()
+def revoke(
+    folder: Folder,
+    node: Annotated[str, typer.Argument(help="Node as in terminal/3, or the serial number of a certificate.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let the certificates of a node count no more; whoever is connected with one is cut off.
+
+    Example: rhfedmtl network revoke demo-net terminal/3
+    """
+    from rhfedmtl.deploy.local.provision import issued_by
+
+    _command(folder, as_json, "revoke", node=node, serials=issued_by(folder).get(node, []))
+
+
+@network_app.command()
+def rotate(
+    folder: Folder,
+    nodes: Annotated[list[str] | None, typer.Argument(help="Names such as station-0. [all]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give nodes new keys and certificates; running nodes take them up without stopping.
+
+    Example: rhfedmtl network rotate demo-net
+    """
+    from rhfedmtl.deploy.local.provision import rotate as rotate_papers
+
+    _print(rotate_papers(folder, nodes or ()), as_json)
+
+
+@network_app.command()
+def reset(
+    folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False, as_json: AsJson = False
+) -> None:
+    """Forget all that was learned and spent, on all nodes of this folder; none of them may be running.
+
+    Example: rhfedmtl network reset demo-net --yes
+    """
+    if not yes:
+        raise ConfigError(f"this forgets what all nodes in {folder} have learned and spent: add --yes")
+    _print({"folder": str(folder), "nodes": _reset(folder)}, as_json)
+
+
+def _reset(folder: Path) -> int:
+    """Remove the state of all nodes; how many there are."""
+    from rhfedmtl.deploy.local.provision import node_folders
+    from rhfedmtl.deploy.node.state import Lock
+
+    states = [path / "state" for path in node_folders(folder).values()]
+    for state in states:
+        Lock(state).release()
+    for state in states:
+        shutil.rmtree(state)
+    return len(states)
+
+
+def status(folder: Folder, as_json: AsJson = False) -> None:
+    """Show a running network: who is connected, round, H, accuracy, gap, what is left, the last error.
+
+    Example: rhfedmtl status demo-net
+    """
+    from rhfedmtl.deploy.operator import Operator
+
+    facts = Operator(folder).command("status")
+    if as_json:
+        print_json(facts)
+        return
+    from rich.console import Console
+
+    from rhfedmtl.cli.network_text import tree
+
+    Console().print(tree(facts))
+
+
+def _command(network: Path, as_json: bool, name: str, /, **arguments: Any) -> None:
+    from rhfedmtl.deploy.operator import Operator
+
+    _print(Operator(network).command(name, **arguments), as_json)
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo("\n".join(f"{name:<10} {value}" for name, value in facts.items()) or "done")

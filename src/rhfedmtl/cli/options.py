@@ -1,0 +1,148 @@
+"""Options that several commands share: one parameter of a command stands for many options.
+
+A command is written for an object and decorated::
+
+    @app.command()
+    @with_learning_options
+    def train(options: Options, seed: int = 0) -> None: ...
+
+The decorator replaces ``options`` by one option per line of ``LEARNING``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from rhfedmtl.cli.text import paragraph
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+
+R = TypeVar("R")
+METHOD_PANEL = "Learning"
+WORK_PANEL = "Work and budget"
+RUNNING = "Running"
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    """One JSON object on a line."""
+    typer.echo(json.dumps(facts, allow_nan=False))
+
+
+def option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
+    """An option in a panel of the help."""
+    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+
+
+def expand(
+    command: Callable[..., R], parameter: str, options: Mapping[str, tuple[Any, Any]], build: Callable[..., Any]
+) -> Callable[..., R]:
+    """Replace ``parameter`` of a command by ``options`` (name: annotation, default); ``build`` makes it from them."""
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> R:
+        given = {name: values.pop(name) for name in options}
+        return command(**{parameter: build(**given)}, **values)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shared = [inspect.Parameter(n, kind, default=default, annotation=a) for n, (a, default) in options.items()]
+    # The type of the replaced parameter is never asked for: it may be one that only type checkers import.
+    unknown = {str(command.__annotations__[parameter]): Any}
+    known = get_type_hints(command, inspect.unwrap(command).__globals__, unknown, include_extras=True)
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != parameter]
+    parameters = [p.replace(kind=kind, annotation=known[p.name]) for p in own]
+    # Arguments (without a default) stand first, as in a hand-written signature.
+    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
+    expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
+    return expanded
+
+
+def _learn(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # noqa: A002
+    return Annotated[kind | None, option(METHOD_PANEL, name, help, **more)], None
+
+
+def _work(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # noqa: A002
+    return Annotated[kind | None, option(WORK_PANEL, name, help, **more)], None
+
+
+LEARNING: dict[str, tuple[Any, Any]] = {
+    "loss": _learn(str, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
+    "gamma": _learn(float, "--gamma", "Width of the smoothed hinge's corner. [1]"),
+    "relationship": _learn(
+        str, "--relationship", "How tasks are coupled: mean, none, learned, graph, clusters. [mean]"
+    ),
+    "lambda1": _learn(float, "--lambda1", "Weight of each model's own norm. [1e-3]"),
+    "lambda2": _learn(float, "--lambda2", "Weight of the coupling. [1e-2]"),
+    "merge": _learn(str, "--merge", "average, add or line-search. [average]"),
+    "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
+    "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
+    "step": _learn(float, "--step", "Step size of methods by gradient steps. [0.5]"),
+    "decay": _learn(float, "--decay", "Their step size falls by 1/(1 + decay · rounds). [0]"),
+    "mu": _learn(float, "--mu", "Pull to the common model: fedprox, ditto. [0.1]"),
+    "components": _learn(int, "--components", "Components of fedem. [3]"),
+    "phi": _learn(float, "--phi", "Control parameter of adaptive-fl. [0.025]"),
+    "policy": _work(str, "--policy", "measured, paper, authors, sound or fixed. [measured]"),
+    "local_steps": _work(int, "--local-steps", "H: rows a terminal visits in a round. [2, where it is fixed]"),
+    "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
+    "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
+    "epsilon": _work(float, "--epsilon", "Target of the policies from theory. [0.01]"),
+}
+
+Address = Annotated[
+    str | None,
+    option(RUNNING, "--address", "Ray cluster to use with --engine ray: auto, or HOST:PORT. [a local one]"),
+]
+Budgets = Annotated[
+    list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
+]
+Prices = Annotated[
+    list[str] | None,
+    option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
+]
+
+
+def _explain_faults(text: str) -> str:
+    """List the faults for ``--faults help``: names with their defaults, and what they mean."""
+    if text.strip() != "help":
+        return text
+    from rhfedmtl.training.faults import Faults
+
+    described = (inspect.getdoc(Faults) or "").partition("----------\n")[2].replace("``", "")
+    for names, meaning in re.findall(r"^(\w.*)\n((?: .*\n?)+)", described, re.MULTILINE):
+        typer.echo(", ".join(f"{name}={getattr(Faults, name)}" for name in names.split(", ")))
+        paragraph(" ".join(meaning.split()), "    ", "    ")
+    raise typer.Exit
+
+
+FaultText = Annotated[
+    str,
+    option(
+        WORK_PANEL,
+        "--faults",
+        "What goes wrong: dropout=0.3,moves=0.1,… (`--faults help` explains all).",
+        callback=_explain_faults,
+    ),
+]
+Scale = Annotated[
+    str | None,
+    option(METHOD_PANEL, "--scale", "standard-unit, standard, unit, none. [standard-unit; standard for regression]"),
+]
+
+
+def _options(**given: Any) -> Options:
+    from rhfedmtl.algorithms.options import Options
+
+    return Options(**{name: value for name, value in given.items() if value is not None})
+
+
+def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Replace the parameter ``options`` of a command by the shared options of learning."""
+    return expand(command, "options", LEARNING, _options)

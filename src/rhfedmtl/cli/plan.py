@@ -1,0 +1,323 @@
+"""Command line: ``plan`` (what a budget buys, and what budget buys a target) and ``calibrate`` (measured prices)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from rhfedmtl.cli import plan_text as text_of
+from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.options import WORK_PANEL, Budgets, Prices, Scale, option, with_learning_options
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.data.federation import Federation
+    from rhfedmtl.planning.data_shape import Shape
+    from rhfedmtl.policies.base import Policy
+    from rhfedmtl.resources.costs import Cost
+    from rhfedmtl.resources.links import Link
+    from rhfedmtl.training.run import Settings
+
+TARGET = "The other way round: from a target to a budget"
+WITHOUT = "Without data"
+BENCH = "What is timed"
+POWER = "Power"
+LINKS = "Links (Shannon rate)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file to ``app``."""
+    app.command("plan")(_optional_data(plan))
+    app.command("calibrate")(calibrate)
+
+
+def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
+    """Shared data options, of which both ``--data`` and ``--path`` may be left out: then ``with_data`` is False."""
+    shared = with_data_options(command)
+
+    @functools.wraps(command)
+    def optional(**values: Any) -> None:
+        shared(with_data=(values["data"] or values["path"]) is not None, **values)
+
+    parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "with_data"]
+    optional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    optional.__annotations__ = {p.name: p.annotation for p in parameters}
+    return optional
+
+
+@with_learning_options
+def plan(
+    request: Request,
+    options: Options,
+    with_data: bool = False,
+    budget: Budgets = None,
+    cost: Prices = None,
+    pilot_rounds: Annotated[
+        int | None,
+        option(
+            WORK_PANEL, "--pilot-rounds", "Rounds simulated, with data, to predict the gap; 0: none. [a quarter]", min=0
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        option(TARGET, "--target", "gap=1e-3, accuracy=0.9, balanced_accuracy=…, auc=… or rmse=….", metavar="NAME=X"),
+    ] = None,
+    resource: Annotated[
+        str | None, option(TARGET, "--resource", "Type whose budget is sought. [the first without a budget]")
+    ] = None,
+    seeds: Annotated[int, option(TARGET, "--seeds", "Runs at each budget, each with a seed of its own.", min=1)] = 3,
+    points: Annotated[int, option(TARGET, "--points", "Budgets on the grid, before it is refined.", min=2)] = 11,
+    features: Annotated[
+        int | None, option(WITHOUT, "--features", "Features of a row: needed where bytes have a price.")
+    ] = None,
+    columns: Annotated[int, option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    scale: Scale = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a budget buys before any of it is spent: H, K, M, cost, and what binds. Or what budget a target needs.
+
+    Without --data it plans from numbers alone (5 tasks, 5 terminals, 70 samples per task unless said). With data a
+    pilot of a few rounds, simulated and not charged, also predicts the gap.
+
+    rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70 --budget energy=1400 --cost energy=0.1,10
+
+    rhfedmtl plan --policy paper --budget energy=1400 --budget time=60 --cost energy=0.1,10 --cost time=0.01,1
+
+    rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --budget energy=1400
+
+    rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
+    """
+    given = dict(locals())
+    _check_heeded(options)
+    if target is not None:
+        _plan_target(request, options, given)
+    else:
+        _plan_budget(request, options, given)
+
+
+def _check_heeded(options: Options) -> None:
+    """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
+    from rhfedmtl.algorithms.registry import idle, no_effect
+
+    if unheeded := idle("rhfedmtl", options):
+        raise ConfigError(no_effect("a plan", unheeded))
+
+
+def _plan_budget(request: Request, options: Options, given: dict[str, Any]) -> None:
+    from rhfedmtl.planning import plan as planner
+    from rhfedmtl.resources.costs import read_resources
+    from rhfedmtl.resources.ledger import Ledger
+
+    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
+    ledger = Ledger(cost, budget)
+    method, policy, settings, subject = _build(request, options, given)
+    report = planner.plan(subject, method, policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"])
+    if given["as_json"]:
+        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
+    else:
+        text_of.show_plan(report)
+
+
+def _plan_target(request: Request, options: Options, given: dict[str, Any]) -> None:
+    from rhfedmtl.planning import target as targets
+    from rhfedmtl.resources.costs import read_resources
+
+    target = targets.Target.of(given["target"])
+    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
+    budget.check(cost)
+    method, policy, settings, subject = _build(request, options, given)
+    found: dict[str, Any] = {"cost": cost, "budget": budget, "resource": given["resource"]}
+    if given["with_data"]:
+        federations = [cast("Federation", subject), *_more_federations(request, given)]
+        search = targets.Search(given["points"])
+        with _bar(live=not given["as_json"] and sys.stderr.isatty()) as watch:
+            report = targets.seek(
+                federations, target, method, policy, settings,
+                search=search, watch=watch, **found,
+            )  # fmt: skip
+    else:
+        report = targets.seek_in_theory(subject, target, method, settings, policy=policy, **found)
+    if given["as_json"]:
+        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
+    else:
+        text_of.show_target(report)
+
+
+def _facts(
+    report: dict[str, Any], request: Request, options: Options, given: dict[str, Any], cost: Cost
+) -> dict[str, Any]:
+    """The report, and all that it was made from."""
+    configuration = {
+        "command": "plan",
+        "data": request.to_dict() if given["with_data"] else None,
+        "options": asdict(options),
+        "cost": cost.to_dict(),
+        "seed": given["seed"],
+    }
+    return {**report, "configuration": configuration}
+
+
+def _build(
+    request: Request, options: Options, given: dict[str, Any]
+) -> tuple[DualMethod, Policy, Settings, Federation | Shape]:
+    """Method and policy, how to run, and the data or its shape."""
+    from rhfedmtl.training.run import Settings
+
+    subject: Any
+    if given["with_data"]:
+        if given["features"] is not None or given["columns"] != 1:
+            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
+        subject = request.federation(given["seed"])
+        kind = subject.kind
+    else:
+        subject = _shape(request, given)
+        kind = "classes" if given["columns"] > 1 else "regression" if options.loss == "squared" else "binary"
+    scale = given["scale"] or ("standard" if kind == "regression" else "standard-unit")
+    settings = Settings(scale=scale, seed=given["seed"], max_rounds=1_000_000)
+    return options.method(kind), options.chosen_policy("measured"), settings, subject
+
+
+def _shape(request: Request, given: dict[str, Any]) -> Shape:
+    """Sizes from the words of a split."""
+    from rhfedmtl.data.request import parse_partition
+    from rhfedmtl.planning.data_shape import Shape
+
+    for name in ("positive", "test_rest", "grouped"):
+        if getattr(request, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
+    if request.settings:
+        raise ConfigError("--set speaks of data: name it with --data")
+    tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
+    sizes = {
+        "tasks": tasks,
+        "terminals": request.terminals,
+        "samples_per_task": request.samples_per_task,
+        "test_fraction": request.test_fraction,
+        "features": given["features"],
+        "partition": None if request.partition is None else parse_partition(request.partition),
+    }
+    known = {name: value for name, value in sizes.items() if value is not None}
+    return Shape(**known, columns=given["columns"], seed=given["seed"])
+
+
+def _more_federations(request: Request, given: dict[str, Any]) -> list[Federation]:
+    """The data once more for each further seed; files are read once."""
+    from rhfedmtl.data.registry import dataset
+    from rhfedmtl.data.split import federate
+
+    seeds = range(given["seed"] + 1, given["seed"] + given["seeds"])
+    if dataset(request.data).federated or not seeds:
+        return [request.federation(seed) for seed in seeds]
+    source, split = request.source(), request.split()
+    return [federate(source, split, seed) for seed in seeds]
+
+
+@contextmanager
+def _bar(*, live: bool) -> Iterator[Any]:
+    """Show on stderr which budget is being tried."""
+    if not live:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total} budgets  {task.fields[state]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, state="first budget")
+
+        def show(done: int, total: int, point: Any) -> None:
+            bar.update(task, completed=done, total=total, state=f"{point.budget:.4g} gives {point.result:.4g}")
+
+        yield show
+
+
+def calibrate(
+    features: Annotated[int, option(BENCH, "--features", "Features of a row.")] = 100,
+    rows: Annotated[int, option(BENCH, "--rows", "Rows on a terminal.")] = 50,
+    columns: Annotated[int, option(BENCH, "--columns", "Models per task: 1, or the number of classes.")] = 1,
+    terminals: Annotated[int, option(BENCH, "--terminals", "Terminals of a station.")] = 5,
+    tasks: Annotated[int, option(BENCH, "--tasks", "Tasks that the cloud couples.")] = 5,
+    dtype: Annotated[str, option(BENCH, "--dtype", "float64 or float32.")] = "float64",
+    repeats: Annotated[int, option(BENCH, "--repeats", "Measurements behind each median.")] = 15,
+    terminal_watts: Annotated[float, option(POWER, "--terminal-watts", "A terminal at work.")] = 2.0,
+    station_watts: Annotated[float, option(POWER, "--station-watts", "A station at work.")] = 50.0,
+    cloud_watts: Annotated[float, option(POWER, "--cloud-watts", "The cloud at work.")] = 100.0,
+    slowdown: Annotated[
+        float, option(POWER, "--terminal-slowdown", "How many times slower a terminal is than this machine.")
+    ] = 1.0,
+    terminal_up: Annotated[str | None, option(LINKS, "--terminal-up", "Terminal to station.", metavar="LINK")] = None,
+    terminal_down: Annotated[
+        str | None, option(LINKS, "--terminal-down", "Station to terminal.", metavar="LINK")
+    ] = None,
+    station_up: Annotated[str | None, option(LINKS, "--station-up", "Station to cloud.", metavar="LINK")] = None,
+    station_down: Annotated[str | None, option(LINKS, "--station-down", "Cloud to station.", metavar="LINK")] = None,
+    links: Annotated[
+        Path | None, option(LINKS, "--links", "CSV with the uplink of every terminal, one row each.", metavar="FILE")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Price file to write, for --cost of train and plan.")] = Path(
+        "prices.toml"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Measure prices on this machine: time of a terminal step, of a merge and of a server iteration; bytes; energy.
+
+    A LINK is BANDWIDTH_HZ,SNR_DB,WATTS: the Shannon rate turns it into time and energy per byte. For example:
+
+    rhfedmtl calibrate --features 561 --rows 10 --terminal-slowdown 20 --out prices.toml
+
+    rhfedmtl calibrate --terminal-up 1e6,10,0.2 --station-up 1e8,30,1
+
+    rhfedmtl plan --cost prices.toml --features 561 --budget energy=0.5 --budget time=2
+    """
+    from rhfedmtl.planning import calibration
+    from rhfedmtl.resources.links import read_links
+
+    if links is not None and terminal_up is not None:
+        raise ConfigError("--links and --terminal-up both give the uplinks of terminals: give one of them")
+    given = (terminal_up, terminal_down, station_up, station_down)
+    up, *others = [None if text is None else _link(text) for text in given]
+    used = calibration.Links(read_links(links) if links is not None else up, *others)
+    power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
+    bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
+    _check_writable(out)
+    measured = calibration.calibrate(bench)
+    cost = measured.cost(power, used)
+    out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
+    if as_json:
+        facts = {"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)}
+        typer.echo(json.dumps(facts, allow_nan=False))
+    else:
+        text_of.show_calibration(measured, cost, out)
+
+
+def _link(text: str) -> Link:
+    """Link from BANDWIDTH_HZ,SNR_DB[,WATTS]."""
+    from rhfedmtl.resources.links import Link
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3):
+        raise ConfigError(f"link {text!r}: write BANDWIDTH_HZ,SNR_DB,WATTS, as in 1e6,10,0.2")
+    return Link.from_db(*numbers)
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse, before anything is measured, a file that cannot be written."""
+    why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
+    if why:
+        raise ConfigError(f"cannot write {out}: {why}; choose another file with --out")

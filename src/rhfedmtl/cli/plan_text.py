@@ -1,0 +1,229 @@
+"""Plans, targets and calibrations as text of at most 80 columns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rhfedmtl.cli.text import console, fact
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rhfedmtl.planning.calibration import Calibration
+    from rhfedmtl.planning.plan import PlanReport
+    from rhfedmtl.planning.target import TargetReport
+    from rhfedmtl.resources.costs import Cost
+
+ROWS = 14
+NAMES = 13
+"""Columns for the names of facts."""
+
+
+def show_plan(report: PlanReport) -> None:
+    """Print a plan: what is done, what it costs, what binds, the curve over H."""
+    screen = console()
+    shape = report.federation
+    low, high = shape["rows_per_terminal"]
+    rows = f"{low}" if low == high else f"{low} to {high}"
+    _line(
+        "plan",
+        f"policy {report.policy} for {shape['tasks']} tasks, {shape['terminals']} terminals with {rows} training rows "
+        f"each (from {shape['from']})",
+    )
+    for name, text in _work(report):
+        _line(name, text)
+    if report.cost:
+        screen.print(_resources(report))
+    for name, text in _outcome(report):
+        _line(name, text)
+    screen.print(_curve(report))
+    for note in report.notes:
+        _line("note", note)
+
+
+def _work(report: PlanReport) -> list[tuple[str, str]]:
+    low, high = report.local_steps_range
+    varies = "" if low == high else f" at first, {low} to {high} over the run"
+    lines = [("H", f"{report.local_steps}{varies} (rows that a terminal visits in a round)")]
+    if report.local_steps_by_station is not None:
+        parts = [f"{a}" if a == b else f"{a}–{b}" for a, b in report.local_steps_by_station[:12]]
+        lines.append(("H by station", ", ".join(parts) + (" …" if len(report.local_steps_by_station) > 12 else "")))
+    cut = " planned, cut short by the budget" if report.station_rounds > report.rounds else ""
+    lines += [
+        ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
+        ("M", f"{report.cloud_rounds:,} server iterations; {report.rounds:,} rounds in all"),
+        ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
+    ]
+    return lines
+
+
+def _outcome(report: PlanReport) -> list[tuple[str, str]]:
+    lines = [("binding", report.binding or "nothing: no limited type is used")]
+    if report.case is not None:
+        lines.append(("case", f"{report.case} (by the bound '{report.case_by}')"))
+    together = report.feasible_steps.get("together", [])
+    if len(report.budget) > 1:
+        lines.append(("feasible H", f"{_ranges(together)} under all budgets together"))
+    lines.append(("left", f"{_number(report.suboptimality_left)} of the suboptimality, as the model believes"))
+    gap = report.predicted_gap
+    if gap is not None:
+        interval = f"between {gap.low:.2e} and {gap.high:.2e} ({_percent(gap.level)})"
+        lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
+    return lines
+
+
+def _resources(report: PlanReport) -> Table:
+    """One row for every priced type."""
+    table = _table("resource", "cost", "budget", "share", "1 % more cuts", "1 unit more cuts", "feasible H")
+    for name, amount in report.cost.items():
+        limit = report.budget.get(name)
+        if limit is None:
+            table.add_row(name, _number(amount), "–", "", "", "", "")
+            continue
+        price = report.shadow_price[name]
+        table.add_row(
+            name,
+            _number(amount),
+            _number(limit),
+            _percent(report.share[name]),
+            _cut(price * limit / 100),
+            _cut(price),
+            _ranges(report.feasible_steps[name]),
+        )
+    target = "gap" if report.predicted_gap is not None else "suboptimality"
+    table.caption = f"cuts: how much of the {target} that is left goes"
+    return table
+
+
+def _curve(report: PlanReport) -> Table:
+    """What each H would mean; thinned out to a page."""
+    points = report.curve
+    step = max(1, math.ceil(len(points) / ROWS))
+    shown = [p for i, p in enumerate(points) if i % step == 0 or p.local_steps == report.local_steps]
+    types = list(report.cost)[:2]
+    theory = points[0].bound_rounds is not None
+    heads = ["H", *(["K(H)"] if theory else []), *(f"{n} a round" for n in types)]
+    heads += [f"{n} in all" for n in types] if theory else []
+    table = _table(*heads, "rounds paid", "left")
+    for p in shown:
+        cells = [str(p.local_steps), *([_number(p.bound_rounds)] if theory else [])]
+        cells += [_number(p.round_cost[n]) for n in types]
+        cells += [_number((p.cost or {}).get(n)) for n in types] if theory else []
+        cells += [f"{p.affordable_rounds:,}", _number(p.left)]
+        table.add_row(*cells, style="bold" if p.local_steps == report.local_steps else None)
+    return table
+
+
+def show_target(report: TargetReport) -> None:
+    """Print which budget reaches a target, and the curve of cost against result."""
+    screen = console()
+    name, value = report.target.name, report.target.value
+    sign = "at most" if report.target.falling else "at least"
+    _line("target", f"{name} of {sign} {value:g}, policy {report.policy}, by {report.found_by}")
+    if report.bounds:
+        for bound, found in report.bounds.items():
+            cost = ", ".join(f"{n} {_number(c)}" for n, c in found["cost"].items())
+            _line(bound, f"H = {found['local_steps']}, {_number(found['rounds'])} rounds: {cost}")
+    elif report.budget is not None:
+        _line("budget", f"{report.resource}={_number(report.budget)} is the smallest found that reaches it")
+    else:
+        _line("budget", f"none found; the best {name} seen is {report.best:.4g}")
+    for limited, limit in report.limits.items():
+        _line("limit", f"{limited}={_number(limit)}")
+    screen.print(_target_curve(report))
+    for note in report.notes:
+        _line("note", note)
+
+
+def _target_curve(report: TargetReport) -> Table:
+    others = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
+    spread = report.level is not None
+    heads = [f"{report.resource} budget", report.target.name.replace("_", " ")]
+    heads += [f"{_percent(report.level)} interval"] if spread else []
+    table = _table(*heads, "rounds", *(f"{name} spent" for name in others), "Pareto", "reaches")
+    for p in report.curve:
+        cells = [_number(p.budget), f"{p.result:.3g}", *([f"{p.low:.3g} to {p.high:.3g}"] if spread else [])]
+        cells += [_number(p.rounds), *(_number(p.spent[name]) for name in others)]
+        best = p.budget == report.budget
+        table.add_row(*cells, "*" if p.pareto else "", "yes" if p.reached else "", style="bold" if best else None)
+    return table
+
+
+def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
+    """Print what was measured, and the prices made from it."""
+    screen = console()
+    b, sizes = measured.bench, measured.bytes
+    models = "1 model" if b.columns == 1 else f"{b.columns} models"
+    _line("timed", f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {models}")
+    times = _table("H", "an order takes")
+    for H, seconds in measured.orders.items():
+        times.add_row(f"{H:,}", _seconds(seconds))
+    screen.print(times)
+    _line("step", f"{_seconds(measured.step_seconds)}, and {_seconds(measured.order_seconds)} an order")
+    _line("station", f"{_seconds(measured.station_seconds)} a round")
+    _line("cloud", f"{_seconds(measured.cloud_seconds)} a server iteration of {b.tasks} tasks")
+    _line(
+        "bytes",
+        f"order {sizes.order:,}, update {sizes.update:,}, anchor {sizes.anchor:,}, report {sizes.report:,}",
+    )
+    prices = _table("price", *cost)
+    for name in dict.fromkeys(key for table in cost.to_dict().values() for key in table if key != "adds"):
+        prices.add_row(name, *(_price(table.get(name)) for table in cost.to_dict().values()))
+    screen.print(prices)
+    _line("saved in", f"{out}: use it with --cost {out}")
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
+def _line(name: str, text: str) -> None:
+    fact(name, text, NAMES)
+
+
+def _ranges(ranges: list[list[int]]) -> str:
+    from rhfedmtl.planning.plan import MOST_STEPS
+
+    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
+    return ", ".join(parts) or "none"
+
+
+def _cut(price: float) -> str:
+    """Share of what is left that goes when its logarithm falls by ``price``."""
+    return "0" if price == 0.0 else _percent(-math.expm1(-price))
+
+
+def _percent(share: float | None) -> str:
+    """A share to two digits, or to whole percents above ten."""
+    percent = 100 * (share or 0.0)
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "∞" if value is not None else ""
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _price(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{min(value):.3g}–{max(value):.3g}"
+    return "0" if value is None else f"{value:.3g}"
+
+
+def _seconds(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1.0:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

@@ -1,0 +1,58 @@
+"""Command line: ``report`` (one HTML file from records, and figures for a paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rhfedmtl.cli.data import AsJson
+from rhfedmtl.cli.options import print_json
+
+if TYPE_CHECKING:
+    from rhfedmtl.report import Report
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `reproduce` or `compare` wrote, a run's folder, or many runs.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write. [FOLDER/report.html]")] = None,
+    figures: Annotated[
+        bool | None,
+        typer.Option("--figures/--no-figures", help="PDF and PNG beside it. [where matplotlib is installed]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a report of results: one HTML file that opens anywhere, without a network.
+
+    It is made from records alone; nothing is computed again. For example:
+
+    rhfedmtl reproduce all --seeds 20 --out out/ && rhfedmtl report out/
+
+    rhfedmtl report runs/
+    """
+    from rhfedmtl import report as reports
+
+    made = reports.write(folder, out, draw=figures)
+    if as_json:
+        drawn = [str(path) for path in made.figures]
+        print_json({"report": str(made.path), "figures": drawn, "studies": made.studies, "runs": made.runs})
+    else:
+        _show(made, asked=figures)
+
+
+def _show(made: Report, *, asked: bool | None) -> None:
+    typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
+    typer.echo(
+        f"shows         {made.runs} {'run' if made.runs == 1 else 'runs'}"
+        + (f" of {made.studies} studies" if made.studies > 1 else "")
+    )
+    if made.figures:
+        typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures) // 2} as PDF and PNG")
+    elif asked is None:
+        typer.echo("figures       none: they need matplotlib, pip install 'rhfedmtl[plot]'")

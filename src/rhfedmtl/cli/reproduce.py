@@ -1,0 +1,100 @@
+"""Command line: ``reproduce`` (the paper, cell by cell, beside its printed values; and what goes beyond it)."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.compare import SweepEngine, Workers, runs_bar, show, spread
+from rhfedmtl.cli.data import AsJson
+from rhfedmtl.cli.options import Address, print_json
+from rhfedmtl.cli.text import fact, paragraph
+
+if TYPE_CHECKING:
+    from rhfedmtl.studies.reproduce import Reproduced
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(reproduce)
+
+
+def reproduce(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="table3, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, fig-lambda1, "
+            "fig-lambda2; all of these; beyond; or single names of the second set. Without a word: lists them."
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option(help="The data file (HAR), or a folder with har.npz, landmine.npz, small.mat.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. [20, as specified]")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="text: as the paper describes it, on HAR; authors: as their code does, on small.mat.")
+    ] = "text",
+    workers: Workers = None,
+    engine: SweepEngine = "inprocess",
+    address: Address = None,
+    out: Annotated[Path, typer.Option(help="Folder for tables and records; what it has is not run again.")] = Path(
+        "out"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce the paper's table and figures on real data, with its printed values beside ours.
+
+    Runs are shared out over all cores; a command that was stopped goes on where it was. For example:
+
+    rhfedmtl reproduce table3 --path har.npz --seeds 5 --out out/
+
+    rhfedmtl reproduce all --seeds 20 && rhfedmtl report out/
+
+    rhfedmtl reproduce beyond --path data/
+    """
+    from rhfedmtl.studies import reproduce as paper
+
+    if not what:
+        _list({"all": paper.titles("paper"), "beyond": paper.titles("beyond")}, as_json)
+        return
+    started = time.perf_counter()
+    command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
+    with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
+        found = paper.reproduce(
+            what, out, path=path, seeds=seeds, protocol=protocol, workers=makers, watch=watch, command=command
+        )
+    facts = paper.summary(found, out)
+    if as_json:
+        print_json({**facts, "seconds": time.perf_counter() - started})
+    else:
+        _show(found, facts, out)
+
+
+def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
+    """What there is to reproduce."""
+    if as_json:
+        print_json(titles)
+        return
+    for group, studies in titles.items():
+        typer.echo({"all": "all: the paper", "beyond": "beyond: what goes beyond it"}[group])
+        for name, title in studies.items():
+            fact(f"  {name}", title, 17)
+    typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
+
+
+def _show(found: Reproduced, facts: dict[str, Any], out: Path) -> None:
+    if len(found.studies) == 1:
+        show(found.studies[0])
+    for study in facts["studies"]:
+        typer.echo(f"\n{study['name']}  ({study['runs']} runs, {study['table']})")
+        for line in study["findings"]:
+            paragraph(line, "  - ", "    ")
+    for name, reason in found.left_out.items():
+        typer.echo(f"\n{name}  left out: {reason}")
+    typer.echo(f"\nsaved in {out}")
+    typer.echo(f"next: rhfedmtl report {out}")

@@ -1,0 +1,174 @@
+"""Command line: ``runs list|show|compare`` (what was run, with which settings, and what came out)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.data import AsJson
+from rhfedmtl.cli.options import print_json
+from rhfedmtl.cli.text import amount, console, fact
+
+if TYPE_CHECKING:
+    from rhfedmtl.runs.records import Record
+
+app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
+Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
+FACTS = ("accuracy", "balanced_accuracy", "auc", "rmse", "primal", "dual", "gap", "rounds", "terminal_steps", "seconds")
+
+TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
+NAMES = 26
+"""Columns for the names of facts."""
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="runs")
+
+
+@app.command("list")
+def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+    """List runs: algorithm, data, seed, budget, result, certified gap.
+
+    rhfedmtl runs list --folder out/
+    """
+    from rhfedmtl.runs import archive
+
+    found = archive.find(folder)
+    if as_json:
+        print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()]})
+        return
+    if not found:
+        typer.echo(f"no runs in {folder} yet: make one with `rhfedmtl train`")
+        return
+    _table(found)
+
+
+def _line(known: Record) -> dict[str, Any]:
+    """One run in a line."""
+    configuration, result = known["configuration"], known["result"] or {}
+    metric = next((name for name in ("balanced_accuracy", "rmse") if result.get(name) is not None), None)
+    return {
+        "algorithm": configuration["algorithm"],
+        "data": known["data"]["name"],
+        "seed": configuration["seed"],
+        "budget": configuration["budget"],
+        "metric": metric,
+        "value": result.get(metric) if metric else None,
+        "gap": result.get("gap"),
+        "rounds": result.get("rounds"),
+    }
+
+
+def _table(found: dict[str, Record]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "algorithm", "data", "seed", "budget", "result", "gap"):
+        right = name in ("seed", "result", "gap")
+        table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
+    short = _beginnings(list(found))
+    for name, known in found.items():
+        line = _line(known)
+        budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
+        value = "refused" if known["result"] is None else _number(line["value"])
+        table.add_row(
+            short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
+        )
+    console().print(table)
+
+
+def _beginnings(names: list[str]) -> dict[str, str]:
+    """Of every name as much as tells it from the others: the time of a run where that will do."""
+    for length in (15, 20):
+        short = {name: name[:length] for name in names}
+        if len(set(short.values())) == len(names):
+            return short
+    return {name: name for name in names}
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name of a run (its beginning will do), or its folder or file.")],
+    folder: Folder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: what was asked, what came out, every task, where the budget went, and how to repeat it.
+
+    rhfedmtl runs show 20260101-120000-rhfedmtl-har-0
+    """
+    from rhfedmtl.runs import archive
+
+    known = archive.pick(folder, run)
+    if as_json:
+        print_json(known)
+        return
+    for name, text in _story(known):
+        fact(name, text, NAMES)
+    typer.echo(f"{'repeat':<{NAMES}}{known['command']}")  # whole, to be copied
+
+
+def _story(known: Record) -> Iterator[tuple[str, str]]:
+    """What to say of a run, fact by fact."""
+    if known["result"] is None:
+        yield "refused", known["refused"]
+    for name in FACTS:
+        if (known["result"] or {}).get(name) is not None:
+            yield name.replace("_", " "), _number(known["result"][name])
+    for metric, values in known.get("by_task", {}).items():
+        parts = (f"{task} {_number(value)}" for task, value in zip(known["tasks"][:12], values, strict=False))
+        more = f", … {len(values) - 12} more" if len(values) > 12 else ""
+        yield f"{metric.replace('_', ' ')} by task", f"{', '.join(parts)}{more}"
+    for line in known.get("bill", ()):
+        yield "spent", f"{line['type']} {amount(line['amount'])} by {TIERS.get(line['tier'], line['tier'])}"
+    if known["tuning"]:
+        yield "tuned", ", ".join(f"{name}={value}" for name, value in known["tuning"]["chosen"].items()) or "nothing"
+    yield "data", f"{known['data']['name']}, fingerprint {known['data']['fingerprint'][:16]}"
+    yield "versions", ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more runs, as in `runs show`.")],
+    folder: Folder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: the settings in which they differ, and their results.
+
+    rhfedmtl runs compare 20260101-120000 20260101-120500
+    """
+    from rhfedmtl.runs import archive
+
+    many = [archive.pick(folder, name) for name in runs]
+    settings = archive.differing(many)
+    results = {name: [(known["result"] or {}).get(name) for known in many] for name in FACTS}
+    results = {name: values for name, values in results.items() if any(value is not None for value in values)}
+    if as_json:
+        print_json({"runs": runs, "settings": settings, "results": results})
+        return
+    _side_by_side(runs, settings, results)
+
+
+def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict[str, list[Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in runs:
+        table.add_column(Path(name).name[-24:], justify="right", overflow="fold")
+    for part in (settings, results):
+        for name, values in part.items():
+            table.add_row(name.replace("_", " "), *(_number(value) for value in values))
+        table.add_section()
+    console().print(table)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "-" if value is None else str(value)

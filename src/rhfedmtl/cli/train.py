@@ -1,0 +1,335 @@
+"""Command line: ``train`` (one run: progress, a folder, models, a certificate)."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.options import (
+    METHOD_PANEL,
+    RUNNING,
+    WORK_PANEL,
+    Address,
+    Budgets,
+    FaultText,
+    Prices,
+    Scale,
+    option,
+    with_learning_options,
+)
+from rhfedmtl.cli.text import amount, console, fact, metric
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.runs.records import Record
+    from rhfedmtl.runs.session import How, Session
+    from rhfedmtl.runs.tracking import Logger
+    from rhfedmtl.training.checkpoint import Checkpoint
+    from rhfedmtl.training.config import RunConfig
+    from rhfedmtl.training.run import Progress, Result
+
+HOW = ("engine", "threads", "address", "actors")
+INTERRUPTED = 130
+"""Status of a run that Ctrl-C ended, as shells have it."""
+NAMES = (
+    "rhfedmtl",
+    "hfedmtl",
+    "local",
+    "cocoa",
+    "cocoa+",
+    "mocha",
+    "fedavg",
+    "fedprox",
+    "hierfavg",
+    "adaptive-fl",
+    "ditto",
+    "fedem",
+    "pooled",
+    "constant",
+)
+"""The algorithms, for the help alone: their registry would import the numerical libraries."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(train)
+
+
+@with_data_options
+@with_learning_options
+def train(
+    context: typer.Context,
+    request: Request,
+    options: Options,
+    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(NAMES)}.")] = "rhfedmtl",
+    scale: Scale = None,
+    budget: Budgets = None,
+    cost: Prices = None,
+    target_gap: Annotated[
+        float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", show_default="never")
+    ] = 0.0,
+    faults: FaultText = "",
+    tune: Annotated[
+        bool,
+        option(
+            METHOD_PANEL, "--tune", "Choose the method's settings on a part of the training rows first; not charged."
+        ),
+    ] = False,
+    seed: Seed = 0,
+    threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
+    engine: Annotated[
+        str | None, option(RUNNING, "--engine", "inprocess, linked (message by message), ray, or gpu. [inprocess]")
+    ] = None,
+    address: Address = None,
+    actors: Annotated[
+        int | None, option(RUNNING, "--actors", "Processes of ray that share out the stations. [one a node]", min=1)
+    ] = None,
+    resume: Annotated[
+        Path | None, option(RUNNING, "--resume", "Go on with the interrupted run in this folder, all else as it was.")
+    ] = None,
+    checkpoint_every: Annotated[
+        float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
+    ] = 30.0,
+    certify_every: Annotated[
+        int, option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
+    ] = 1,
+    log: Annotated[
+        list[str] | None,
+        option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
+    ] = None,
+    out: Annotated[Path, option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Learn one model per task, under a budget, and certify it.
+
+    Without a word about data it trains on a small synthetic federation; without a budget, until the certified gap is
+    a thousandth of the objective. For example:
+
+    rhfedmtl train --data har --positive SITTING --tasks 5 --samples-per-task 70 --budget energy=1400
+
+    rhfedmtl train --path sites.csv --label y --task site --terminal device --budget energy=500
+
+    rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
+
+    rhfedmtl train --resume runs/20260101-120000-rhfedmtl-har-0
+    """
+    from rhfedmtl.runs import session, tracking
+    from rhfedmtl.training.config import RunConfig
+
+    config = RunConfig(
+        algorithm,
+        request,
+        options,
+        cost=tuple(cost or ()),
+        budget=tuple(budget or ()),
+        faults=faults,
+        scale=scale,
+        target_gap=target_gap,
+        certify_every=certify_every,
+        tune="auto" if tune else "",
+        seed=seed,
+    )
+    config.check_heeded()
+    loggers = [tracking.logger(text) for text in log or ()]
+    start = _interrupted_run(resume, context)
+    told = {"engine": engine, "threads": threads, "address": address, "actors": actors}
+    how = _how({name: value for name, value in told.items() if value is not None}, start)
+    with how.ready():
+        if start is None:
+            run = session.begin(config, how, out, checkpoint_every)
+        else:
+            run = session.take_up(start, how, checkpoint_every)
+        result, known = _learn(run, loggers, live=not as_json and sys.stderr.isatty())
+    _show(run, result, known, as_json=as_json)
+
+
+def _learn(run: Session, loggers: list[Logger], *, live: bool) -> tuple[Result, Record]:
+    """Run with progress on the screen and curves in the loggers."""
+    from rhfedmtl.runs import session, tracking
+
+    if run.how.address is not None:  # Ray ends a driver that loses its cluster without a word
+        typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
+    for logger in loggers:
+        logger.start(run.folder.name, run.config.to_dict())
+    with _watcher(live=live, share_done=_ShareDone(run.chosen)) as watch:
+        result = run.run(tracking.follow(watch, loggers))
+    known = run.finish(result)
+    for logger in loggers:
+        logger.end(known["result"])
+    return result, known
+
+
+def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None:
+    """Print what came out; a run that Ctrl-C ended says how to go on."""
+    from rhfedmtl.runs import session
+
+    facts = {**known["result"], "algorithm": run.config.algorithm, "seed": run.config.seed, "saved": str(run.folder)}
+    facts |= {"tuning": known["tuning"]} if run.tuning else {}
+    facts |= {"notes": notes} if (notes := run.config.notes()) else {}
+    if as_json:
+        typer.echo(json.dumps(facts, allow_nan=False))
+    else:
+        _print_result(facts, run.federation.task_names, result)
+    if result.stopped == "interrupted":
+        way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
+        typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:
+    """The checkpoint to go on from; refuses words that ask for another run."""
+    if folder is None:
+        return None
+    from rhfedmtl.runs import session
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if other := sorted(typed - {"resume", *HOW, "checkpoint_every", "log", "as_json"}):
+        words = ", ".join("--" + name.replace("_", "-") for name in other)
+        raise ConfigError(f"--resume goes on with the run as it was: leave out {words}")
+    return session.read(folder)
+
+
+def _how(told: dict[str, Any], start: Checkpoint | None) -> How:
+    """Where to run: as told, else as the interrupted run did, else here."""
+    from rhfedmtl.runs.session import How
+
+    before: How | None = None if start is None else start.notes["how"]
+    if before is None or told.get("engine", before.engine) != before.engine:
+        return How(**told)
+    return replace(before, **told)
+
+
+@contextmanager
+def _watcher(*, live: bool, share_done: _ShareDone) -> Iterator[Any]:
+    """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept."""
+    stop = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal stop
+        if stop:
+            raise KeyboardInterrupt
+        stop = True
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        if not live:
+            yield lambda progress: not stop
+            return
+        with _bar() as bar:
+            task = bar.add_task("", total=1.0, state="getting ready (the first run compiles, some seconds)")
+
+            def show(progress: Progress) -> bool:
+                bar.update(task, completed=share_done(progress), state=_state(progress))
+                return not stop
+
+            yield show
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    columns = (
+        BarColumn(8),
+        TimeRemainingColumn(table_column=Column(min_width=7, no_wrap=True)),
+        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+class _ShareDone:
+    """How far a run has come: by its budgets and server iterations, or on the way of the gap to where it ends.
+
+    The gap falls by about the same factor in every round, so its logarithm tells the time.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._limits = dict(config.resources()[1])
+        self._cloud_rounds = config.options.cloud_rounds
+        self._target = config.target_gap
+        self._first: float | None = None
+
+    def __call__(self, progress: Progress) -> float:
+        """Share from 0 to 1."""
+        shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in self._limits.items() if limit > 0.0]
+        if self._cloud_rounds:
+            shares.append(progress.cloud_round / self._cloud_rounds)
+        if self._target or not shares:
+            shares.append(self._way(progress))
+        return max(shares)
+
+    def _way(self, progress: Progress) -> float:
+        from rhfedmtl.training.config import GOOD_ENOUGH, OPEN_ROUNDS
+
+        found = progress.certificate
+        if found is None or not 0.0 < found.gap < float("inf"):
+            return progress.round / OPEN_ROUNDS
+        target = self._target or GOOD_ENOUGH * found.gap / found.relative_gap
+        self._first = self._first or found.gap
+        return max(0.0, math.log(self._first / found.gap)) / max(math.log(self._first / target), 1e-9)
+
+
+def _state(progress: Progress) -> str:
+    from rhfedmtl.training.run import mean
+
+    parts = [f"round {progress.round}"]
+    parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
+    if progress.certificate is not None:
+        parts.append(f"gap {progress.certificate.gap:.1e}")
+    parts += [f"{name} left {left:,.4g}" for name, left in progress.left.items() if left != float("inf")]
+    return "  ".join(parts)
+
+
+def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
+    from rich.table import Table
+
+    typer.echo(f"{facts['algorithm']}: test results by task")
+    table = Table()
+    table.add_column("task")
+    for name in result.metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    for b, task in enumerate(tasks[:20]):
+        table.add_row(task, *(metric(values[b]) for values in result.metrics.values()))
+    if len(tasks) > 20:
+        table.add_row(f"… {len(tasks) - 20} more", *("" for _ in result.metrics))
+    table.add_section()
+    table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
+    console().print(table)
+    for name, text in _closing_facts(facts):
+        fact(name, text)
+    typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
+
+
+def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if facts["gap"] is not None:
+        yield "certificate", f"gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
+    else:
+        yield "objective", f"{facts['primal']:.6f} (no dual, so no certificate)"
+    yield "work", f"{facts['rounds']:,} rounds in {facts['cloud_rounds']:,} server iterations"
+    steps = facts["local_steps"]
+    H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
+    yield "local steps", f"H = {H}, {facts['terminal_steps']:,} in all"
+    for name, spent in facts["spent"].items():
+        limit = facts["budget"].get(name)
+        yield "spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else "")
+    if "tuning" in facts:
+        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
+        yield "tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)"
+    yield from (("note", note) for note in facts.get("notes", ()))
+    yield "stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s"

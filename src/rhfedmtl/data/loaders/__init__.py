@@ -1,0 +1,1 @@
+"""Loaders: one file for each data set, and for users' own tables."""

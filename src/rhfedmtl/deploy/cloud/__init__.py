@@ -1,0 +1,1 @@
+"""The process of the cloud: journal, trainings, stations, operators."""

@@ -1,0 +1,248 @@
+"""The cloud's counters for people: commands of operators, and certificates for tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc import aio
+
+from rhfedmtl.deploy.cloud.registry import Token
+from rhfedmtl.deploy.node.credentials import (
+    OPERATOR,
+    TERMINAL,
+    Authority,
+    Identity,
+    Papers,
+    Passport,
+    caller,
+    requested_key,
+)
+from rhfedmtl.deploy.node.link import GUARDED, SERVICE, Rate, listen
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.runs.records import plain
+
+if TYPE_CHECKING:
+    from rhfedmtl.deploy.cloud.service import CloudService
+
+TRIES_A_SECOND = 5.0
+AT_ONCE = 16
+CHUNK = 1 << 20
+
+
+class Office:
+    """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
+
+    def __init__(self, cloud: CloudService) -> None:
+        self._cloud = cloud
+        self._enrolment: Any = None
+        self._rate = Rate(TRIES_A_SECOND)
+
+    def control(self) -> grpc.GenericRpcHandler:
+        """The service for operators."""
+        methods = {
+            "Command": grpc.unary_unary_rpc_method_handler(self._command),
+            "Export": grpc.unary_stream_rpc_method_handler(self._export),
+        }
+        return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", methods)
+
+    async def open(self, papers: Papers) -> None:
+        """Begin to hand out certificates, if so configured."""
+        enrolment = self._cloud.config.enrolment
+        if not enrolment.listen:
+            return
+        credentials = papers.server(callers_known=False)
+        # Anybody can call here: nobody stays long, and few are heard at once.
+        options = [*GUARDED, ("grpc.max_receive_message_length", 1 << 16), ("grpc.max_connection_age_ms", 30_000)]
+        self._enrolment = aio.server(options=options, maximum_concurrent_rpcs=AT_ONCE)
+        method = grpc.unary_unary_rpc_method_handler(self._enrol)
+        handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
+        self._enrolment.add_generic_rpc_handlers((handler,))
+        listen(self._enrolment, enrolment.listen, credentials)
+        await self._enrolment.start()
+
+    async def close(self) -> None:
+        """Stop handing out certificates."""
+        if self._enrolment is not None:
+            await self._enrolment.stop(0.2)
+
+    async def _command(self, data: bytes, context: Any) -> bytes:
+        reply = wire.Reply()
+        try:
+            self._check_operator(context)
+            command = codec.parse(wire.Command, data)
+            handler = getattr(self, f"_do_{command.name}", None) if command.name.isidentifier() else None
+            if handler is None:
+                raise PeerError(f"unknown command {command.name[:40]!r}")
+            result = await handler(**json.loads(command.arguments or "{}"))
+            reply.result = json.dumps(plain(result))
+        except (RHFedMTLError, ValueError, TypeError) as error:
+            self._cloud._log("command refused", "warning", reason=str(error))
+            reply.trouble = str(error)
+        return reply.SerializeToString()
+
+    async def _export(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Models, ledger and result of the last training, file by file."""
+        with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
+            try:
+                self._check_operator(context)
+                names = await asyncio.to_thread(self._cloud.trainer.save, Path(folder))
+            except RHFedMTLError as error:
+                yield wire.Chunk(trouble=str(error)).SerializeToString()
+                return
+            for name in names:
+                with Path(folder, name).open("rb") as file:
+                    while data := file.read(CHUNK):
+                        yield wire.Chunk(name=name, data=data).SerializeToString()
+
+    def _check_operator(self, context: Any) -> None:
+        passport = caller(context.auth_context())
+        who = passport.identity
+        if who.role != OPERATOR or who.network != self._cloud.config.node.network:
+            raise PeerError(f"{who.uri} is no operator of this network")
+        if passport.serial in self._cloud.registry.revoked:
+            raise PeerError("this certificate was revoked")
+
+    # Commands.
+
+    async def _do_status(self) -> dict[str, Any]:
+        cloud, now = self._cloud, time.time()
+        stations = []
+        for b, task in enumerate(cloud.config.learning.tasks):
+            session, outlook = cloud.door.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
+            seats = {seat.terminal: seat for seat in outlook.roster.seats}
+            known = sorted({*cloud.registry.homes(b), *seats})
+            stations.append(
+                {
+                    "station": b,
+                    "task": task,
+                    "connected": session is not None,
+                    "connected_seconds": now - session.since if session else None,
+                    "round": outlook.round,
+                    "last_error": outlook.last_error,
+                    "terminals": [
+                        {
+                            "terminal": t,
+                            "member": t in seats,
+                            "connected": t in seats and seats[t].connected and session is not None,
+                            "samples": seats[t].n_samples if t in seats else None,
+                        }
+                        for t in known
+                    ],
+                }
+            )
+        return {
+            "network": cloud.config.node.network,
+            "training": cloud.trainer.standing,
+            "stations": stations,
+            "last_error": cloud._log.last_error,
+        }
+
+    async def _do_train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
+        standing = self._cloud.trainer.standing
+        if standing["state"] in ("running", "recovering", "broken"):
+            raise ConfigError(f"a training is {standing['state']}: {standing.get('error', 'stop it first')}")
+        gap = self._cloud.config.learning.target_gap if target_gap is None else float(target_gap)
+        spec = {"budget": budget, "target_gap": gap, "at": time.time()}
+        self._cloud.trainer.check(spec)
+        self._cloud.trainer.standing = {"state": "running", "spec": spec}
+        self._cloud.carrier.order(json.dumps(spec))
+        return spec
+
+    async def _do_stop(self) -> dict[str, Any]:
+        self._cloud.carrier.stop()
+        return {}
+
+    async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
+        return self._place(terminal, station)
+
+    async def _do_leave(self, terminal: int) -> dict[str, Any]:
+        return self._place(terminal, -1)
+
+    async def _do_forget(self, terminal: int) -> dict[str, Any]:
+        """Take out a terminal that will not come back."""
+        cloud, holder = self._cloud, self._cloud.station_of(terminal)
+        facts = {"terminal": terminal, "from": holder, "to": -1}
+        if cloud.registry.station.get(terminal, -1) >= 0:
+            facts = self._place(terminal, -1)
+        if holder >= 0:
+            transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, forget=True))
+            answer = await cloud.ask(holder, transfer, cloud.config.waits.answer)
+            if answer.trouble:
+                raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        return facts
+
+    def _place(self, terminal: int, station: int) -> dict[str, Any]:
+        """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
+        cloud = self._cloud
+        old = cloud.registry.station.get(terminal, -1)
+        if old < 0 or old == station:
+            raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
+        if station >= 0 and cloud.station_of(terminal) != old:
+            # It would be sent to a station that then refuses it, and nobody could tell it where else to go.
+            raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
+        if len(cloud.registry.homes(old)) == 1:
+            raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
+        cloud.registry.place(terminal, station)
+        cloud.tell_standing()
+        return {"terminal": terminal, "from": old, "to": station}
+
+    async def _do_revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
+        revoked = self._cloud.registry.revoke(node, serials or [])
+        self._cloud.tell_standing()
+        return {"revoked": revoked}
+
+    async def _do_invite(
+        self, role: str = TERMINAL, number: int | None = None, station: int | None = None
+    ) -> dict[str, Any]:
+        config = self._cloud.config
+        if not config.enrolment.listen:
+            raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.authority")
+        secret, number = self._cloud.registry.invite(role, number, station)
+        self._cloud.tell_standing()
+        authorities = (config.folder / config.node.papers / "ca.crt").read_text()
+        token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
+        return {"token": token.text(), "role": role, "number": number}
+
+    # Certificates.
+
+    async def _enrol(self, data: bytes, context: Any) -> bytes:
+        cloud, reply = self._cloud, wire.Enrolled()
+        if not self._rate.allows():  # not logged: whoever floods this must not flood the log
+            return wire.Enrolled(trouble="too many tries: wait a second").SerializeToString()
+        try:
+            asked = codec.parse(wire.Enrol, data)
+            authority = Authority.load(cloud.config.folder / cloud.config.enrolment.authority)
+            requested_key(asked.request)  # a request that cannot be signed uses no token up
+            role, number = cloud.registry.redeem(asked.token)
+            reply.certificate = authority.issue_for(Identity(cloud.config.node.network, role, number), asked.request)
+            reply.authorities = authority.certificate
+            reply.settings = json.dumps(self._settings(role, number))
+            serial = Passport.read(reply.certificate).serial
+            cloud.registry.note_issued(role, number, serial)
+            cloud._log("enrolled", peer=f"{role} {number}", serial=serial)
+        except RHFedMTLError as error:
+            cloud._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
+            reply.trouble = str(error)
+        return reply.SerializeToString()
+
+    def _settings(self, role: str, number: int) -> dict[str, Any]:
+        registry, config = self._cloud.registry, self._cloud.config
+        station = registry.station.get(number, -1) if role == TERMINAL else number
+        host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
+        return {
+            "role": role,
+            "number": number,
+            "station": station,
+            "address": registry.address.get(station, ""),
+            "cloud": f"{host}:{port}",
+            "least_steps": config.learning.least_steps,
+        }

@@ -1,0 +1,176 @@
+"""What the cloud knows of its nodes: who belongs where, whose papers count no more, and open tokens."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.node.config import CloudConfig
+from rhfedmtl.deploy.node.credentials import STATION, TERMINAL
+from rhfedmtl.deploy.node.state import CorruptError, StateFile
+from rhfedmtl.errors import ConfigError, PeerError
+
+TOKEN_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
+
+    role: str
+    number: int
+    network: str
+    address: str
+    authorities: str
+    secret: str
+
+    def text(self) -> str:
+        """One word to be copied."""
+        return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read what `text` wrote."""
+        try:
+            return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
+        except (ValueError, TypeError):
+            raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
+
+
+@dataclass
+class Registry:
+    """Written down before anybody is told of a change."""
+
+    file: StateFile
+    station: dict[int, int]
+    address: dict[int, str]
+    revoked: set[str] = field(default_factory=set)
+    tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    issued: dict[str, list[str]] = field(default_factory=dict)
+    before: dict[int, int] = field(default_factory=dict)
+    """Terminals on their way from one station to another, and where they come from."""
+    planned: frozenset[int] = frozenset()
+    """Terminals of the configuration: they have had papers from the beginning."""
+
+    @classmethod
+    def open(cls, config: CloudConfig) -> Registry:
+        """From the state folder, or as the configuration has it."""
+        file = StateFile(Path(config.folder, config.node.state, "registry.state"), fsync=True)
+        home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
+        addresses = {b: entry.address for b, entry in enumerate(config.stations)}
+        registry = cls(file, home, addresses, planned=frozenset(home))
+        try:
+            payload = file.read()
+        except CorruptError as error:
+            raise CorruptError(
+                f"{error}. Put back a copy; without the file, moves and revocations of operators are forgotten"
+            ) from None
+        if payload is not None:
+            table = json.loads(payload)
+            registry.station = home | {int(t): b for t, b in table["station"].items()}
+            registry.revoked, registry.tokens = set(table["revoked"]), table["tokens"]
+            registry.issued = table.get("issued", {})
+            registry.before = {int(t): b for t, b in table.get("before", {}).items()}
+        return registry
+
+    def homes(self, station: int) -> list[int]:
+        """Terminals that belong to a station."""
+        return sorted(t for t, b in self.station.items() if b == station)
+
+    def expected(self, station: int) -> set[int]:
+        """Those that a training waits for when it begins: not one that was invited and never came for its papers."""
+        return {t for t in self.homes(station) if t in self.planned or f"{TERMINAL}/{t}" in self.issued}
+
+    def allowed(self, station: int) -> list[int]:
+        """Terminals that may join a station: its own, and those that are to leave it, should it lose its memory."""
+        return sorted({*self.homes(station), *(t for t, b in self.before.items() if b == station)})
+
+    def place(self, terminal: int, station: int) -> None:
+        """Let a terminal belong to a station (−1: to none)."""
+        if station >= 0 and station not in self.address:
+            raise ConfigError(f"no station {station}: there are {len(self.address)}, from 0")
+        old = self.station.get(terminal, -1)
+        self.before.pop(terminal, None)
+        if old >= 0 and station >= 0 and old != station:
+            self.before[terminal] = old
+        self.station[terminal] = station
+        self._save()
+
+    def arrived(self, station: int, terminals: Iterable[int]) -> bool:
+        """Note who is a member of a station; whether one of them was on its way there."""
+        there = [t for t in terminals if t in self.before and self.station[t] == station]
+        for t in there:
+            del self.before[t]
+        if there:
+            self._save()
+        return bool(there)
+
+    def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
+        """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
+        found = {*serials, *self.issued.get(node, ())} or {node}
+        for serial in found:
+            if not serial or set(serial) - set("0123456789abcdef"):
+                raise ConfigError(
+                    f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
+                    "node that it connects to"
+                )
+        self.revoked |= found
+        self._save()
+        return sorted(found)
+
+    def note_issued(self, role: str, number: int, serial: str) -> None:
+        """Remember a certificate, so that it can be revoked by the name of its node."""
+        self.issued.setdefault(f"{role}/{number}", []).append(serial)
+        self._save()
+
+    def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
+        """A secret for one certificate, and the node that it is for: a new terminal where no number is given."""
+        if role not in (TERMINAL, STATION):
+            raise ConfigError(f"no token for a {role}: tokens are for terminals and stations")
+        self.tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
+        if role == STATION and number not in self.address:
+            raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
+        if role == STATION and station is not None:
+            raise ConfigError("a station is under no other: name the one that gets new papers by its number alone")
+        if number is None:
+            taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
+            number = max(taken, default=-1) + 1
+        if role == TERMINAL and station is not None:
+            self.place(number, station)
+        if role == TERMINAL and self.station.get(number, -1) < 0:
+            raise ConfigError(f"terminal {number} belongs to no station yet: name one")
+        secret = secrets.token_urlsafe(24)
+        self.tokens[_hash(secret)] = {"role": role, "number": number, "until": time.time() + TOKEN_S}
+        self._save()
+        return secret, number
+
+    def redeem(self, secret: str) -> tuple[str, int]:
+        """Role and number that a secret stands for; it counts no more afterwards."""
+        found = self.tokens.pop(_hash(secret), None)
+        if found is None:
+            raise PeerError("this token is not known, or was used already: ask for a new one")
+        self._save()
+        if found["until"] < time.time():
+            raise PeerError("this token is too old: ask for a new one")
+        return found["role"], found["number"]
+
+    def _save(self) -> None:
+        table = {
+            "station": self.station,
+            "revoked": sorted(self.revoked),
+            "tokens": self.tokens,
+            "issued": self.issued,
+            "before": self.before,
+        }
+        self.file.write(json.dumps(table).encode())
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,279 @@
+"""The stations as a `Network`: what a run asks for goes to them as requests, what they answer comes back as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.deploy.cloud.journal import Answers, Carrier
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import CloudConfig
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
+
+_FLOAT32_SAVES = 4
+
+
+class IncompleteError(PeerError):
+    """Not everybody who has to has told its sums."""
+
+
+class Round(NamedTuple):
+    """A round as it went: the answers of the stations, with the efforts of the terminals."""
+
+    answers: Answers
+    efforts: dict[int, wire.Effort]
+    unknown: frozenset[int]
+    """Stations that were asked and never answered: their terminals may have worked."""
+
+
+class RemoteNetwork:
+    """Base stations at the other end of a carrier."""
+
+    def __init__(
+        self, config: CloudConfig, method: Method, carrier: Carrier, memberships: Callable[[], dict[int, int]]
+    ) -> None:
+        self.config, self.method, self._carrier = config, method, carrier
+        self._heard = memberships  # how often the members of each station have changed, as it told last
+        self._job = jobs.job_of(config.learning)
+        self.shape = jobs.shape_of(self._job, method)
+        self._matrix, self._shared = jobs.matrix_of(self._job, method)
+        self.n_stations = len(config.stations)
+        self.station: IntArray = np.empty(0, dtype=np.int64)  # of every terminal
+        self.sizes: IntArray = np.empty(0, dtype=np.int64)  # its samples, the last that are known
+        self._memberships: dict[int, int] = {}
+        self.deadline = config.resources.deadline
+        self.patience = config.waits.patience
+        self.last: Round | None = None
+        self.scalers: list[Scaler] | None = None
+        self.overhead = Overhead(self.n_stations)
+        self.anchors: dict[int, Anchor] = {}
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round, by which declared prices of bytes are charged."""
+        sizes = Sizes.of(self._matrix, self._shared, self.method.course_length)
+        if self._job.precision != wire.FLOAT32:
+            return sizes
+        saved = _FLOAT32_SAVES * self._matrix[0] * self._matrix[1]
+        return Sizes(sizes.order - saved, sizes.update - saved, sizes.anchor, sizes.report)
+
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from, of every station."""
+        answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
+        silent = [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if a.WhichOneof("body") != "models"]
+        if silent:
+            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
+        return np.array([codec.array(answers[b].models, "models") for b in range(self.n_stations)])
+
+    def sync(self, *, first: bool = False) -> bool:
+        """Ask who is where, if anything has changed; True if so."""
+
+        def news() -> dict[str, Any] | None:
+            known = self._heard()
+            if not first and known == self._memberships:
+                return None
+            return {str(b): number for b, number in known.items()}
+
+        found = self._carrier.write_once("news", news)
+        if found is None:
+            return False
+        answers = self._ask("roster", None, self._all(lambda b: wire.Request(roster=wire.Nothing())))
+        before = self.station
+        self._take(answers)
+        return not np.array_equal(before, self.station) or first
+
+    def _take(self, answers: Answers) -> None:
+        rosters = {b: answer.roster for b, answer in answers.items() if answer.WhichOneof("body") == "roster"}
+        highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
+        n = max(highest + 1, len(self.station))
+        station, sizes = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        station[: len(self.station)], sizes[: len(self.sizes)] = self.station, self.sizes
+        for b, roster in rosters.items():
+            station[station == b] = -1
+            self._memberships[b] = roster.membership
+            for seat in roster.seats:
+                station[seat.terminal], sizes[seat.terminal] = b, seat.n_samples
+        self.station, self.sizes = station, sizes
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Carry anchors from the cloud to the stations."""
+        self.anchors = {a.task: a for a in anchors}
+        requests = {b: wire.Request(assign=codec.anchor_out(a)) for b, a in self.anchors.items()}
+        self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration; a station that is away for too long misses it."""
+        requests: dict[int, wire.Request] = {}
+        for b in range(self.n_stations):
+            terminals = np.flatnonzero((self.station == b) & (local_steps > 0))
+            content = wire.RoundRequest(
+                round=number,
+                terminals=terminals.tolist(),
+                local_steps=local_steps[terminals].tolist(),
+                deadline=self.deadline,
+            )
+            requests[b] = wire.Request(round=content)
+        answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
+        self.last = _round(answers)
+        results = [answers[b].round if answers[b].WhichOneof("body") == "round" else None for b in requests]
+        counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
+        gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
+        if any(each.shape != (CURVE,) for each in gains):
+            raise PeerError("a station's gain curve has the wrong length")
+        factors = [codec.finite(r.factor, "a factor") if r else 0.0 for r in results]
+        return Outcome(np.array(counts), np.array(factors), np.array(gains))
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """Reports of the stations that answer."""
+        answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
+        self.overhead.note(answers)
+        found = [codec.report_in(a.report) for a in answers.values() if a.WhichOneof("body") == "report"]
+        self._check_tasks({b: a.report.task for b, a in answers.items() if a.WhichOneof("body") == "report"})
+        return found
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Sums of every station under each of the models; refused where a terminal or a station did not tell."""
+        requests = self._all(lambda b: wire.Request(sums=wire.SumsRequest(models=codec.tensor(models[:, b]))))
+        answers = self._ask("sums", len(models), requests, 2.0 * self.config.waits.answer)
+        told = {b: a.sums for b, a in answers.items() if a.WhichOneof("body") == "sums"}
+        self._check_tasks({b: sums.task for b, sums in told.items()})
+        if len(told) < self.n_stations:
+            silent = "; ".join(f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told)
+            raise IncompleteError(f"no certificate this time: {silent}")
+        return [codec.station_sums_in(told[b]) for b in range(self.n_stations)]
+
+    def trial(self, models: Float64Array) -> list[dict[str, float]]:
+        """Test metrics of every station for its model; empty where there are none."""
+        requests = self._all(lambda b: wire.Request(trial=wire.TrialRequest(model=codec.tensor(models[b]))))
+        answers = self._ask("trial", None, requests, 2.0 * self.config.waits.answer)
+        return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
+
+    def moments(self) -> list[Moments]:
+        """Round zero: moments of the training rows of every station."""
+        requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
+        answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
+        reports = [codec.moments_in(self._need(answers, b).moments) for b in range(self.n_stations)]
+        return [Moments(report.count, report.mean, report.spread) for report in reports]
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Round zero: let every terminal scale its rows as its station says."""
+        self.scalers = scalers
+        requests = {b: wire.Request(scale=codec.scaling_out(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
+        answers = self._ask("scale", None, requests, 2.0 * self.config.waits.answer)
+        for b in requests:
+            self._need(answers, b)
+
+    def move(self, terminal: int, station: int) -> None:
+        """Moves are orders of an operator here, not of a run."""
+        raise ConfigError("terminals of a real network move by `rhfedmtl network move`")
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Rows lie where they are."""
+        raise ConfigError("rows cannot be added to a running network: join another terminal that holds them")
+
+    def state(self) -> dict[str, Any]:
+        """Who is where, as the cloud heard last, and what no round has paid for yet."""
+        return {
+            "station": self.station,
+            "sizes": self.sizes,
+            "memberships": self._memberships,
+            "overhead": [self.overhead.seconds, self.overhead.bytes],
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
+        self._memberships = dict(state["memberships"])
+        self.overhead.seconds, self.overhead.bytes = state["overhead"][0], np.copy(state["overhead"][1])
+
+    def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
+        return {b: make(b) for b in range(self.n_stations)}
+
+    def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
+        return self._carrier.ask(kind, note, requests, self.patience if seconds is None else seconds)
+
+    @staticmethod
+    def _need(answers: Answers, b: int) -> wire.Answer:
+        answer = answers[b]
+        if answer.trouble or answer.WhichOneof("body") is None:
+            raise PeerError(f"station {b}: {answer.trouble or 'no answer'}")
+        return answer
+
+    @staticmethod
+    def _check_tasks(said: Mapping[int, int]) -> None:
+        for b, task in said.items():
+            if b != task:
+                raise PeerError(f"station {b} speaks for task {task}")
+
+
+class Overhead:
+    """Seconds and bytes on the links between stations and cloud that no round has paid for yet."""
+
+    def __init__(self, n_stations: int) -> None:
+        self._n = n_stations
+        self.seconds = 0.0
+        self.bytes = np.zeros(n_stations)
+
+    def note(self, answers: Answers) -> None:
+        """Count the messages of one request to all."""
+        self.seconds += max((answer.seconds for answer in answers.values()), default=0.0)
+        for b, answer in answers.items():
+            self.bytes[b] += answer.bytes_down + answer.bytes_up
+
+    def take(self) -> tuple[float, Float64Array]:
+        """What has come together, which is then forgotten."""
+        taken = self.seconds, self.bytes
+        self.seconds, self.bytes = 0.0, np.zeros(self._n)
+        return taken
+
+
+def _compact(local_steps: IntArray) -> list[int]:
+    """H of all terminals: one number where they are alike."""
+    alike = len(local_steps) and (local_steps == local_steps[0]).all()
+    return [int(local_steps[0])] if alike else [int(each) for each in local_steps]
+
+
+def _round(answers: Answers) -> Round:
+    efforts = {
+        effort.terminal: effort
+        for answer in answers.values()
+        if answer.WhichOneof("body") == "round"
+        for effort in answer.round.efforts
+    }
+    unknown = (b for b, a in answers.items() if a.WhichOneof("body") != "round" and not a.away)
+    return Round(answers, efforts, frozenset(unknown))
+
+
+def census(config: CloudConfig, network: RemoteNetwork) -> Federation:
+    """What the cloud knows of the data: names, and how many rows there are where; no row, and no feature of one."""
+    learning = config.learning
+    members = [np.flatnonzero(network.station == b) for b in range(network.n_stations)]
+    empty = [learning.tasks[b] for b, found in enumerate(members) if not len(found)]
+    if empty:
+        raise ConfigError(f"no terminal of task {empty[0]!r} is there: start its terminals first")
+    sizes = np.concatenate([network.sizes[found] for found in members])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    label = np.int16 if learning.classes else np.float64
+    return Federation(
+        X=np.empty((int(offsets[-1]), 0)),
+        y=np.zeros(int(offsets[-1]), dtype=label),
+        terminal_offsets=offsets,
+        task_offsets=np.concatenate([[0], np.cumsum([len(found) for found in members])]),
+        test_X=np.empty((0, 0)),
+        test_y=np.zeros(0, dtype=label),
+        test_offsets=np.zeros(network.n_stations + 1, dtype=np.int64),
+        task_names=learning.tasks,
+        class_names=learning.classes,
+        origin=Origin(config.node.network, source="a network of base stations and terminals"),
+    )

@@ -1,0 +1,249 @@
+"""Trainings of a network, one after the other, in a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.federation import kind_of
+from rhfedmtl.deploy.cloud.journal import Carrier, ClosingError
+from rhfedmtl.deploy.cloud.measured_run import Careful, LiveRun, settings_of
+from rhfedmtl.deploy.cloud.prices import measured_cost
+from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import CloudConfig
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.errors import BudgetError, ConfigError, DataError, RHFedMTLError
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.messages import Anchor
+from rhfedmtl.runs.records import plain, summary
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.run import Progress, Result, mean
+
+
+class Shortener(checkpoint.Keeper):
+    """Puts a checkpoint in the place of a long journal, between two server iterations."""
+
+    def __init__(self, carrier: Carrier, spec: dict[str, Any]) -> None:
+        self._carrier, self._spec = carrier, json.dumps(spec)
+
+    @property
+    def due(self) -> bool:
+        """Whether the journal is long."""
+        return self._carrier.due
+
+    def keep(self, run: checkpoint.Run) -> None:
+        """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
+        assert isinstance(run, LiveRun)
+        if self.due and run.between:
+            state, known = run.state(), {"ledger": run.ledger}
+            self._carrier.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
+
+
+class Trainer:
+    """Runs what operators order, and knows how it stands. A cloud that comes back takes up what was going on."""
+
+    def __init__(
+        self,
+        config: CloudConfig,
+        carrier: Carrier,
+        memberships: Callable[[], dict[int, int]],
+        ready: Callable[[float], None],
+        log: Log,
+        meters: Meters,
+    ) -> None:
+        self._config, self._carrier, self._log, self._meters = config, carrier, log, meters
+        self._ready = ready
+        self._kind = kind_of(config.learning.classes)
+        self._job = jobs.job_of(config.learning)
+        self._algorithm = jobs.algorithm_of(self._job)
+        self._network = RemoteNetwork(config, self._algorithm.method, carrier, memberships)
+        self._run: LiveRun | None = None
+        self._result: Result | None = None
+        self._thread = threading.Thread(target=self._work, name="training", daemon=True)
+        self.standing: dict[str, Any] = {"state": "recovering" if carrier.replaying else "idle"}
+
+    def start(self) -> None:
+        """Begin to work off orders."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread to end, after `Carrier.close`; False if it does not."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def scaling(self) -> Any:
+        """The scaling of round zero, station by station; None before it."""
+        return self._network.scalers
+
+    def anchor(self, station: int) -> Anchor | None:
+        """The anchor of a station in the present server iteration; None before the first."""
+        return self._network.anchors.get(station)
+
+    def save(self, folder: Path) -> list[str]:
+        """Write the models with their certificate, and the ledger, of the last training that ended."""
+        if self._result is None:
+            raise ConfigError("nothing to export yet: no training has ended; begin one with `rhfedmtl network train`")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._models(self._result).save(folder / "model.npz")
+        self._result.ledger.save(folder / "ledger.json")
+        (folder / "result.json").write_text(json.dumps(self.standing, indent=1) + "\n")
+        return ["model.npz", "ledger.json", "result.json"]
+
+    def _work(self) -> None:
+        """Take orders until the cloud closes."""
+        try:
+            while True:
+                self._one(json.loads(self._carrier.next_order()))
+        except ClosingError:
+            return
+        except Exception as error:
+            self.standing |= {"state": "broken", "error": f"{type(error).__name__}: {error}"}
+            self._log("training broke", "error", reason=f"{type(error).__name__}: {error}")
+            if not isinstance(error, RHFedMTLError):
+                raise
+
+    def _one(self, spec: dict[str, Any]) -> None:
+        """One training, from the order to its end."""
+        self.standing = {"state": "recovering" if self._carrier.replaying else "running", "spec": spec}
+        self._log("training begins", again=self._carrier.replaying, **spec)
+        try:
+            end = self._learn(spec)
+        except (CorruptError, ClosingError):
+            raise
+        except RHFedMTLError as error:
+            self._log("training failed", "error", reason=str(error))
+            end = {"state": "failed", "error": str(error)}
+        end["seconds"] = time.time() - spec["at"]
+        self.standing |= json.loads(self._carrier.mark("end", json.dumps(end)))
+        self._log("training ended", **{k: v for k, v in self.standing.items() if k not in ("spec", "local_steps")})
+
+    def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
+        cost, budget = self._resources(spec)
+        policy = self._policy(cost)
+        ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
+        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
+        self._carrier.write_once("ready", lambda: self._ready(self._config.waits.start))
+        if self._run is None:
+            self._network.sync(first=True)
+            people = census(self._config, self._network)
+            run = LiveRun(self._config, people, self._network, Ledger(cost, budget), settings)
+            self._take_up(run, self._carrier.begun())
+            self._run = run
+        else:
+            self._check_left(self._run.ledger.spent, budget)
+            limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
+            self._run.go_on(budget, **limits)
+        self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._carrier, spec)))
+        found: dict[str, Any] = plain(
+            {**summary(self._result), "state": "ended", "overshoot": self._result.ledger.overshoot}
+        )
+        found["local_steps"] = (found["local_steps"] or [0])[-1]
+        return found
+
+    def check(self, spec: dict[str, Any]) -> None:
+        """Refuse an order that no training could follow."""
+        Ledger(*self._resources(spec))
+
+    @staticmethod
+    def _check_left(spent: dict[str, float], budget: Budget) -> None:
+        for name, limit in budget.items():
+            if spent.get(name, 0.0) > limit:
+                raise BudgetError(
+                    f"{name}: {spent[name]:g} is spent already, and a budget is for all trainings together: give more "
+                    f"than {limit:g}, or forget them with `rhfedmtl network reset`"
+                )
+
+    @staticmethod
+    def _take_up(run: LiveRun, path: Path | None) -> None:
+        try:
+            if path is not None:
+                run.resume(checkpoint.read(path))
+        except DataError as error:
+            raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
+
+    def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
+        resources = self._config.resources
+        given = list(spec["budget"] or resources.budget)
+        cost, budget = read_resources([*resources.cost, *self._guesses()], given)
+        return measured_cost(cost, resources.measured), budget
+
+    def _guesses(self) -> list[str]:
+        """A place for measured types that have no price, so that a budget for them can be given."""
+        resources = self._config.resources
+        named = Cost.of(list(resources.cost))
+        return [f"{name}=0" for name in resources.measured if name not in named]
+
+    def _policy(self, cost: Cost) -> Policy:
+        """The algorithm's policy, within what terminals allow."""
+        policy, least = self._algorithm.policy, self._config.learning.least_steps
+        if isinstance(policy, Measured):
+            policy = replace(policy, least_steps=max(least, policy.least_steps))
+        timed = "time" in cost and cost["time"].adds == "elapsed"
+        if least == 1 and not timed:
+            return policy
+        return Careful(policy, least, self._config.resources.deadline if timed else None)
+
+    def _watch(self, progress: Progress) -> bool:
+        ledger, run = progress.left, self._run
+        assert run is not None
+        certificate = progress.certificate
+        facts: dict[str, Any] = {
+            "round": progress.round,
+            "cloud_round": progress.cloud_round,
+            "local_steps": int(run.observed[-1].local_steps.max(initial=0)),
+            "answered": run.observed[-1].answers.tolist(),
+            "spent": run.ledger.spent,
+            "left": ledger,
+            "gap": certificate.gap if certificate else None,
+            "certified_round": certificate.round if certificate else None,
+            **{name: mean(values) for name, values in progress.metrics.items()},
+        }
+        self.standing = {
+            **self.standing,
+            **plain(facts),
+            "state": "recovering" if self._carrier.replaying else "running",
+        }
+        self._measure(progress)
+        self._log("round", "debug", **facts)
+        return not self._carrier.stopped()
+
+    def _measure(self, progress: Progress) -> None:
+        assert self._run is not None
+        self._meters.round.set(progress.round)
+        if progress.certificate is not None:
+            self._meters.gap.set(progress.certificate.gap)
+        for name, values in progress.metrics.items():
+            self._meters.accuracy.labels(name).set(mean(values))
+        for name, amount in self._run.ledger.spent.items():
+            self._meters.spent.labels(name).set(amount)
+        for name, amount in progress.left.items():
+            self._meters.left.labels(name).set(amount)
+
+    def _models(self, result: Result) -> TaskModels:
+        learning = self._config.learning
+        return TaskModels(
+            models=result.models,
+            scalers=tuple(result.scalers),
+            tasks=np.array(learning.tasks),
+            classes=np.array(learning.classes, dtype=np.str_),
+            n_features=learning.features,
+            loss=self._algorithm.method.loss,
+            certificate=result.certificate,
+            ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
+            provenance={"network": self._config.node.network, "algorithm": learning.algorithm, "seed": learning.seed},
+        )

@@ -1,0 +1,1 @@
+"""Networks on one machine: provisioning, supervision, files for containers and services."""

@@ -1,0 +1,264 @@
+"""`rhfedmtl network init`: a complete small network as a folder, ready to be started or carried to other machines."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.deploy.local.templates import write_compose, write_units
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import (
+    LOCAL,
+    CloudConfig,
+    Enrolment,
+    Learning,
+    Limits,
+    Node,
+    OperatorConfig,
+    Resources,
+    StationConfig,
+    StationEntry,
+    TerminalConfig,
+    Waits,
+    bind,
+    to_toml,
+)
+from rhfedmtl.deploy.node.credentials import (
+    CLOUD,
+    OPERATOR,
+    PUBLIC,
+    STATION,
+    TERMINAL,
+    Authority,
+    Identity,
+    Papers,
+    Passport,
+    new_key,
+)
+from rhfedmtl.deploy.node.state import write_whole
+from rhfedmtl.errors import ConfigError
+
+FIRST_PORT = 7400
+_ENROLMENT, _STATIONS = 1, 2
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run."""
+
+    name: str
+    federation: Federation
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    waits: Waits = field(default_factory=Waits)
+    limits: Limits = field(default_factory=Limits)
+    cloud_host: str = LOCAL
+    station_hosts: tuple[str, ...] = ()
+    port: int = 0
+    observed: bool = True
+    fsync: bool | None = None
+
+    def hosts(self) -> tuple[str, ...]:
+        """Where the stations run; the last one named serves for the rest."""
+        hosts = self.station_hosts or (self.cloud_host,)
+        return tuple(hosts[min(b, len(hosts) - 1)] for b in range(self.federation.n_tasks))
+
+
+class Ports:
+    """Numbers for all nodes, one after the other, from a place where all of them are free now."""
+
+    def __init__(self, first: int, fixed: int, windows: int) -> None:
+        self.first = first or _free_block(fixed + 2 * windows)
+        self._next = self.first + fixed
+
+    def window(self) -> tuple[str, str]:
+        """Addresses for metrics and health of one more process."""
+        self._next += 2
+        return f"{LOCAL}:{self._next - 2}", f"{LOCAL}:{self._next - 1}"
+
+
+def make_network(folder: Path, plan: Blueprint) -> None:
+    """Write authority, certificates, configurations and data of every node into ``folder``, which must be new."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another name, or remove it")
+    writer = _Writer(folder, plan)  # refuses what cannot work before anything is written
+    writer.authority()
+    writer.cloud()
+    for b in range(plan.federation.n_tasks):
+        writer.station(b)
+    for t in range(plan.federation.n_terminals):
+        writer.terminal(t)
+    writer.finish()
+
+
+class _Writer:
+    def __init__(self, folder: Path, plan: Blueprint) -> None:
+        self._folder, self._plan, self._data = folder, plan, plan.federation
+        self._authority, self._key = Authority.make(plan.name)
+        self._issued: dict[str, list[str]] = {}
+        nodes = 1 + self._data.n_tasks + self._data.n_terminals
+        self._ports = Ports(plan.port, _STATIONS + self._data.n_tasks, nodes * plan.observed)
+        self._learning = Learning(
+            **{
+                "features": self._data.n_features,
+                "tasks": self._data.task_names,
+                "classes": self._data.class_names,
+                **plan.learning,
+            }
+        )
+        job = jobs.job_of(self._learning)
+        method = jobs.method_of(job)
+        method.check(self._data)
+        bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
+        norm = plan.limits.norm * _largest(self._data, self._learning.scale)
+        self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm)
+        self._cloud_limits = replace(self._limits, message_bytes=plan.limits.message_bytes)
+        self._cloud = f"{plan.cloud_host}:{self._ports.first}"
+        self._stations = [f"{host}:{self._ports.first + _STATIONS + b}" for b, host in enumerate(plan.hosts())]
+
+    def authority(self) -> None:
+        """The certificate authority."""
+        folder = self._folder / "ca"
+        folder.mkdir(mode=0o700, parents=True)
+        write_whole(folder / "ca.crt", [self._authority.certificate], mode=PUBLIC)
+        write_whole(folder / "ca.key", [self._key])
+
+    def cloud(self) -> None:
+        """The cloud, and an operator."""
+        port = self._ports.first + _ENROLMENT
+        enrolment = Enrolment(bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", "../ca")
+        of = self._data.terminal_task
+        entries = tuple(
+            StationEntry(address, tuple(np.flatnonzero(of == b).tolist())) for b, address in enumerate(self._stations)
+        )
+        fsync = True if self._plan.fsync is None else self._plan.fsync
+        node = self._node(CLOUD, 0, listen=bind(self._cloud), fsync=fsync)
+        config = CloudConfig(
+            node, self._learning, entries, self._plan.resources, self._plan.waits, self._cloud_limits, enrolment
+        )
+        self._write("cloud", config, node)
+        operator = Node(self._plan.name, OPERATOR)
+        self._write("operator", OperatorConfig(operator, self._cloud), operator)
+
+    def station(self, b: int) -> None:
+        """A station, with the test rows of its task where they lie at stations."""
+        node = self._node(STATION, b, listen=bind(self._stations[b]), fsync=bool(self._plan.fsync))
+        at_station = self._learning.test_rows == STATION
+        config = StationConfig(node, self._cloud, "test.npz" if at_station else "", self._plan.waits, self._limits)
+        self._write(f"station-{b}", config, node)
+        if at_station:
+            X, y = self._data.test_rows(b)
+            np.savez(self._folder / f"station-{b}" / "test.npz", X=X, y=y)
+
+    def terminal(self, t: int) -> None:
+        """A terminal with its own rows."""
+        data, name = self._data, f"terminal-{t}"
+        b = int(data.terminal_task[t])
+        node = self._node(TERMINAL, t, fsync=bool(self._plan.fsync))
+        tests = self._learning.test_rows == TERMINAL
+        config = TerminalConfig(
+            node, b, self._stations[b], "data.npz", "test.npz" if tests else "", self._learning.least_steps
+        )
+        self._write(name, config, node)
+        rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))
+        arrays: dict[str, Any] = {"X": data.X[rows], "y": data.y[rows]}
+        if data.sample_weight is not None:
+            arrays["weight"] = data.sample_weight[rows]
+        np.savez(self._folder / name / "data.npz", **arrays)
+        if tests:
+            X, y = data.test_rows(b)
+            mates = np.flatnonzero(data.terminal_task == b)
+            part = slice(int(np.flatnonzero(mates == t)[0]), None, len(mates))
+            np.savez(self._folder / name / "test.npz", X=X[part], y=y[part])
+
+    def finish(self) -> None:
+        """What is left: the list of certificates, and files for containers and services."""
+        (self._folder / "ca" / "issued.json").write_text(json.dumps(self._issued, indent=1) + "\n")
+        names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
+        names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
+        write_compose(self._folder, self._plan.name, names)
+        write_units(self._folder, self._plan.name)
+
+    def _node(self, role: str, number: int, **more: Any) -> Node:
+        metrics, health = self._ports.window() if self._plan.observed else ("", "")
+        return Node(self._plan.name, role, number, metrics=metrics, health=health, **more)
+
+    def _write(self, name: str, config: Any, node: Node) -> None:
+        folder = self._folder / name
+        folder.mkdir(mode=0o700)
+        (folder / f"{node.role}.toml").write_text(to_toml(config))
+        identity = Identity(node.network, node.role, node.number)
+        self._issued[f"{node.role}/{node.number}"] = [write_papers(self._authority, identity, folder)]
+
+
+def write_papers(authority: Authority, identity: Identity, folder: Path) -> str:
+    """A new key and certificate for a node, in one step; returns the serial number."""
+    key, secret = new_key()
+    certificate = authority.issue(identity, key.public_key())
+    Papers.of(folder).write(secret, certificate, authority.certificate)
+    return Passport.read(certificate).serial
+
+
+def node_folders(folder: Path) -> dict[str, Path]:
+    """The nodes of a network's folder, by name: cloud first, then stations, then terminals."""
+    if not (folder / "cloud" / "cloud.toml").exists():
+        raise ConfigError(f"{folder} is no network: make one with `rhfedmtl network init {folder}`")
+    found = {"cloud": folder / "cloud"}
+    for role in (STATION, TERMINAL):
+        paths = [path for path in folder.glob(f"{role}-*") if (path / f"{role}.toml").exists()]
+        found |= {path.name: path for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))}
+    return found
+
+
+def issued_by(folder: Path) -> dict[str, list[str]]:
+    """Serial numbers of all certificates that were made in a network's folder, by node."""
+    path = folder / "ca" / "issued.json"
+    found: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
+    """New keys and certificates for nodes of a network's folder; running nodes take them up by themselves."""
+    authority = Authority.load(folder / "ca")
+    nodes = {**node_folders(folder), "operator": folder / "operator"}
+    if unknown := sorted(set(names) - set(nodes)):
+        raise ConfigError(f"no node {unknown[0]!r} in {folder}: there are {', '.join(nodes)}")
+    issued = issued_by(folder)
+    done = {}
+    for name in names or nodes:
+        identity = Papers.of(nodes[name]).passport.identity
+        done[name] = write_papers(authority, identity, nodes[name])
+        issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
+    write_whole(folder / "ca" / "issued.json", [(json.dumps(issued, indent=1) + "\n").encode()])
+    return done
+
+
+def _largest(data: Federation, scale: str) -> float:
+    """How much larger than one a sample's share may be: by its label, and by its row where rows are not scaled."""
+    label = 1.0 if data.class_names else float(np.abs(data.y).max(initial=0.0))
+    row = float(np.sqrt(np.square(data.X, dtype=np.float64).sum(axis=1)).max(initial=0.0)) if scale == "none" else 1.0
+    return max(1.0, label) * max(1.0, row)
+
+
+def _free_block(count: int) -> int:
+    for first in range(FIRST_PORT, 30_000, max(count, 64)):
+        if all(is_free(port) for port in range(first, first + count)):
+            return first
+    raise ConfigError(f"no {count} free ports in a row: name the first one with --port")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOCAL, port))
+        except OSError:
+            return False
+    return True

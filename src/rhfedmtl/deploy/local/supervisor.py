@@ -1,0 +1,191 @@
+"""`rhfedmtl network up --local`: all nodes of a network as processes on this machine, for trying out and for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing as mp
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.local.provision import node_folders
+from rhfedmtl.deploy.node.credentials import TERMINAL
+from rhfedmtl.deploy.node.state import Lock
+from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.errors import ConfigError
+
+PRELOAD = "rhfedmtl.deploy.local.preload"
+DRAIN_S = 15.0
+WAIT_S = 60.0
+CANNOT_RUN = 2
+"""How a node ends that would end so again: its configuration, papers, data or address cannot be used."""
+UNDER_WAY = ("running", "recovering")
+
+
+class Supervisor:
+    """Starts nodes, starts them again when they end by themselves, and ends them all.
+
+    ``grouped`` terminals share a process. Nodes notice when the supervisor is gone, and end too.
+    """
+
+    def __init__(self, folder: Path, grouped: int = 1) -> None:
+        self.folder = folder
+        self._context = mp.get_context("forkserver")
+        self._context.set_forkserver_preload([PRELOAD])
+        # Small matrices: threads of the linear algebra library only get into each other's way.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        self._parts = _parts(node_folders(folder), grouped)
+        self._lock = Lock(folder / "logs")
+        self.processes: dict[str, BaseProcess] = {}
+        self.restarts = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Processes: cloud first, then stations, then terminals."""
+        return list(self._parts)
+
+    def start(self, names: Iterable[str] | None = None) -> None:
+        """Start these processes, or all."""
+        for name in self.names if names is None else names:
+            role, paths = self._parts[name]
+            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name)), name=name)
+            process.start()
+            self.processes[name] = process
+
+    def add(self, folder: Path) -> None:
+        """Start a terminal that joined the network later."""
+        self._parts[folder.name] = TERMINAL, [folder / "terminal.toml"]
+        self.start([folder.name])
+
+    def keep_up(self) -> list[str]:
+        """Start again what has ended by itself; returns the names. What cannot run ends everything, with its reason."""
+        ended = [name for name, process in self.processes.items() if process.exitcode not in (None, 0)]
+        for name in ended:
+            self.processes[name].join()
+            if self.processes[name].exitcode == CANNOT_RUN:
+                raise ConfigError(f"{name} cannot run: {self._last_words(name)}")
+        self.start(ended)
+        self.restarts += len(ended)
+        return ended
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to one process."""
+        pid = self.processes[name].pid
+        if pid is not None and self.processes[name].is_alive():
+            os.kill(pid, number)
+
+    def stop(self) -> None:
+        """End all processes: terminals first, the cloud last; who does not end in time is killed."""
+        for name in reversed(self.processes):
+            self.kill(name, signal.SIGCONT)
+            self.kill(name, signal.SIGTERM)
+        until = time.monotonic() + DRAIN_S
+        for process in self.processes.values():
+            process.join(max(0.1, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.processes.clear()
+
+    def _last_words(self, name: str) -> str:
+        lines = self.log_of(name).read_text().splitlines()
+        try:
+            return str(json.loads(lines[-1])["reason"])
+        except (IndexError, KeyError, ValueError):
+            return f"see {self.log_of(name)}"
+
+    def log_of(self, name: str) -> Path:
+        """Where a process writes its log."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self._lock.release()
+
+
+def bring_up(
+    folder: Path,
+    budget: list[str] | None,
+    target_gap: float | None,
+    show: Callable[[dict[str, Any]], None],
+    *,
+    grouped: int = 1,
+) -> dict[str, Any]:
+    """Start all, train, end all; what the training came to. ``show`` is called with the status as it goes."""
+    with Supervisor(folder, grouped) as supervisor:
+        supervisor.start()
+        operator = Operator(folder)
+        status = operator.wait_for_cloud(WAIT_S, supervisor.keep_up)
+
+        def rest(status: dict[str, Any]) -> dict[str, Any]:
+            while status["training"]["state"] in UNDER_WAY:
+                show(status)
+                supervisor.keep_up()
+                time.sleep(0.1)
+                status = _status(operator, status)
+            show(status)
+            return status
+
+        if status["training"]["state"] in UNDER_WAY:
+            operator.command("stop")  # a training that was interrupted: this one goes on from where it was
+            rest(status)
+        operator.command("train", budget=budget, target_gap=target_gap)
+        standing: dict[str, Any] = rest(operator.command("status"))["training"]
+        if standing["state"] != "ended":
+            raise ConfigError(f"the training {standing['state']}: {standing.get('error', '')}; see {folder / 'logs'}")
+        return standing
+
+
+def _status(operator: Operator, before: dict[str, Any]) -> dict[str, Any]:
+    """Status now; as it was where the cloud is just starting again."""
+    try:
+        return operator.command("status")
+    except ConfigError:
+        return before | {"training": before["training"] | {"state": "running"}}
+
+
+def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Path]]]:
+    parts: dict[str, tuple[str, list[Path]]] = {}
+    terminals = []
+    for name, folder in nodes.items():
+        role = name.partition("-")[0]
+        if role == TERMINAL:
+            terminals.append(folder)
+        else:
+            parts[name] = role, [folder / f"{role}.toml"]
+    for i in range(0, len(terminals), grouped):
+        some = terminals[i : i + grouped]
+        name = some[0].name if grouped == 1 else f"terminals-{i}"
+        parts[name] = TERMINAL, [folder / "terminal.toml" for folder in some]
+    return parts
+
+
+def _child(role: str, paths: list[Path], log: Path) -> None:
+    """A node; its log goes to a file, and it ends when the supervisor does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    parent = mp.parent_process()
+    from rhfedmtl.deploy.node.log import Log
+    from rhfedmtl.deploy.serve import serve
+    from rhfedmtl.errors import RHFedMTLError
+
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            serve(role, paths, lambda: parent is not None and not parent.is_alive())
+        except RHFedMTLError as error:
+            Log(log.stem)("cannot run", "error", reason=str(error))
+            raise SystemExit(CANNOT_RUN) from None

@@ -1,0 +1,1 @@
+"""What every node of a network has: configuration, credentials, links, durable state, logs."""

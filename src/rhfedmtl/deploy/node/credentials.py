@@ -1,0 +1,314 @@
+"""Who is who: a private certificate authority, certificates with role and number inside, and TLS made from them.
+
+A certificate names its node as a URI, ``rhfedmtl://NETWORK/terminal/7``, and as a host,
+``terminal-7.NETWORK.rhfedmtl``, which is the name that callers insist on, wherever the node runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rhfedmtl.deploy.node.state import write_whole
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+
+CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
+NODE_DAYS = 365
+AUTHORITY_DAYS = 3650
+PUBLIC = 0o644
+"""Mode of files that everybody may read."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+_URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
+_EARLIER = timedelta(minutes=5)
+
+_SIGNS = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+_SIGNS_CERTIFICATES = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A node of a network."""
+
+    network: str
+    role: str
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse names that a certificate cannot carry."""
+        if not _NAME.fullmatch(self.network):
+            raise ConfigError(f"network {self.network!r}: use small letters, digits and '-', at most 42 of them")
+        if self.role not in ROLES or self.number < 0:
+            raise ConfigError(f"no node {self.role}/{self.number}: roles are {', '.join(ROLES)}, numbers from 0")
+
+    @property
+    def uri(self) -> str:
+        """Name in the certificate."""
+        return f"rhfedmtl://{self.network}/{self.role}/{self.number}"
+
+    @property
+    def host(self) -> str:
+        """Name that a caller insists on."""
+        return f"{self.role}-{self.number}.{self.network}.rhfedmtl"
+
+    @classmethod
+    def parse(cls, uri: str) -> Identity:
+        """Read what `uri` wrote."""
+        found = _URI.fullmatch(uri)
+        if found is None:
+            raise PeerError(f"{uri[:100]!r} names no node")
+        try:
+            return cls(found[1], found[2], int(found[3]))
+        except ConfigError as error:
+            raise PeerError(str(error)) from None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.number}" if self.role in (STATION, TERMINAL) else self.role
+
+
+@dataclass(frozen=True)
+class Passport:
+    """What a peer's certificate says: who, and the serial number by which it can be revoked."""
+
+    identity: Identity
+    serial: str
+    until: datetime
+
+    @classmethod
+    def read(cls, certificate: bytes) -> Passport:
+        """Read a certificate (PEM) whose signature TLS has checked."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate)
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise PeerError(f"a certificate without a name: {error}") from None
+        if len(uris) != 1:
+            raise PeerError(f"a certificate with {len(uris)} names of nodes")
+        return cls(Identity.parse(uris[0]), f"{found.serial_number:x}", found.not_valid_after_utc)
+
+
+class Authority:
+    """A private certificate authority; whoever holds its key can make any node."""
+
+    def __init__(self, certificate: bytes, key: bytes) -> None:
+        self.certificate = certificate
+        self._certificate = x509.load_pem_x509_certificate(certificate)
+        self._key: Any = serialization.load_pem_private_key(key, None)
+
+    @classmethod
+    def make(cls, network: str) -> tuple[Authority, bytes]:
+        """A new authority, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{network} authority")])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _EARLIER)
+            .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(True, 0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        secret = _private_pem(key)
+        return cls(certificate.public_bytes(serialization.Encoding.PEM), secret), secret
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """The authority that `network init` wrote."""
+        try:
+            return cls((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no certificate authority in {folder}: {error}") from None
+
+    def issue(self, identity: Identity, public_key: Any, *, lasts: timedelta = timedelta(days=NODE_DAYS)) -> bytes:
+        """Certificate for a node; what it may be used for follows from its role."""
+        now = datetime.now(UTC)
+        uses = {
+            CLOUD: [ExtendedKeyUsageOID.SERVER_AUTH],
+            STATION: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+        }.get(identity.role, [ExtendedKeyUsageOID.CLIENT_AUTH])
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.host)]
+        authority = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(identity))]))
+            .issuer_name(self._certificate.subject)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(min(now, now + lasts) - _EARLIER)
+            .not_valid_after(now + lasts)
+            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(_SIGNS, critical=True)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue_for(self, identity: Identity, request: bytes) -> bytes:
+        """Certificate for a signing request; only its key counts, and that its sender holds it."""
+        return self.issue(identity, requested_key(request))
+
+
+@dataclass(frozen=True)
+class Papers:
+    """Key and certificate of a node in one file, and the authorities that it trusts; read anew whenever needed."""
+
+    own: Path
+    authorities: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Papers:
+        """The files of a node's folder."""
+        return cls(folder / "node.pem", folder / "ca.crt")
+
+    @property
+    def passport(self) -> Passport:
+        """What the certificate says."""
+        return Passport.read(self.pair()[1])
+
+    def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
+        """Write both files; key and certificate change together."""
+        self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and keys are for the node alone
+        write_whole(self.authorities, [authorities], mode=PUBLIC)
+        write_whole(self.own, [key + certificate])
+
+    def check(self, identity: Identity) -> None:
+        """Refuse papers that are not those of this node, do not belong together, or count no more."""
+        key, certificate = self.pair()
+        try:
+            public = serialization.load_pem_private_key(key, None).public_key()
+            certified = x509.load_pem_x509_certificate(certificate).public_key()
+        except ValueError as error:
+            raise ConfigError(f"{self.own} cannot be read: {error}") from None
+        found = self.passport
+        if found.identity != identity:
+            raise ConfigError(f"the certificate in {self.own} is that of {found.identity.uri}, not of {identity.uri}")
+        if public != certified:
+            raise ConfigError(f"key and certificate in {self.own} do not belong together: copy the whole file")
+        if found.until < datetime.now(UTC):
+            raise ConfigError(
+                f"the certificate in {self.own} expired on {found.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
+                "new one"
+            )
+        _bytes(self.authorities)
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate; a key that others can read is refused."""
+        self._check_mode()
+        parts = re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----\n", _bytes(self.own), re.DOTALL)
+        keys = [part for part in parts if b"PRIVATE KEY" in part]
+        others = [part for part in parts if b"PRIVATE KEY" not in part]
+        if len(keys) != 1 or not others:
+            raise ConfigError(f"{self.own} must hold one private key and its certificate")
+        return keys[0], b"".join(others)
+
+    def client(self) -> grpc.ChannelCredentials:
+        """Credentials to call the node above."""
+        return grpc.ssl_channel_credentials(_bytes(self.authorities), *self.pair())
+
+    def server(self, *, callers_known: bool = True) -> grpc.ServerCredentials:
+        """Credentials to be called by nodes below, with certificates only; new files are used for new connections."""
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), self._fetcher(), callers_known)
+
+    def stamp(self) -> tuple[int, ...]:
+        """Changes whenever one of the files does."""
+        found = [path.stat() for path in (self.own, self.authorities) if path.exists()]
+        return tuple(time for each in found for time in (each.st_mtime_ns, each.st_ctime_ns))
+
+    def _check_mode(self) -> None:
+        try:
+            mode = self.own.stat().st_mode & 0o077
+        except OSError as error:
+            raise ConfigError(f"no key {self.own}: {error.strerror}; `rhfedmtl network init` writes one") from None
+        if mode and os.name == "posix":
+            raise ConfigError(f"{self.own} can be read by others: chmod 600 {self.own}")
+
+    def _configuration(self) -> Any:
+        return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
+
+    def _fetcher(self) -> Callable[[], Any]:
+        seen, identity = self.stamp(), self.passport.identity
+
+        def fetch() -> Any:
+            nonlocal seen
+            now = self.stamp()
+            if now == seen:
+                return None
+            try:
+                self.check(identity)
+                configuration = self._configuration()
+            except RHFedMTLError:
+                return None  # the old ones serve until the new ones are whole
+            seen = now
+            return configuration
+
+        return fetch
+
+
+def new_key() -> tuple[Any, bytes]:
+    """A private key, and its PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key, _private_pem(key)
+
+
+def requested_key(request: bytes) -> Any:
+    """The key of a signing request, whose sender holds it."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        key = asked.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise PeerError(f"no certificate signing request: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PeerError("a signing request needs a key on the elliptic curve P-256")
+    if not asked.is_signature_valid:
+        raise PeerError("a signing request needs its own valid signature")
+    return key
+
+
+def signing_request(key: Any) -> bytes:
+    """Request for a certificate for this key; who it is for is up to whoever signs."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rhfedmtl node")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def caller(auth_context: dict[str, Any]) -> Passport:
+    """Who is at the other end of a connection to a server."""
+    found = auth_context.get("x509_pem_cert")
+    if not found:
+        raise PeerError("a caller without a certificate")
+    return Passport.read(found[0])
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _private_pem(key: Any) -> bytes:
+    pem: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem

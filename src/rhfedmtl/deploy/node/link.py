@@ -1,0 +1,402 @@
+"""Streams between nodes: the lower end connects again whenever the link breaks, the upper end checks who calls.
+
+Streams carry bytes; what they mean is up to the services. Everything that can wait has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from rhfedmtl.deploy.node.config import Limits
+from rhfedmtl.deploy.node.credentials import Identity, Papers, Passport, caller
+from rhfedmtl.deploy.node.log import Log, Meters, split_address
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+
+SERVICE = "rhfedmtl.v1"
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
+GREETING_S = 10.0
+QUEUED = 64
+"""Messages that wait for a peer that does not read; more cut the connection."""
+
+_KEEP_ALIVE = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+GUARDED = [
+    # Who says nothing, or opens stream after stream, takes up no place for long.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", 16),
+]
+
+
+def server_options(message_bytes: int) -> list[tuple[str, int]]:
+    """Options of a server for nodes below."""
+    return [
+        *_KEEP_ALIVE,
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.so_reuseport", 0),
+        *GUARDED,
+    ]
+
+
+def listen(server: Any, address: str, credentials: grpc.ServerCredentials) -> None:
+    """Let a server answer at an address."""
+    split_address(address)
+    try:
+        server.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise ConfigError(f"cannot listen on {address}: something else does, or it is no address of here") from None
+
+
+def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a channel to the node above, which must have the name that its certificate should carry."""
+    return [
+        *_KEEP_ALIVE,
+        ("grpc.ssl_target_name_override", above.host),
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Several nodes of one process must not share a connection: each has its own certificate.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+    ]
+
+
+BROKEN = (PeerError, ConfigError, OSError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError)
+"""What ends a stream, and not the node: it tries again."""
+
+
+class NotReadyError(PeerError):
+    """A caller did nothing wrong, but comes too early."""
+
+
+class Outbox:
+    """Messages that wait to be written to one stream, in their order."""
+
+    def __init__(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
+        self._write = write
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED)
+        self._pump: asyncio.Task[None] | None = None
+
+    def put(self, data: bytes) -> bool:
+        """Queue a message; False where the peer reads too slowly."""
+        try:
+            self._waiting.put_nowait(data)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    def open(self) -> None:
+        """Begin to write."""
+        self._pump = asyncio.create_task(self._run())
+
+    async def close(self, seconds: float) -> None:
+        """Write what waits, for so long, and end; a write that is under way is not broken off sooner."""
+        if self._pump is None:
+            return
+        with contextlib.suppress(asyncio.QueueFull):
+            self._waiting.put_nowait(None)
+        done, _ = await asyncio.wait([self._pump], timeout=seconds)
+        if not done:
+            self._pump.cancel()
+            await asyncio.wait([self._pump], timeout=1.0)
+        elif not self._pump.cancelled():
+            self._pump.exception()  # the stream broke: whoever reads it says so
+
+    async def _run(self) -> None:
+        while (data := await self._waiting.get()) is not None:
+            await self._write(data)
+
+
+class Uplink:
+    """The stream to the node above."""
+
+    def __init__(
+        self,
+        service: str,
+        papers: Papers,
+        greet: Callable[[], bytes],
+        receive: Callable[[bytes], Awaitable[None]],
+        log: Log,
+        meters: Meters,
+        message_bytes: int,
+    ) -> None:
+        self._method = f"/{SERVICE}.{service}/Attach"
+        self._papers, self._greet, self._receive = papers, greet, receive
+        self._log, self._meters, self._message_bytes = log, meters, message_bytes
+        self._outbox: Outbox | None = None
+        self._call: Any = None
+        self._stamp: tuple[int, ...] = ()
+        self._me = papers.passport.identity
+        self._stood = False
+        self.closing = False
+        self.trouble = "not connected yet"
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a stream now."""
+        return self._outbox is not None
+
+    def send(self, data: bytes) -> bool:
+        """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
+        if self._outbox is None:
+            return False
+        self._meters.bytes.labels("up").inc(len(data))
+        if self._outbox.put(data):
+            return True
+        self.again()
+        return False
+
+    async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
+        """Keep a stream to ``where()``, until `close`."""
+        wait = FIRST_WAIT_S
+        while not self.closing:
+            began = time.monotonic()
+            above, address = where()
+            try:
+                await self._session(above, address)
+                self.trouble = "the node above ended the stream"
+            except aio.AioRpcError as error:
+                self.trouble = f"{error.code().name}: {error.details()}"
+            except BROKEN as error:
+                self.trouble = str(error) or type(error).__name__
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self.trouble = "connecting anew"  # the call was cancelled by `again`, not this task
+            if not self.closing:
+                level = "warning" if self._stood else "info"  # before the first time, others may just be starting
+                self._log("no link", level, above=str(above), address=address, reason=self.trouble)
+                wait = FIRST_WAIT_S if time.monotonic() - began > 5.0 else min(2.0 * wait, LONGEST_WAIT_S)
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+
+    async def _session(self, above: Identity, address: str) -> None:
+        self._stamp = self._papers.stamp()
+        credentials, options = self._papers.client(), channel_options(above, self._message_bytes)
+        async with aio.secure_channel(address, credentials, options=options) as channel:
+            call = self._call = channel.stream_stream(self._method)()
+            outbox = Outbox(call.write)
+            try:
+                await asyncio.wait_for(call.write(self._greet()), GREETING_S)
+                outbox.open()
+                self._outbox = outbox
+                self._meters.connects.inc()
+                while (data := await call.read()) is not aio.EOF:
+                    self._stood = True
+                    self._meters.bytes.labels("down").inc(len(data))
+                    await self._receive(data)
+                if await call.code() is not grpc.StatusCode.OK:
+                    raise PeerError(f"{(await call.code()).name}: {await call.details()}")
+            finally:
+                self._outbox = None
+                await outbox.close(0.5)
+                call.cancel()
+
+    def again(self) -> None:
+        """End the stream and make it anew: for another place, or with new papers."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def renew(self) -> bool:
+        """Connect anew if the papers have changed."""
+        stamp = self._papers.stamp()
+        if not self._stamp or stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._papers.check(self._me)
+        except RHFedMTLError as error:  # being copied, perhaps; the connection stands with the old ones meanwhile
+            self._log("new papers cannot be used", "warning", reason=str(error))
+            return False
+        self._log("new papers", reason="certificate or authorities changed: connecting again")
+        self.again()
+        return True
+
+    async def close(self) -> None:
+        """Send what waits, and end."""
+        self.closing = True
+        if self._outbox is not None:
+            await self._outbox.close(1.0)
+        self.again()
+
+
+class Session:
+    """The stream of one node below."""
+
+    def __init__(self, passport: Passport, context: Any) -> None:
+        self.passport = passport
+        self.number = passport.identity.number
+        self.outbox = Outbox(context.write)
+        self.since = time.time()
+        self.heard = time.monotonic()
+        self.reason = ""
+        self.extra: dict[str, Any] = {}
+        self._task = asyncio.current_task()
+
+    def send(self, data: bytes) -> bool:
+        """Queue a message; a peer that does not read is cut off."""
+        if self.outbox.put(data):
+            return True
+        self.end("it does not read what it is sent")
+        return False
+
+    def end(self, reason: str) -> None:
+        """Cut the connection."""
+        if not self.reason:
+            self.reason = reason
+            if self._task is not None:
+                self._task.cancel()
+
+
+class Rate:
+    """So many messages a second, and as many at once."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._left, self._at = per_second, time.monotonic()
+
+    def allows(self) -> bool:
+        """Count a message."""
+        now = time.monotonic()
+        self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1.0
+        self._at = now
+        return self._left >= 0.0
+
+
+Greeter = Callable[[Session, wire.Hello], Awaitable[bytes]]
+Receiver = Callable[[Session, bytes], Awaitable[None]]
+
+
+class Door:
+    """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
+
+    def __init__(self, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
+        self._network, self._role = network, role
+        self._limits, self._log, self._meters = limits, log, meters
+        self.sessions: dict[int, Session] = {}
+        self.revoked: set[str] = set()
+        self._barred: dict[int, float] = {}
+        self._rates: dict[int, Rate] = {}
+
+    def handler(
+        self,
+        service: str,
+        first: Callable[[bytes], wire.Hello],
+        refusal: Callable[[wire.Refusal], bytes],
+        greet: Greeter,
+        receive: Receiver,
+        gone: Callable[[Session], None],
+    ) -> grpc.GenericRpcHandler:
+        """Handler of ``service``: ``first`` reads a Hello, ``greet`` makes the answer to it."""
+
+        async def attach(_: Any, context: Any) -> None:
+            session: Session | None = None
+            try:
+                session = await self._let_in(context, first, greet)
+                await self._converse(session, context, receive)
+            except NotReadyError as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            except PeerError as error:
+                await self._refuse(context, session, str(error), refusal)
+            except TimeoutError:
+                await self._refuse(context, session, "no greeting in time", refusal)
+            except (ValueError, TypeError, ArithmeticError) as error:
+                # Nothing that a peer says may end more than its own stream.
+                self._log("unexpected", "error", reason=f"{type(error).__name__}: {error}")
+                await self._refuse(context, session, "a message that cannot be used", refusal)
+            except asyncio.CancelledError:
+                if session is None or not session.reason:
+                    raise
+                await self._refuse(context, session, session.reason, refusal)
+            finally:
+                if session is not None and self.sessions.get(session.number) is session:
+                    del self.sessions[session.number]
+                    self._meters.connected.set(len(self.sessions))
+                    gone(session)
+
+        method = grpc.stream_stream_rpc_method_handler(attach)
+        return grpc.method_handlers_generic_handler(f"{SERVICE}.{service}", {"Attach": method})
+
+    async def _let_in(self, context: Any, first: Callable[[bytes], wire.Hello], greet: Greeter) -> Session:
+        passport = caller(context.auth_context())
+        who = passport.identity
+        if who.network != self._network or who.role != self._role:
+            raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
+        if passport.serial in self.revoked:
+            raise PeerError(f"the certificate of {who} was revoked")
+        if self.bars(who.number):
+            raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
+        data = await asyncio.wait_for(context.read(), GREETING_S)
+        if data is aio.EOF:
+            raise NotReadyError("gone before a greeting")
+        hello = first(data)
+        trouble = codec.check_version(hello)
+        if trouble:
+            raise PeerError(trouble)
+        if hello.node != who.number or hello.network != who.network:
+            raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
+        session = Session(passport, context)
+        session.send(await greet(session, hello))
+        old = self.sessions.pop(who.number, None)
+        if old is not None:
+            old.end("another connection took its place")
+        self.sessions[who.number] = session
+        self._meters.connected.set(len(self.sessions))
+        self._meters.connects.inc()
+        self._log("connected", peer=str(who), serial=passport.serial, software=hello.software[:40])
+        return session
+
+    async def _converse(self, session: Session, context: Any, receive: Receiver) -> None:
+        session.outbox.open()
+        # One for each peer and not for each connection: who connects anew goes on with what it has left.
+        rate = self._rates.setdefault(session.number, Rate(self._limits.messages))
+        try:
+            while (data := await context.read()) is not aio.EOF:
+                session.heard = time.monotonic()
+                self._meters.bytes.labels("up").inc(len(data))
+                if not rate.allows():
+                    raise PeerError(f"more than {self._limits.messages:g} messages a second")
+                await receive(session, data)
+        finally:
+            await session.outbox.close(0.5)
+            self._log("disconnected", peer=str(session.passport.identity), reason=session.reason)
+
+    async def _refuse(
+        self, context: Any, session: Session | None, reason: str, refusal: Callable[[wire.Refusal], bytes]
+    ) -> None:
+        """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
+        if session is not None and not session.reason:
+            self._barred[session.number] = time.monotonic() + self._limits.quarantine
+        self._meters.refused.labels("session" if session else "greeting").inc()
+        peer = str(session.passport.identity) if session else context.peer()
+        self._log("refused", "warning", peer=peer, reason=reason)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(context.write(refusal(wire.Refusal(code="refused", reason=reason))), 1.0)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason[:400])
+
+    def bars(self, number: int) -> bool:
+        """Whether a node misbehaved, and is not let in for now."""
+        return self._barred.get(number, 0.0) > time.monotonic()
+
+    def revoke(self, serials: set[str]) -> None:
+        """Certificates that count no more; whoever is connected with one is cut off."""
+        self.revoked = serials
+        for session in list(self.sessions.values()):
+            if session.passport.serial in serials:
+                session.end("its certificate was revoked")

@@ -1,0 +1,1 @@
+"""The process of a base station, and the terminals as it sees them."""

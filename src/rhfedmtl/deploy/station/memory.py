@@ -1,0 +1,195 @@
+"""What a base station remembers over a restart: its role, what it was told, and the round that it had open."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import StationConfig
+from rhfedmtl.deploy.node.link import NotReadyError
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.state import CorruptError, StateFile
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.roles.messages import Scaling
+from rhfedmtl.roles.station import BaseStation, Member, StationState
+
+NOWHERE = 0xFFFFFFFF
+"""Station of a `Place` that is none: the terminal leaves the network."""
+
+
+class Memory:
+    """State of a station. ``turn`` is held by whoever needs the role without an open round, or opens one.
+
+    Where the file is damaged, or older than a crash of the machine, nothing of it is used: the station begins a new
+    ``epoch`` without members, and its terminals join again with what they know, so that U_b is made anew from them.
+    """
+
+    def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
+        self._network, self.task = config.node.network, config.node.number
+        folder = Path(config.folder, config.node.state)
+        self._file = StateFile(folder / "station.state", fsync=config.node.fsync)
+        self._open_file = StateFile(folder / "round.state", fsync=config.node.fsync)
+        self._log, self._meters = log, meters
+        self.turn = asyncio.Lock()
+        self.role: BaseStation | None = None
+        self.job: wire.Job | None = None
+        self.scaling: Scaling | None = None
+        self.last: wire.RoundResult | None = None
+        self.allowed: set[int] = set()
+        self.revoked: set[str] = set()
+        self.leaving: dict[int, wire.Place] = {}
+        self.interrupted: wire.OpenFile | None = None
+        self.epoch = secrets.token_hex(8)
+        self._restore()
+
+    @property
+    def station(self) -> BaseStation:
+        """The role; there is none before the cloud has said what is learned."""
+        if self.role is None:
+            raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
+        return self.role
+
+    def begin(self, job: wire.Job) -> bool:
+        """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
+        if self.job is not None:
+            if self.job != job:
+                raise PeerError("the network learns something else now: this station's state belongs to another job")
+            return False
+        method = jobs.method_of(job)
+        matrix, shared = jobs.matrix_of(job, method)
+        self.role = BaseStation(self.task, matrix, method, shared)
+        self.job = wire.Job()
+        self.job.CopyFrom(job)
+        return True
+
+    def save(self, *, fsync: bool | None = None) -> None:
+        """Write everything down; comes before any message that rests on it."""
+        if self.role is None:
+            return
+        with self._meters.saves.time():
+            self._file.write(self._record(self.role.state).SerializeToString(), fsync=fsync)
+
+    def note_open(self, number: int, asked: Mapping[int, int], ordered: Mapping[int, int]) -> None:
+        """Write down that a round is about to be opened, and who is given orders."""
+        note = wire.OpenFile(round=number, digest=self._digest(asked), ordered=dict(ordered))
+        self._open_file.write(note.SerializeToString())
+        self.interrupted = None
+
+    def earlier_orders(self, number: int) -> dict[int, int]:
+        """Steps of the terminals that were given orders for this round before the station was killed."""
+        found = self.interrupted
+        return dict(found.ordered) if found is not None and found.round == number else {}
+
+    def may_reopen(self, number: int, asked: Mapping[int, int]) -> bool:
+        """Whether this round was not open before, or would be the same to the bit: then orders may go out again."""
+        found = self.interrupted
+        return found is None or found.round != number or found.digest == self._digest(asked)
+
+    def give_up_round(self) -> None:
+        """Close the round that was open when the station was killed, with nothing merged: its updates are late."""
+        found, self.interrupted = self.interrupted, None
+        if found is not None and self.role is not None and found.round > self.role.round:
+            self.role.open_round(found.round, {})
+            self.role.close_round()
+            self.last = None
+            self.save()
+
+    def seat(self, terminal: int) -> Member | None:
+        """What is known of a terminal, member or gone."""
+        if self.role is None:
+            return None
+        return self.role.members.get(terminal) or self.role.state.departed.get(terminal)
+
+    def _digest(self, steps: Mapping[int, int]) -> bytes:
+        """Of all that an order rests on."""
+        role = self.station
+        digest = hashlib.sha256(role.U.tobytes())
+        if role.anchor is not None:
+            digest.update(role.anchor.center.tobytes() + struct.pack("<d", role.anchor.lam))
+        for t in sorted(role.members):
+            digest.update(struct.pack("<QQQ", t, role.members[t].incarnation, steps.get(t, 0)))
+        return digest.digest()
+
+    def _record(self, state: StationState) -> wire.StationFile:
+        record = wire.StationFile(
+            network=self._network,
+            epoch=self.epoch,
+            job=self.job,
+            U=codec.tensor(state.U),
+            round=state.round,
+            membership=state.membership,
+            probe=state.probe,
+            allowed=sorted(self.allowed),
+            revoked=sorted(self.revoked),
+            members=[_member_out(t, m, False) for t, m in state.members.items()]
+            + [_member_out(t, m, True) for t, m in state.departed.items()],
+        )
+        for t, place in self.leaving.items():
+            record.leaving[t].CopyFrom(place)
+        if state.anchor is not None:
+            record.anchor.CopyFrom(codec.anchor_out(state.anchor))
+        if self.scaling is not None:
+            record.scaling.CopyFrom(codec.scaling_out(self.scaling))
+        if self.last is not None:
+            record.last.CopyFrom(self.last)
+        return record
+
+    def _restore(self) -> None:
+        try:
+            payload, opened = self._file.read(), self._open_file.read()
+        except CorruptError as error:
+            for file in (self._file, self._open_file):
+                if file.path.exists():
+                    file.set_aside()
+            self._log(
+                "state damaged", "error", reason=f"{error}; set aside, terminals will join again", epoch=self.epoch
+            )
+            return
+        if payload is None:
+            return
+        record = wire.StationFile.FromString(payload)
+        if record.network != self._network:
+            raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
+        self.begin(record.job)
+        self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
+        self.scaling = codec.scaling_in(record.scaling) if record.HasField("scaling") else None
+        self.last = record.last if record.HasField("last") else None
+        self.leaving = dict(record.leaving.items())
+        self.station.restore(_state_in(record))
+        found = wire.OpenFile.FromString(opened) if opened is not None else None
+        self.interrupted = found if found is not None and found.round > self.station.round else None
+
+
+def _state_in(record: wire.StationFile) -> StationState:
+    anchor = codec.anchor_in(record.anchor) if record.HasField("anchor") else None
+    members, departed = (
+        {each.terminal: _member_in(each) for each in record.members if each.departed is gone} for gone in (False, True)
+    )
+    U = np.array(codec.array(record.U, "U"))
+    return StationState(U, members, departed, record.round, anchor, record.membership, record.probe)
+
+
+def _member_out(terminal: int, member: Member, departed: bool) -> wire.MemberFile:
+    return wire.MemberFile(
+        terminal=terminal,
+        n_samples=member.n_samples,
+        share=codec.tensor(member.share),
+        incarnation=member.incarnation,
+        applied_round=member.applied_round,
+        applied_factor=member.applied_factor,
+        departed=departed,
+    )
+
+
+def _member_in(given: wire.MemberFile) -> Member:
+    share = codec.array(given.share, "a share")
+    return Member(given.n_samples, share, given.incarnation, given.applied_round, given.applied_factor)

@@ -1,0 +1,439 @@
+"""The process of a base station: serves its terminals, and does what the cloud asks, one request after the other.
+
+The role decides; this service carries messages, and writes the role's state down before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from grpc import aio
+
+from rhfedmtl import __version__
+from rhfedmtl.data.scaling import Moments, total
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import StationConfig, identity_of, papers_of
+from rhfedmtl.deploy.node.credentials import CLOUD, Identity
+from rhfedmtl.deploy.node.link import Uplink, listen, server_options
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.station.memory import Memory
+from rhfedmtl.deploy.station.terminal_sessions import Members, Question
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError, RHFedMTLError
+from rhfedmtl.maths import metrics
+from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.roles.messages import MomentsReport, Sums
+from rhfedmtl.training.run import scores
+
+OUTLOOK_S = 1.0
+ANSWERS = 16
+"""Answers that are kept for requests that come again."""
+WAITING = 64
+"""Requests that may wait."""
+MESSAGE_BYTES = 1 << 26
+
+
+class IdleError(PeerError):
+    """A round could not be held, and no order of it went out: it costs nothing."""
+
+
+class StationService:
+    """One base station."""
+
+    def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
+        self.config, self._log, self._meters = config, log, meters
+        self.identity = identity_of(config.node)
+        self._papers = papers_of(config.node, config.folder)
+        self.memory = Memory(config, log, meters)
+        self.members = Members(config, self.memory, self._tell_outlook, log, meters)
+        self.members.heed_standing()
+        self._cloud = Uplink("Cloud", self._papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
+        self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
+        self._open: set[int] = set()  # requests that wait, or are being worked on
+        self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
+        self._news = asyncio.Event()
+        self._failed = ""
+        self._server: Any = None
+        self._tests: jobs.Rows | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is a stream to the cloud."""
+        return self._cloud.connected
+
+    async def run(self) -> None:
+        """Serve until `close`."""
+        limit = self.config.limits.message_bytes or self._message_limit()
+        self._server = aio.server(options=server_options(limit))
+        self._server.add_generic_rpc_handlers((self.members.handler(),))
+        listen(self._server, self.config.node.listen, self._papers.server())
+        await self._server.start()
+        above = Identity(self.identity.network, CLOUD)
+        link = self._cloud.run(lambda: (above, self.config.cloud))
+        work = [self._work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
+        self._tasks = [asyncio.create_task(each) for each in (link, *work)]
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def close(self) -> None:
+        """Drain: finish the present request, tell the terminals, write everything to disk."""
+        async with self.memory.turn:
+            for task in self._tasks[1:]:
+                task.cancel()
+            for t in list(self.members.door.sessions):
+                self.members.tell(t, wire.TerminalDown(drain=wire.Nothing()))
+            self.memory.save(fsync=True)
+        await self._cloud.close()
+        if self._server is not None:
+            await self._server.stop(0.5)
+
+    def renew(self) -> None:
+        """Connect anew if the papers have changed; the server takes new ones by itself."""
+        self._cloud.renew()
+
+    # The link to the cloud.
+
+    def _hello(self) -> bytes:
+        hello = wire.Hello(
+            oldest=codec.PROTOCOL,
+            newest=codec.PROTOCOL,
+            network=self.identity.network,
+            software=__version__,
+            node=self.identity.number,
+            round=self.memory.role.round if self.memory.role else 0,
+            epoch=self.memory.epoch,
+        )
+        return wire.StationUp(hello=hello).SerializeToString()
+
+    async def _receive(self, data: bytes) -> None:
+        name, content = codec.body(codec.parse(wire.StationDown, data))
+        self._meters.messages.labels("down", name).inc()
+        if name == "refusal":
+            raise PeerError(content.reason)
+        if name == "welcome":
+            await self._on_welcome(content)
+        elif name == "standing":
+            await self._on_standing(content)
+        elif name == "request":
+            self._on_request(content)
+
+    async def _on_welcome(self, welcome: wire.Welcome) -> None:
+        memory = self.memory
+        begins = memory.begin(welcome.job)
+        if welcome.HasField("scaling") and memory.scaling is None:
+            memory.scaling = codec.scaling_in(welcome.scaling)
+        await self._on_standing(wire.Standing(allowed=welcome.allowed, revoked=welcome.revoked))
+        if begins:
+            self.members.begin()
+        if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
+            await self._do_assign(welcome.anchor, wire.Answer())
+
+    async def _on_standing(self, standing: wire.Standing) -> None:
+        memory = self.memory
+        memory.allowed, memory.revoked = set(standing.allowed), set(standing.revoked)
+        self.members.heed_standing()
+        async with memory.turn:
+            memory.save()
+        self._tell_outlook()
+
+    def _on_request(self, request: wire.Request) -> None:
+        """Do it once: a request that comes again is answered again, or is being worked on."""
+        if (answer := self._answered.get(request.id)) is not None:
+            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+        elif request.id not in self._open:
+            if self._requests.full():
+                raise PeerError(f"more than {WAITING} requests at once")
+            self._open.add(request.id)
+            self._requests.put_nowait(request)
+
+    async def _work(self) -> None:
+        """Carry out requests in the order in which they came.
+
+        A disk that cannot be written to ends the station: nobody may be told of what is not written down.
+        """
+        while True:
+            request = await self._requests.get()
+            answer = await self._answer(request)
+            self._open.discard(request.id)
+            self._answered[request.id] = answer
+            while len(self._answered) > ANSWERS:
+                self._answered.popitem(last=False)
+            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+
+    async def _answer(self, request: wire.Request) -> wire.Answer:
+        answer = wire.Answer(id=request.id)
+        try:
+            name, content = codec.body(request)
+            await self.members.assemble()
+            if name not in ("round", "roster", "transfer"):
+                async with self.memory.turn:
+                    self.memory.give_up_round()
+            await getattr(self, f"_do_{name}")(content, answer)
+        except IdleError as error:  # the cloud says so, once
+            answer.trouble, answer.away = str(error), True
+        except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
+            answer.trouble = str(error) or type(error).__name__
+            # The same comes in every round while a member is silent: it is said once.
+            self._log("request failed", "debug" if answer.trouble == self._failed else "error", reason=answer.trouble)
+            self._failed = answer.trouble
+        return answer
+
+    # What the cloud asks for.
+
+    async def _do_assign(self, content: wire.Anchor, answer: wire.Answer) -> None:
+        async with self.memory.turn:
+            self.memory.station.receive_anchor(codec.anchor_in(content))
+            self.memory.save()
+        answer.done.SetInParent()
+
+    async def _do_round(self, content: wire.RoundRequest, answer: wire.Answer) -> None:
+        began, memory = time.perf_counter(), self.memory
+        if memory.last is not None and memory.last.round == content.round == memory.station.round:
+            answer.round.CopyFrom(memory.last)
+            return
+        asked = dict(zip(content.terminals, content.local_steps, strict=True))
+        here = await self.members.gather(t for t in asked if t in memory.station.members)
+        async with memory.turn:
+            result = await self._hold(content, asked, here)
+            result.seconds = time.perf_counter() - began
+            memory.last = result
+            memory.save()
+        self._meters.rounds.observe(result.seconds)
+        self._meters.round.set(content.round)
+        answer.round.CopyFrom(result)
+
+    async def _hold(self, content: wire.RoundRequest, asked: dict[int, int], here: list[int]) -> wire.RoundResult:
+        """The round with who is there, and with the orders that went out for it before the station was killed."""
+        memory, role = self.memory, self.memory.station
+        earlier = memory.earlier_orders(content.round)
+        if not memory.may_reopen(content.round, asked):
+            memory.give_up_round()
+            result = wire.RoundResult(round=content.round, gains=codec.tensor(np.zeros(CURVE)))
+        elif content.round <= role.round:
+            raise PeerError(f"round {content.round} is over here: {role.round} was the last")
+        else:
+            steps = {t: asked[t] for t in here if t in role.members and not self.members.changes(t)}
+            if not earlier:
+                self._need_work(steps)
+            memory.note_open(content.round, asked, earlier | steps)
+            self._log("ordered", "debug", round=content.round, steps=steps)
+            result = await self._round(content, steps)
+        known = {effort.terminal for effort in result.efforts}
+        result.efforts.extend(
+            wire.Effort(terminal=t, local_steps=H) for t, H in sorted(earlier.items()) if t not in known
+        )
+        return result
+
+    def _need_work(self, steps: dict[int, int]) -> None:
+        """Refuse a round that would cost and teach nothing.
+
+        Where others are here than those that are asked, it is held: the cloud hears of them at its end.
+        """
+        if self.memory.station.anchor is None:
+            raise IdleError(f"station {self.memory.task} has no anchor yet")
+        if not steps and not self.members.present():
+            raise IdleError(f"none of the terminals of station {self.memory.task} is there")
+
+    async def _round(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
+        """Orders down, updates up, merge."""
+        role, job = self.memory.station, self.memory.job
+        assert job is not None
+        single = job.precision == wire.FLOAT32
+        orders = role.open_round(content.round, steps)
+        messages = {o.terminal: wire.TerminalDown(order=codec.order_out(o, single=single)) for o in orders}
+        try:
+            question = await self.members.ask("update", messages, content.deadline, role.receive)
+        finally:
+            merged = role.close_round()
+        efforts = [_effort(question, t, steps[t], t in merged.answered) for t in sorted(steps)]
+        return wire.RoundResult(
+            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
+        )
+
+    async def _do_report(self, content: int, answer: wire.Answer) -> None:
+        answer.report.CopyFrom(codec.report_out(self.memory.station.report(content)))
+
+    async def _do_sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
+        models = codec.array(content.models, "models")
+        here = await self.members.gather(self.memory.station.members)
+        async with self.memory.turn:
+            role = self.memory.station
+            if silent := sorted(set(role.members) - set(here)):
+                raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
+            probes = role.probes(models)
+            messages = {p.terminal: wire.TerminalDown(probe=codec.probe_out(p)) for p in probes}
+
+            def fits(sums: Sums) -> bool:
+                if sums.number != probes[0].number:
+                    return False
+                if sums.losses.shape != (len(models),) or (sums.losses < 0.0).any():
+                    raise PeerError(f"loss sums of shape {sums.losses.shape}, the smallest {sums.losses.min():.3g}")
+                return True
+
+            question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
+            found = role.add_sums([arrival.content for arrival in question.arrived.values()])
+        if found is None:
+            raise PeerError(f"no sums from terminals {', '.join(map(str, question.missing)) or 'that changed'}")
+        answer.sums.CopyFrom(codec.station_sums_out(found))
+
+    async def _do_moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
+        features = self.memory.job.features if self.memory.job else 0
+
+        def fits(report: MomentsReport) -> bool:
+            if report.mean.shape != (features,):
+                raise PeerError(f"moments of {report.mean.shape} features, the job has {features}")
+            return True
+
+        here = await self.members.gather(self.memory.station.members)
+        messages = {t: wire.TerminalDown(ask_moments=wire.Nothing()) for t in here}
+        question = await self.members.ask("moments", messages, self.config.waits.answer, fits)
+        parts = [question.arrived[t].content for t in sorted(question.arrived)]
+        if not parts:
+            raise PeerError(f"no terminal of station {self.memory.task} told its moments")
+        sums = total([Moments(each.count, each.mean, each.spread) for each in parts])
+        answer.moments.CopyFrom(codec.moments_out(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
+
+    async def _do_scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
+        async with self.memory.turn:
+            self.memory.scaling = codec.scaling_in(content)
+            self.memory.save()
+        told, here = wire.TerminalDown(scaling=content), self.members.present()
+        for t in self.members.door.sessions.keys() - set(here):
+            self.members.tell(t, told)  # it was greeted before there was a scaling, and is about to join
+        await self.members.ask("scaled", dict.fromkeys(here, told), self.config.waits.answer)
+        answer.done.SetInParent()
+
+    async def _do_models(self, _: wire.Nothing, answer: wire.Answer) -> None:
+        answer.models.CopyFrom(codec.tensor(self.memory.station.model))
+
+    async def _do_trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
+        model = codec.array(content.model, "a model")
+        answer.metrics.SetInParent()
+        found = self._measure(model) if self.config.test else await self._measure_below(model)
+        answer.metrics.values.update(found)
+
+    async def _do_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
+        answer.roster.CopyFrom(self._roster())
+
+    async def _do_transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
+        t, memory = content.terminal, self.memory
+        async with memory.turn:
+            if content.forget:
+                self.members.forget(t)
+            else:
+                memory.leaving[t] = content.destination
+                memory.save()
+                self.members.release_when_idle(t)
+        answer.done.SetInParent()
+
+    # Evaluation.
+
+    def _measure(self, model: Any) -> dict[str, float]:
+        """Metrics on the test rows that lie here."""
+        job, scaling = self.memory.job, self.memory.scaling
+        assert job is not None
+        if self._tests is None:
+            self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, tuple(job.classes))
+        if not len(self._tests.y):
+            return {}
+        X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
+        return metrics.measure(self._tests.y, scores(X, model), len(job.classes))
+
+    async def _measure_below(self, model: Any) -> dict[str, float]:
+        """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
+        number = time.monotonic_ns()
+        trial = wire.TerminalDown(trial=wire.Trial(number=number, model=codec.tensor(model)))
+        here = await self.members.gather(self.memory.station.members)
+        question = await self.members.ask(
+            "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
+        )
+        return _from_tallies([arrival.content for arrival in question.arrived.values()])
+
+    # How the station stands.
+
+    def _roster(self) -> wire.Roster:
+        role = self.memory.role
+        if role is None:
+            return wire.Roster()
+        here = set(self.members.present())
+        seats = [
+            wire.Seat(terminal=t, n_samples=m.n_samples, incarnation=m.incarnation, connected=t in here)
+            for t, m in sorted(role.members.items())
+        ]
+        return wire.Roster(membership=role.membership, seats=seats)
+
+    def _tell_outlook(self) -> None:
+        """Tell the cloud soon how things are; of many changes at once it hears together."""
+        self._news.set()
+
+    def _send_outlook(self) -> None:
+        roster, role = self._roster(), self.memory.role
+        outlook = wire.Outlook(
+            membership=roster.membership,
+            round=role.round if role else 0,
+            roster=roster,
+            last_error=self._log.last_error[:400],
+        )
+        self._cloud.send(wire.StationUp(outlook=outlook).SerializeToString())
+
+    async def _watch(self) -> None:
+        """Tell the cloud how things are, now and then and when they change."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), OUTLOOK_S)
+            self._news.clear()
+            if self.memory.role is not None:
+                self._send_outlook()
+
+    async def _forget_silent(self) -> None:
+        """Forget terminals that have been silent for too long."""
+        seconds = self.config.waits.forget
+        while True:
+            await asyncio.sleep(OUTLOOK_S)
+            async with self.memory.turn:
+                for t in self.members.silent(seconds) if self.memory.role is not None else ():
+                    self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {seconds:g} s")
+                    self.members.forget(t)
+
+    def _message_limit(self) -> int:
+        job = self.memory.job
+        return MESSAGE_BYTES if job is None else jobs.message_limit(job, jobs.method_of(job), self.config.limits)
+
+
+def _effort(question: Question, terminal: int, local_steps: int, answered: bool) -> wire.Effort:
+    """What a terminal did, as far as the station can see."""
+    arrival = question.arrived.get(terminal)
+    waited = question.at.get(terminal, time.monotonic()) - question.began
+    return wire.Effort(
+        terminal=terminal,
+        local_steps=local_steps,
+        answered=answered,
+        work_seconds=min(arrival.seconds, waited) if arrival else 0.0,
+        wait_seconds=waited,
+        bytes_down=len(question.messages[terminal]) * question.sent[terminal],
+        bytes_up=arrival.n_bytes if arrival else 0,
+    )
+
+
+def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
+    rows = sum(tally.rows for tally in tallies)
+    if not rows:
+        return {}
+    counts = np.sum([codec.array(tally.counts, "counts") for tally in tallies], axis=0)
+    if not counts.size:
+        return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
+    of_class = counts.sum(axis=1)
+    seen = of_class > 0
+    return {
+        "accuracy": float(np.trace(counts) / rows),
+        "balanced_accuracy": float(np.mean(np.diag(counts)[seen] / of_class[seen])),
+    }

@@ -1,0 +1,394 @@
+"""The terminals of a base station, as it sees them: who is there, what they are asked, and what comes back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+
+from rhfedmtl.deploy.node.config import StationConfig
+from rhfedmtl.deploy.node.credentials import TERMINAL
+from rhfedmtl.deploy.node.link import Door, Session
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.station.memory import NOWHERE, Memory
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.messages import Join, Leave, Update, Vector, Verdict
+
+GATHER_S = 3.0
+"""How long a terminal that has just gone may take to come back before a round goes on without it."""
+
+MOST_SENT = 2
+"""How often a terminal is asked the same: once more where its link broke, so that bytes have a bound."""
+
+
+class Arrival(NamedTuple):
+    """An answer: what it says, how many bytes it had, and how long the terminal says that it worked for it."""
+
+    content: Any
+    n_bytes: int
+    seconds: float
+
+
+class Question:
+    """Messages to some terminals and their answers so far; those who connect anew get theirs once more."""
+
+    def __init__(self, answer: str, messages: dict[int, bytes], fits: Callable[[Any], bool]) -> None:
+        self.answer, self.messages, self.fits = answer, messages, fits
+        self.arrived: dict[int, Arrival] = {}
+        self.at: dict[int, float] = {}
+        self.sent: dict[int, int] = dict.fromkeys(messages, 0)
+        self.lost: set[int] = set()
+        self.began = time.monotonic()
+
+    @property
+    def missing(self) -> list[int]:
+        """Terminals that may still answer."""
+        return [t for t in self.messages if t not in self.arrived and t not in self.lost]
+
+
+class Members:
+    """Sessions with the terminals of one station."""
+
+    def __init__(
+        self, config: StationConfig, memory: Memory, changed: Callable[[], None], log: Log, meters: Meters
+    ) -> None:
+        self._memory, self._changed, self._log, self._meters = memory, changed, log, meters
+        self._limits = config.limits
+        self.door = Door(config.node.network, TERMINAL, config.limits, log, meters)
+        self._question: Question | None = None
+        self._news = asyncio.Event()
+        self._gone: dict[int, float] = {}
+        self._silent: set[int] = set()
+        self._started = time.monotonic()
+        self._awaited: set[int] = set()
+        self._awaited_until = self._started
+        self._answer_s = config.waits.answer
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wishes: dict[int, tuple[Session, Join | Leave]] = {}
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service for terminals."""
+        return self.door.handler("Station", _first, _refusal, self._greet, self._receive, self._on_gone)
+
+    def present(self) -> list[int]:
+        """Members that are connected, are who the station knows, and do not owe an answer since a deadline."""
+        members = self._memory.station.members
+        return [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
+
+    def changes(self, terminal: int) -> bool:
+        """Whether a terminal waits to be let out, or in anew: it answers nothing before."""
+        return terminal in self._wishes
+
+    def begin(self) -> None:
+        """Note that the station begins without members: its terminals may have much to bring."""
+        self._awaited = self._memory.allowed - set(self._memory.station.members)
+        self._awaited_until = time.monotonic() + self._answer_s
+
+    async def assemble(self) -> None:
+        """Wait for the terminals of a station that began without members, so that no round is held without them."""
+        while self._awaited & self._memory.allowed and time.monotonic() < self._awaited_until:
+            await self._hear(self._awaited_until)
+
+    def heed_standing(self) -> None:
+        """Cut off who is revoked; whoever waits for terminals looks again who may still come."""
+        self.door.revoke(self._memory.revoked)
+        self._news.set()
+
+    async def gather(self, wanted: Iterable[int]) -> list[int]:
+        """Those of ``wanted`` that are present, after waiting a little for who has just gone."""
+        wanted = set(wanted)
+        while True:
+            here = set(self.present())
+            until = max(map(self._due, wanted - here), default=0.0)
+            if time.monotonic() >= until:
+                return sorted(wanted & here)
+            await self._hear(until)
+
+    async def ask(
+        self,
+        answer: str,
+        messages: dict[int, wire.TerminalDown],
+        seconds: float,
+        fits: Callable[[Any], bool] = lambda _: True,
+    ) -> Question:
+        """Send to each terminal its message and collect answers of kind ``answer``, until all are there or time is up.
+
+        Terminals that have gone are waited for only a little, and those that are about to change not at all.
+        """
+        question = Question(answer, {t: m.SerializeToString() for t, m in messages.items()}, fits)
+        question.lost.update(filter(self.changes, messages))
+        self._question = question
+        for t in question.missing:
+            self._send_question(t)
+        until = time.monotonic() + seconds
+        while question.missing and time.monotonic() < (limit := self._limit(question, until)):
+            await self._hear(limit)
+        self._question = None
+        self._silent.update(t for t in question.missing if t in self.door.sessions)
+        question.lost.clear()
+        return question
+
+    def tell(self, terminal: int, message: wire.TerminalDown) -> bool:
+        """Send a message that nobody waits for."""
+        session = self.door.sessions.get(terminal)
+        return session is not None and session.send(message.SerializeToString())
+
+    def silent(self, seconds: float) -> list[int]:
+        """Members that have said nothing for so long, and are not asked any more."""
+        since, here = time.monotonic() - seconds, set(self.present())
+        return [t for t in sorted(self._memory.station.members) if t not in here and self._heard(t) < since]
+
+    def forget(self, terminal: int) -> None:
+        """Take out, in a turn, what a terminal contributed; one that is there after all has to come anew."""
+        self._memory.station.forget(terminal)
+        self._memory.save()
+        if (session := self.door.sessions.get(terminal)) is not None:
+            session.end("its station has forgotten it")
+        self._changed()
+
+    def release_when_idle(self, terminal: int) -> None:
+        """Let a terminal go that is to leave, as soon as no round is open."""
+        self._later(self._release(terminal))
+
+    # Messages from terminals.
+
+    async def _greet(self, session: Session, hello: wire.Hello) -> bytes:
+        memory, t = self._memory, session.number
+        role = memory.station
+        known = memory.seat(t)
+        if not (t in memory.allowed or t in role.members or t in memory.leaving):
+            raise PeerError(f"terminal {t} does not belong to station {memory.task}")
+        session.extra["incarnation"] = hello.incarnation if hello.epoch == memory.epoch else 0
+        welcome = wire.Welcome(
+            protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
+        )
+        if memory.scaling is not None:
+            welcome.scaling.CopyFrom(codec.scaling_out(memory.scaling))
+        if t in role.members:
+            asyncio.get_running_loop().call_soon(self._catch_up, session)
+        else:
+            welcome.verdict.CopyFrom(codec.verdict_out(known.verdict(role.round) if known else Verdict()))
+        return wire.TerminalDown(welcome=welcome).SerializeToString()
+
+    def _catch_up(self, session: Session) -> None:
+        """What a terminal that connects anew has missed."""
+        t = session.number
+        if self.door.sessions.get(t) is not session:
+            return
+        self._news.set()
+        member = self._memory.station.members.get(t)
+        if self._question is not None and t in self._question.missing:
+            known = member is not None and self._incarnation(t) == member.incarnation
+            if not (known and self._send_question(t)):
+                self._question.lost.add(t)  # it comes as somebody new, or was asked often enough
+        if t in self._memory.leaving:
+            self.release_when_idle(t)
+
+    async def _receive(self, session: Session, data: bytes) -> None:
+        message = codec.parse(wire.TerminalUp, data)
+        self._silent.discard(session.number)
+        name, content = codec.body(message)
+        self._meters.messages.labels("up", name).inc()
+        seconds = codec.finite(message.seconds, "the seconds of a message")
+        if name == "join":
+            self._on_join(session, codec.join_in(content))
+        elif name == "leave":
+            leave = codec.leave_in(content)
+            self._mine(session, leave.terminal)
+            self._change(session, leave)
+        elif name == "hello":
+            raise PeerError("a second hello")
+        else:
+            self._on_answer(session, name, content, Arrival(None, len(data), max(0.0, seconds)))
+
+    def _on_answer(self, session: Session, name: str, content: Any, arrival: Arrival) -> None:
+        """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
+        t, question = session.number, self._question
+        read = _READERS[name](content)
+        for field in ("terminal", "sender"):
+            if hasattr(read, field):
+                self._mine(session, getattr(read, field))
+        if isinstance(read, Update):
+            self._check_update(read)
+        if question is None or question.answer != name or t not in question.missing or not question.fits(read):
+            return
+        question.arrived[t] = arrival._replace(content=read)
+        question.at[t] = time.monotonic()
+        self._news.set()
+
+    def _check_update(self, update: Update) -> None:
+        """The role checks shapes; here, that no update is larger than its sender's samples can account for."""
+        member = self._memory.station.members.get(update.terminal)
+        norm = _norm(update.delta)
+        if member is not None and norm > self._limits.norm * member.n_samples:
+            raise PeerError(f"an update of norm {norm:.3g} from {member.n_samples} samples")
+
+    def _on_join(self, session: Session, join: Join) -> None:
+        self._mine(session, join.terminal)
+        member = self._memory.station.members.get(join.terminal)
+        if member is None and join.terminal not in self._memory.allowed:
+            raise PeerError(f"terminal {join.terminal} does not belong to station {self._memory.task}")
+        norm = _norm(join.share)
+        if join.n_samples > self._limits.samples or norm > self._limits.norm * max(join.n_samples, 1):
+            raise PeerError(f"a join with {join.n_samples} samples and a share of norm {norm:.3g}")
+        if join.share.shape != self._memory.station.shape or join.n_samples < 1:
+            raise PeerError(f"a join with {join.n_samples} samples and a share of shape {join.share.shape}")
+        if member is not None and join.incarnation <= member.incarnation:
+            session.extra["incarnation"] = join.incarnation
+            self._news.set()
+        else:
+            self._change(session, join)
+
+    def _change(self, session: Session, wish: Join | Leave) -> None:
+        """Let a terminal in or out as soon as no round is open; of several wishes of one, the latest counts.
+
+        Who comes anew, or is on its way out, no longer answers what it was asked.
+        """
+        if self._question is not None and session.number in self._question.missing:
+            self._question.lost.add(session.number)
+            self._news.set()
+        waits = session.number in self._wishes
+        self._wishes[session.number] = session, wish
+        if not waits:
+            self._later(self._carry_out(session.number))
+
+    async def _carry_out(self, terminal: int) -> None:
+        async with self._memory.turn:
+            session, wish = self._wishes.pop(terminal)
+            try:
+                if isinstance(wish, Join):
+                    self._admit(session, wish)
+                else:
+                    self._remove(session, wish)
+            except (PeerError, OSError) as error:  # what could not be written down is tried again with the next link
+                session.end(str(error))
+
+    def _admit(self, session: Session, join: Join) -> None:
+        self._memory.station.admit(join)
+        self._memory.leaving.pop(join.terminal, None)
+        self._memory.save()
+        self._awaited.discard(join.terminal)
+        session.extra["incarnation"] = join.incarnation
+        self._log("joined", peer=f"terminal {join.terminal}", samples=join.n_samples, incarnation=join.incarnation)
+        self._news.set()
+        self._changed()
+
+    async def _release(self, terminal: int) -> None:
+        async with self._memory.turn:
+            if terminal in self._memory.station.members:
+                release = self._memory.station.release(terminal)
+                verdict = codec.verdict_out(release.verdict)
+                self.tell(terminal, wire.TerminalDown(release=wire.Release(terminal=terminal, verdict=verdict)))
+
+    def _remove(self, session: Session, leave: Leave) -> None:
+        memory = self._memory
+        memory.station.remove(leave)
+        memory.save()
+        goodbye = wire.Goodbye(terminal=leave.terminal, incarnation=leave.incarnation)
+        place = memory.leaving.get(leave.terminal)
+        moves = place is not None and place.station != NOWHERE
+        if place is not None and moves:
+            goodbye.destination.CopyFrom(place)
+        session.send(wire.TerminalDown(goodbye=goodbye).SerializeToString())
+        self._log("left", peer=f"terminal {leave.terminal}", to=goodbye.destination.station if moves else None)
+        self._changed()
+
+    def _on_gone(self, session: Session) -> None:
+        self._gone[session.number] = time.monotonic()
+        self._silent.discard(session.number)
+        self._news.set()
+
+    # Waiting.
+
+    def _limit(self, question: Question, until: float) -> float:
+        """When to stop waiting: at the deadline, or when all who are missing have been gone for a while."""
+        missing = question.missing
+        if any(t in self.door.sessions for t in missing):
+            return until
+        return min(until, max(map(self._due, missing)))
+
+    def _due(self, terminal: int) -> float:
+        """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
+        return 0.0 if self.door.bars(terminal) else self._gone.get(terminal, self._started) + GATHER_S
+
+    def _heard(self, terminal: int) -> float:
+        """When a terminal was heard from, or seen to go, for the last time."""
+        session = self.door.sessions.get(terminal)
+        return self._gone.get(terminal, self._started) if session is None else session.heard
+
+    async def _hear(self, until: float) -> None:
+        """Wait until something happens, or the time has come."""
+        self._news.clear()
+        try:
+            await asyncio.wait_for(self._news.wait(), max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            return
+
+    def _send_question(self, terminal: int) -> bool:
+        session, question = self.door.sessions.get(terminal), self._question
+        if session is None or question is None or question.sent[terminal] >= MOST_SENT:
+            return False
+        if not session.send(question.messages[terminal]):
+            return False
+        question.sent[terminal] += 1
+        return True
+
+    def _incarnation(self, terminal: int) -> int:
+        session = self.door.sessions.get(terminal)
+        return 0 if session is None else int(session.extra.get("incarnation", 0))
+
+    @staticmethod
+    def _mine(session: Session, terminal: int) -> None:
+        if terminal != session.number:
+            raise PeerError(f"terminal {session.number} speaks for terminal {terminal}")
+
+    def _later(self, work: Any) -> None:
+        """Carry on with reading; work that needs a turn is done when it comes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log("membership", "error", reason=f"{type(error).__name__}: {error}")
+
+
+def _norm(values: Vector) -> float:
+    """Euclidean norm; infinite where it overflows."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(values))
+
+
+def _tally(given: wire.Tally) -> wire.Tally:
+    codec.finite(given.squares, "squared errors")
+    counts = codec.array(given.counts, "counts")
+    if counts.ndim != 2 or (counts < 0.0).any() or counts.sum() > given.rows or given.squares < 0.0:
+        raise PeerError("a tally that cannot be")
+    return given
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "update": codec.update_in,
+    "sums": codec.sums_in,
+    "moments": codec.moments_in,
+    "tally": _tally,
+    "scaled": lambda given: given,
+}
+
+
+def _first(data: bytes) -> wire.Hello:
+    name, content = codec.body(codec.parse(wire.TerminalUp, data))
+    if name != "hello":
+        raise PeerError(f"{name} before hello")
+    return content  # type: ignore[no-any-return]
+
+
+def _refusal(refusal: wire.Refusal) -> bytes:
+    return wire.TerminalDown(refusal=refusal).SerializeToString()

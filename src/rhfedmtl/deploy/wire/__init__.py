@@ -1,0 +1,1 @@
+"""The wire format: protobuf messages, and the roles' messages to and from them."""

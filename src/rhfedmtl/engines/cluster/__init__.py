@@ -1,0 +1,1 @@
+"""Engines whose stations are shared out over processes and machines."""

@@ -1,0 +1,340 @@
+"""Groups as actors of a Ray cluster, which may die: what is said to them is numbered, written down and said again.
+
+Actors on this machine are spoken to by a direct line (`ray_line`), others by Ray. A call has a number, one more than
+the call before. An actor that is told a number again gives the same answer again, and one that was restarted does not
+know the number before: it is then made anew from the latest snapshot of its group and what was said since. Groups are
+deterministic, so the result is that of an undisturbed run, to the bit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import pickle
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from llvmlite.binding import get_host_cpu_name
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.engines.cluster import ray_line
+from rhfedmtl.engines.cluster.ray_line import Line
+from rhfedmtl.engines.cluster.ray_session import MIB, Node
+from rhfedmtl.engines.cluster.shard import Group, Part, Snapshot, Source
+from rhfedmtl.engines.cluster.sharded import Calls
+from rhfedmtl.errors import ClusterError, RHFedMTLError
+from rhfedmtl.provenance import versions
+
+START_SECONDS = 600.0
+"""How long actors may take to start and to read their rows."""
+GIVE_UP_SECONDS = 300.0
+"""How long an actor may be away, and be restarted, before the run is given up."""
+SNAPSHOT_SECONDS = 30.0
+SNAPSHOT_BYTES = 64 * MIB
+"""Groups are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
+LINES = True
+"""Whether actors on this machine are spoken to directly."""
+BULKY = ("snapshot", "duals", "restore")
+"""What goes by Ray in any case: duals of a whole group, which lie in shared memory then."""
+SMALL = 1 << 16
+"""What goes by Ray and has up to so many bytes travels as bytes, which Ray hands on as they are."""
+
+SAME = "all machines of the cluster need the same rhfedmtl"
+
+Command = tuple[str, tuple[Any, ...]]
+logger = logging.getLogger(__name__)
+
+
+class Plan(NamedTuple):
+    """What an actor is to be: a part, where its rows are, the method, seed and threads, and the bytes that it takes."""
+
+    part: Part
+    source: Source
+    method: Method
+    seed: int
+    threads: int
+    bytes: int
+
+    def group(self) -> Group:
+        """The group at its start."""
+        return Group(self.part, self.source, self.method, seed=self.seed, threads=self.threads)
+
+
+class Reply(NamedTuple):
+    """What an actor answers: a value, an error raised on purpose, or that it does not know what came before."""
+
+    value: Any = None
+    error: RHFedMTLError | None = None
+    lost: bool = False
+
+
+class Worker:
+    """An actor: a group, and which call it has answered last. It starts with nothing, also where it is restarted."""
+
+    def __init__(self) -> None:
+        atexit.register(os._exit, 0)  # what Ray does after this may hang, and the process is left over
+        self._group: Group | None = None
+        self._number = -1
+        self._reply = Reply()
+
+    def restore(self, plan: Plan, number: int, snapshot: Snapshot | None, said: Sequence[Command]) -> Reply:
+        """Become the group as it was after call ``number``: from a snapshot, or the start, and what was said since."""
+        try:
+            group = plan.group()
+            if snapshot is not None:
+                group.restore(snapshot)
+            for name, given in said:
+                getattr(group, name)(*given)
+        except RHFedMTLError as error:
+            return Reply(error=error)
+        self._group, self._number = group, number
+        return Reply(kind())
+
+    def call(self, number: int, message: Any) -> Any:
+        """Carry out commands, once for each number; the answer is that of the last."""
+        return packed(self._answer(number, unpacked(message)))
+
+    def serve(self, address: str, token: bytes) -> bool:
+        """Answer calls by a direct line until it is closed; False where it cannot be had."""
+        return ray_line.serve(address, token, lambda message: self._answer(*message))
+
+    def _answer(self, number: int, commands: Sequence[Command]) -> Reply:
+        if number == self._number and self._group is not None:
+            return self._reply
+        if number != self._number + 1 or self._group is None:
+            return Reply(lost=True)
+        try:
+            answers = [getattr(self._group, name)(*given) for name, given in commands]
+            self._reply = Reply(answers[-1])
+        except RHFedMTLError as error:
+            self._reply = Reply(error=error)
+        self._number = number
+        return self._reply
+
+
+class Crew:
+    """The actors of one run, and what was said to them since they were put away."""
+
+    def __init__(self, ray: Any, plans: Sequence[Plan], places: Sequence[Node]) -> None:
+        self._ray = ray
+        self._plans, self._places = plans, places
+        self._actors = [self._actor(plan, node) for plan, node in zip(plans, places, strict=True)]
+        n = len(plans)
+        self._numbers = [0] * n
+        self._posted: list[list[Command]] = [[] for _ in range(n)]
+        self._said: list[list[Command]] = [[] for _ in range(n)]
+        self._said_bytes = [0] * n
+        self._saved: list[Any] = [None] * n
+        self._next_save = time.monotonic() + SNAPSHOT_SECONDS
+        self._lines: list[Line | None] = [None] * n
+        self._near = [LINES] * n  # whether a line can be had, as far as is known
+        self._start()
+
+    def post(self, group: int, name: str, *given: Any) -> None:
+        """Say something that needs no answer: it goes with the next question."""
+        self._posted[group].append((name, given))
+
+    def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
+        """Ask several groups at once; whoever dies over it is made anew and asked again."""
+        batches: dict[int, list[Command]] = {}
+        if name in BULKY:
+            for g in calls:
+                self._hang_up(g)
+        for g, given in calls.items():
+            batches[g] = [*self._posted[g], (name, given)]
+            self._posted[g] = []
+            self._numbers[g] += 1
+        sent = {g: self._send(g, commands) for g, commands in batches.items()}
+        found = {g: self._answer(g, sent[g], commands) for g, commands in batches.items()}
+        for g, commands in batches.items():
+            self._write_down(g, commands if changes else commands[:-1])
+            self._call_up(g)
+        return found
+
+    def rest(self) -> None:
+        """Put the groups away if it is time."""
+        if time.monotonic() < self._next_save and max(self._said_bytes) < SNAPSHOT_BYTES:
+            return
+        for g in range(len(self._actors)):
+            # The copy here outlives the machine of the actor.
+            self._saved[g] = self._ray.put(self.ask("snapshot", {g: ()})[g])
+            self._said[g], self._said_bytes[g] = [], 0
+        self._next_save = time.monotonic() + SNAPSHOT_SECONDS
+
+    def close(self) -> None:
+        """End the actors; a cluster that is gone has none."""
+        for group in range(len(self._actors)):
+            self._hang_up(group)
+        for actor in self._actors:
+            with contextlib.suppress(self._ray.exceptions.RayError, RuntimeError):
+                self._ray.kill(actor)
+        self._actors, self._saved = [], []
+
+    def _actor(self, plan: Plan, node: Node) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = self._ray.remote(Worker).options(
+            num_cpus=0,  # so that a lost machine's groups fit on the others
+            memory=plan.bytes,
+            max_restarts=-1,
+            max_task_retries=0,  # calls are said again here, where what came before is known
+            enable_task_events=False,  # nobody looks at a list of all calls, and it takes time to keep
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
+        )
+        return remote.remote()
+
+    def _start(self) -> None:
+        sent = [self._restore(g, 0) for g in range(len(self._actors))]
+        for g, (ref, node) in enumerate(zip(sent, self._places, strict=True)):
+            try:
+                reply: Reply = self._ray.get(ref, timeout=START_SECONDS)
+            except self._ray.exceptions.GetTimeoutError:
+                raise ClusterError(
+                    f"group {g + 1} of {len(sent)} did not start within {START_SECONDS:.0f} s: the cluster may have no "
+                    "room for it (see `ray status`), or reading the rows takes too long"
+                ) from None
+            except self._ray.exceptions.RayTaskError as error:
+                raise ClusterError(f"group {g + 1} cannot start on {node.address}: {last_line(error)}") from error
+            except self._ray.exceptions.RayError as error:
+                _check_hope(error)
+                reply = self._recovered(g, 0)
+            self._check(reply, node)
+            self._call_up(g)
+
+    def _check(self, reply: Reply, node: Node) -> None:
+        if reply.error is not None:
+            raise type(reply.error)(f"on node {node.address}: {reply.error}")
+        check_kind(reply.value, node.address)
+
+    def _restore(self, group: int, number: int) -> Any:
+        return self._actors[group].restore.remote(self._plans[group], number, self._saved[group], self._said[group])
+
+    def _call_up(self, group: int) -> None:
+        """Have a direct line, if the actor is on this machine and there is none yet."""
+        if self._near[group] and self._lines[group] is None:
+            self._lines[group] = line = ray_line.call_up(self._ray, self._actors[group].serve)
+            self._near[group] = line is not None
+
+    def _hang_up(self, group: int) -> None:
+        line, self._lines[group] = self._lines[group], None
+        if line is not None:
+            line.close()
+
+    def _send(self, group: int, commands: Sequence[Command]) -> Any:
+        """Say something; what comes back is what `_reply` waits for."""
+        line, number = self._lines[group], self._numbers[group]
+        if line is None:
+            return self._actors[group].call.remote(number, packed(commands))
+        line.send((number, commands))
+        return line
+
+    def _answer(self, group: int, ref: Any, commands: Sequence[Command]) -> Any:
+        """The answer to the present call of a group, however often the actor has to be made anew for it."""
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while True:
+            reply = self._reply(ref)
+            if reply is not None and not reply.lost:
+                if reply.error is not None:
+                    raise reply.error
+                return reply.value
+            if time.monotonic() > deadline:
+                raise ClusterError(f"group {group + 1} died again and again over one call; see Ray's logs for why")
+            self._recovered(group, self._numbers[group] - 1)
+            ref = self._send(group, commands)
+
+    def _recovered(self, group: int, number: int) -> Reply:
+        """Make a group anew as it was after call ``number``, wherever its actor is now."""
+        logger.warning("group %d was lost after call %d: it is made anew", group + 1, number)
+        self._hang_up(group)
+        self._near[group] = LINES  # it may be on another machine now, or on this one
+        deadline, pause = time.monotonic() + GIVE_UP_SECONDS, 0.05
+        while True:
+            reply = self._reply(self._restore(group, number))
+            if reply is not None:
+                if reply.error is not None:
+                    raise reply.error
+                self._call_up(group)
+                return reply
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"group {group + 1} has been away for {GIVE_UP_SECONDS:.0f} s: is there a machine left with "
+                    f"{self._plans[group].bytes / MIB:,.0f} MiB for it? see `ray status`"
+                )
+            time.sleep(pause)
+            pause = min(2.0 * pause, 5.0)
+
+    def _reply(self, sent: Any) -> Reply | None:
+        """What an actor says; None if it, its machine or its answer is gone."""
+        errors = self._ray.exceptions
+        try:
+            reply: Reply = self._by_line(sent) if isinstance(sent, Line) else unpacked(self._ray.get(sent))
+        except errors.RayTaskError:
+            raise
+        except errors.RayError as error:
+            _check_hope(error)
+            return None
+        return reply
+
+    def _by_line(self, line: Line) -> Reply:
+        """The answer by a direct line; if it broke, Ray knows why."""
+        try:
+            reply: Reply = line.answer()
+        except EOFError:
+            self._ray.get(line.task)
+            return Reply(lost=True)
+        return reply
+
+    def _write_down(self, group: int, commands: Sequence[Command]) -> None:
+        self._said[group] += commands
+        self._said_bytes[group] += sum(_size(part) for _, given in commands for part in given)
+
+
+def kind() -> dict[str, str]:
+    """Versions of what can change a number, and the kind of CPU, for which kernels are compiled."""
+    return {**versions(), "cpu": str(get_host_cpu_name())}
+
+
+def check_kind(theirs: Mapping[str, str], address: str) -> None:
+    """Refuse a machine with other versions, and warn of one with another kind of CPU."""
+    own = kind()
+    if theirs["cpu"] != own["cpu"]:
+        text = "node %s has another kind of CPU (%s, here %s): last digits may differ from those of one machine"
+        logger.warning(text, address, theirs["cpu"], own["cpu"])
+    other = {name: own.get(name) for name, value in theirs.items() if value != own.get(name) and name != "cpu"}
+    if other:
+        found = "; ".join(f"{name} {theirs[name]}, here {here}" for name, here in other.items())
+        raise ClusterError(f"node {address} has other versions, and would give other numbers: {found}")
+
+
+def packed(value: Any) -> Any:
+    """A small message as bytes: Ray's own way to write objects costs more than the rest of a call."""
+    return pickle.dumps(value, protocol=5) if _size(value) <= SMALL else value
+
+
+def unpacked(message: Any) -> Any:
+    """What was packed."""
+    return pickle.loads(message) if isinstance(message, bytes) else message
+
+
+def _size(value: Any) -> int:
+    """About how many bytes an argument takes."""
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return 64 + int(getattr(value, "nbytes", 0))
+
+
+def _check_hope(error: Exception) -> None:
+    """Refuse to wait for an actor that cannot come to life where Ray put it: no try would end otherwise."""
+    if getattr(error, "actor_init_failed", False):
+        raise ClusterError(f"an actor cannot start: {last_line(error)}; {SAME}") from error
+
+
+def last_line(error: Exception) -> str:
+    """What matters of an error of Ray, and the machine that it came from, which is somewhere in its text."""
+    text = str(error).strip()
+    place = re.search(r"\bip=([^,)\s]+)", text)
+    return text.splitlines()[-1].strip() + (f" (on node {place[1]})" if place else "")

@@ -1,0 +1,322 @@
+"""A network whose stations are shared out over groups, wherever these are: the side that speaks to them.
+
+It knows who is where, and nothing of rows and duals. What goes down are anchors, models and numbers of steps (by
+station, where all terminals of one have the same); what comes up are v_b, sums and gain curves. Stations and samples
+of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or samples arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
+from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.runs import Runs, Tally, compact
+from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+
+Calls = Mapping[int, tuple[Any, ...]]
+
+
+class Crew(Protocol):
+    """The groups, and the way to them."""
+
+    def post(self, group: int, name: str, *given: Any) -> None:
+        """Call a method of a group for what it does; it may wait until the group is asked something."""
+
+    def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
+        """Call a method of several groups at once, each with its own arguments, for what they answer.
+
+        ``changes`` says that it does something, too.
+        """
+
+    def rest(self) -> None:
+        """Called between rounds: time to put the groups away."""
+
+    def close(self) -> None:
+        """Give the groups back."""
+
+
+def share_out(federation: Federation, weights: Sequence[float], present: IntArray) -> list[Part]:
+    """Cut the stations into parts with rows in proportion to the weights; fewer parts where stations are few."""
+    rows = federation.terminal_offsets[federation.task_offsets]
+    n = min(len(weights), federation.n_tasks)
+    shares = np.cumsum(weights[:n])[:-1] / np.sum(weights[:n])
+    cuts = np.searchsorted((rows[:-1] + rows[1:]) / 2.0, shares * rows[-1])
+    # Each part has a station at least.
+    cuts = np.clip(cuts, np.arange(1, n), federation.n_tasks - np.arange(n - 1, 0, -1))
+    bounds = [0, *cuts.tolist(), federation.n_tasks]
+    for i in range(1, n):
+        bounds[i] = max(bounds[i], bounds[i - 1] + 1)
+    return [Part.of(federation, first, last, present) for first, last in pairwise(bounds)]
+
+
+class Grouped:
+    """All stations and terminals, in groups."""
+
+    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], crew: Crew) -> None:
+        self.method = method
+        self.crew = crew
+        columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
+        self.shape = columns, federation.n_features + method.intercept
+        self._matrix = method.rows(columns), self.shape[1]
+        self._shared = method.shared_rows(columns)
+        self._offsets = federation.terminal_offsets
+        self._task_offsets = federation.task_offsets
+        self._bounds = [*(part.station for part in parts), federation.n_tasks]
+        self._of_station = np.repeat(np.arange(len(parts)), np.diff(self._bounds))
+        self._home: Any = Runs.repeat(np.arange(federation.n_tasks), np.diff(federation.task_offsets))
+        self._station: Any = self._home
+        self._away: dict[int, int] = {}  # group of those who are under no station
+        self._full: Any = federation.sizes
+        self._sizes: Any = self._full
+        if any(part.present is not None for part in parts):
+            self._sizes = np.concatenate([part.present for part in parts])
+        self._scalers: list[Scaler] = []
+        self._reports: dict[int, Reported] | None = None
+        self._reported = False
+
+    @property
+    def station(self) -> IntArray:
+        """Station of every terminal."""
+        station: IntArray = self._station
+        return station
+
+    @property
+    def sizes(self) -> IntArray:
+        """Samples of every terminal."""
+        sizes: IntArray = self._sizes
+        return sizes
+
+    @property
+    def message_sizes(self) -> Sizes:
+        """Bytes of the messages of a round."""
+        return Sizes.of(self._matrix, self._shared, self.method.course_length)
+
+    @property
+    def V(self) -> Float64Array:
+        """What the stations tell the cloud."""
+        return np.array([report.v for report in self.reports(0)])
+
+    @property
+    def models(self) -> Float64Array:
+        """What orders start from, of every station."""
+        found = self.crew.ask("models", self._each())
+        return np.concatenate([found[g] for g in sorted(found)])
+
+    def moments(self) -> list[Moments]:
+        """Round zero: moments of the training rows of every station."""
+        found = self.crew.ask("moments", self._each())
+        return [moments for g in sorted(found) for moments in found[g]]
+
+    def scale(self, scalers: list[Scaler]) -> None:
+        """Round zero: scale the rows of every terminal as its station says."""
+        self._scalers = scalers
+        for g in range(self._n):
+            self.crew.post(g, "scale", scalers[self._stations(g)])
+
+    def assign(self, anchors: list[Anchor]) -> None:
+        """Carry anchors from the cloud to the stations: those of all of them, in their order."""
+        if [anchor.task for anchor in anchors] != list(range(len(self._of_station))):
+            raise ProtocolError(f"{len(anchors)} anchors for {len(self._of_station)} stations: each needs one")
+        center = np.array([anchor.center for anchor in anchors])
+        lam = np.array([anchor.lam for anchor in anchors])
+        for g in range(self._n):
+            own = self._stations(g)
+            self.crew.post(g, "assign", anchors[0].cloud_round, center[own], lam[own])
+        self._reports = None
+
+    def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
+        """One BS iteration of all groups at once."""
+        if np.shape(local_steps) != self._station.shape:
+            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
+        by_station = self._by_station(local_steps)
+        where = self._where() if by_station is None or arrives is not None else None
+        calls: dict[int, tuple[Any, ...]] = {}
+        for g in range(self._n):
+            steps = local_steps[where == g] if by_station is None else by_station[self._stations(g)]
+            given = None if arrives is None else arrives[where == g]
+            calls[g] = number, steps, by_station is not None, given, self._reported
+        found = self.crew.ask("round", calls, changes=True)
+        self._reports = {g: reported for g, (_, reported) in found.items()} if self._reported else None
+        self._reported = False
+        self.crew.rest()
+        return Outcome(*(np.concatenate([found[g][0][i] for g in sorted(found)]) for i in range(3)))
+
+    def reports(self, cloud_round: int) -> list[Report]:
+        """Carry the stations' reports to the cloud; they are asked once, as long as nothing happens.
+
+        Reports that are wanted after a round come along with the next one.
+        """
+        self._reported = True
+        if self._reports is None:
+            self._reports = self.crew.ask("reports", self._each())
+        return [
+            Report(cloud_round, self._bounds[g] + i, known.round, v, int(n), int(membership))
+            for g, known in sorted(self._reports.items())
+            for i, (v, n, membership) in enumerate(zip(*known[1:], strict=True))
+        ]
+
+    def sums(self, models: Float64Array) -> list[StationSums | None]:
+        """Sums of every station under each of the models, for the certificate."""
+        needed = (len(self._of_station), *self.shape)
+        if models.ndim != 4 or models.shape[1:] != needed:
+            raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
+        found = self.crew.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
+        losses, duals = (np.concatenate([found[g][i] for g in sorted(found)]) for i in range(2))
+        return [
+            StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
+            for r in self.reports(0)
+        ]
+
+    def move(self, terminal: int, station: int) -> None:
+        """Move a terminal, with its duals, under another station, or out of the network (−1)."""
+        if not (0 <= terminal < len(self._station) and -1 <= station < len(self._of_station)):
+            raise ProtocolError(
+                f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
+                f"{len(self._of_station)} stations"
+            )
+        old = self._group(terminal)
+        new = int(self._of_station[station]) if station >= 0 else old
+        place = station - self._bounds[new] if station >= 0 else -1
+        if new == old:
+            self.crew.post(old, "move", terminal, place)
+        else:
+            size, alpha = self.crew.ask("release", {old: (terminal,)}, changes=True)[old]
+            self.crew.post(new, "admit", self._visitor(terminal), place, size, alpha)
+        if isinstance(self._station, Runs):
+            self._station = self._station.copy()
+        self._station[terminal] = station
+        self._away.pop(terminal, None)
+        if station < 0:
+            self._away[terminal] = old
+        self._reports = None
+
+    def grow(self, terminal: int, n_rows: int) -> None:
+        """Let the next rows of a terminal arrive."""
+        size = int(self._sizes[terminal]) + n_rows
+        if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
+            raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
+        self.crew.post(self._group(terminal), "grow", terminal, n_rows)
+        self._sizes = self._sizes.copy()
+        self._sizes[terminal] = size
+        self._reports = None
+
+    def state(self) -> State:
+        """All that the rounds so far have changed; the duals are fetched group by group when they are written."""
+        heads = self.crew.ask("head", self._each())
+        U, center, lam, membership = (
+            np.concatenate([getattr(heads[g], name) for g in sorted(heads)])
+            for name in ("U", "center", "lam", "membership")
+        )
+        alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
+        station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
+        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha)
+
+    def resume(self, state: State) -> None:
+        """Go on from what `state` gave, for whatever number of groups."""
+        self._station = _apart(state.station)
+        late = state.sizes is not None and state.sizes.sum() < self._offsets[-1]
+        self._sizes = np.array(state.sizes) if late else self._full
+        gone = np.flatnonzero(np.asarray(self._station) < 0)
+        self._away = dict(zip(gone.tolist(), self._of_station[self._home[gone]].tolist(), strict=True))
+        alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
+        for g in range(self._n):
+            self.crew.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
+            self.crew.rest()
+        self._reports = None
+
+    def close(self) -> None:
+        """Give the groups back."""
+        self.crew.close()
+
+    @property
+    def _n(self) -> int:
+        return len(self._bounds) - 1
+
+    def _each(self) -> Calls:
+        return dict.fromkeys(range(self._n), ())
+
+    def _group(self, terminal: int) -> int:
+        """Where a terminal is."""
+        station = int(self._station[terminal])
+        return int(self._of_station[station]) if station >= 0 else self._away[terminal]
+
+    def _where(self) -> IntArray:
+        """Group of every terminal."""
+        found: IntArray = self._of_station[np.asarray(self._station)]
+        found[list(self._away)] = list(self._away.values())
+        return found
+
+    def _stations(self, group: int) -> slice:
+        return slice(self._bounds[group], self._bounds[group + 1])
+
+    def _by_station(self, steps: IntArray) -> IntArray | None:
+        """Steps of each station, where all of its terminals have the same."""
+        if steps.strides == (0,):
+            return np.full(len(self._of_station), steps[0])
+        whole = np.asarray(self._station)
+        here = whole >= 0
+        station, own = whole[here], steps[here]
+        each = np.zeros(len(self._of_station), dtype=np.int64)
+        each[station] = own
+        return each if np.array_equal(each[station], own) else None
+
+    def _visitor(self, terminal: int) -> Visitor:
+        first, last = self._offsets[terminal : terminal + 2].tolist()
+        scaler = self._scalers[self._home[terminal]] if self._scalers else Scaler()
+        return Visitor(terminal, first, last, scaler)
+
+    def _fill_duals(self, out: Float64Array) -> None:
+        for g in range(self._n):
+            ids, alpha = self.crew.ask("duals", {g: ()})[g]
+            start = 0
+            for first, last in _stretches(ids):
+                a, b = self._offsets[[first, last + 1]].tolist()
+                out[a:b] = alpha[start : start + b - a]
+                start += b - a
+
+    def _snapshot(self, group: int, state: State, alpha: Float64Array) -> Snapshot:
+        """What a group has to become, for a state of the whole."""
+        own = self._stations(group)
+        first, last = self._task_offsets[[own.start, own.stop]].tolist()
+        mine = self._where() == group
+        guests = np.flatnonzero(mine)
+        guests = guests[(guests < first) | (guests >= last)]
+        ids = np.append(np.arange(first, last), guests)
+        here = mine[ids]
+        station = np.where(here & (self._station[ids] >= 0), self._station[ids] - own.start, -1)
+        rows = [slice(int(self._offsets[first]), int(self._offsets[last]))]
+        rows += [slice(*self._offsets[t : t + 2].tolist()) for t in guests.tolist()]
+        parts = State(
+            state.round,
+            station,
+            None if isinstance(self._sizes, Tally) else self._sizes[ids],
+            state.membership[own],
+            state.U[own],
+            state.center[own],
+            state.lam[own],
+            np.concatenate([alpha[span] for span in rows]),
+        )
+        scalers = self._scalers[own] if self._scalers else None
+        return Snapshot(scalers, [self._visitor(t) for t in guests.tolist()], here, parts)
+
+
+def _apart(values: IntArray) -> Any:
+    """The same numbers, as stretches or as a copy: what happens to the given ones is nothing to them."""
+    found = compact(values)
+    return found if isinstance(found, Runs) else found.copy()
+
+
+def _stretches(ids: IntArray) -> list[tuple[int, int]]:
+    """First and last of ids that follow each other, stretch by stretch."""
+    starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+    ends = np.append(starts[1:], len(ids))
+    return [(int(ids[a]), int(ids[b - 1])) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

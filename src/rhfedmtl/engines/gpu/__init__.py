@@ -1,0 +1,1 @@
+"""The engine whose rows and duals stay on a graphics card."""

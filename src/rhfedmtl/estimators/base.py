@@ -1,0 +1,375 @@
+"""What the two estimators share: from parameters and rows to a run, and from its result to what users look at."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.registry import build, idle, no_effect
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.estimators.rows import Duals, Places, Rows, column, gather, weights
+from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
+from rhfedmtl.models.task_models import TaskModels, loss_name
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.provenance import versions
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.regularisation import Choice, choose, weighted
+from rhfedmtl.training.run import Progress, Result, Run, Settings
+
+Array = npt.NDArray[Any]
+FLOATS = (np.float64, np.float32)
+PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
+
+
+class UnknownTaskWarning(UserWarning):
+    """Rows of a task that was not there in training are predicted with the reference model, the mean of all tasks."""
+
+
+class Work(NamedTuple):
+    """What the policy decided and what came of it: H of every round (median), numbers of rounds, why it ended."""
+
+    policy: str
+    local_steps: tuple[int, ...]
+    rounds: int
+    cloud_rounds: int
+    terminal_steps: int
+    stopped: str
+
+
+@dataclass(eq=False)
+class _Session:
+    """A run that can go on, where its rows came from, and the models that it has led to, before any shift."""
+
+    run: Run
+    policy: Policy
+    places: Places
+    models: TaskModels | None = None
+
+
+class TaskEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share; their parameters are described there."""
+
+    loss: str | None = None  # by the kind of labels, where a subclass has no parameter for it
+
+    __metadata_request__fit = {"task": True, "terminal": True, "groups": True}  # noqa: RUF012 (scikit-learn reads it so)
+    __metadata_request__predict = {"task": True}  # noqa: RUF012
+    __metadata_request__score = {"task": True}  # noqa: RUF012
+
+    def __init__(
+        self,
+        budget: Any = None,
+        *,
+        cost: Any = None,
+        algorithm: str = "rhfedmtl",
+        relationship: str = "mean",
+        lambda1: float | str = LAMBDA1,
+        lambda2: float | str = LAMBDA2,
+        scale: str | None = None,
+        intercept: bool = True,
+        policy: str | None = None,
+        local_steps: int | None = None,
+        station_rounds: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        n_terminals: int = 1,
+        tol: float = 1e-3,
+        max_rounds: int = 2000,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.budget = budget
+        self.cost = cost
+        self.algorithm = algorithm
+        self.relationship = relationship
+        self.lambda1 = lambda1
+        self.lambda2 = lambda2
+        self.scale = scale
+        self.intercept = intercept
+        self.policy = policy
+        self.local_steps = local_steps
+        self.station_rounds = station_rounds
+        self.options = options
+        self.n_terminals = n_terminals
+        self.tol = tol
+        self.max_rounds = max_rounds
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def resume(self, budget: Any = None) -> Self:
+        """Go on learning where `fit` ended, with so much more budget; rows, duals, rounds and bill are carried on.
+
+        ``tol`` and ``max_rounds`` are read anew: change them first to go on without more budget.
+        """
+        check_is_fitted(self)
+        session: _Session | None = getattr(self, "_session", None)
+        if session is None or session.models is None:
+            raise ConfigError(
+                "the training rows are not here any more, as this model was copied, unpickled or loaded: call fit "
+                "again, with warm_start=True to start from its dual variables"
+            )
+        run = session.run
+        limits, spent = dict(run.ledger.budget), run.ledger.spent
+        more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
+        run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=run.round + self.max_rounds)
+        result = self._learn()
+        return self._finish(session.models.updated(result), result)
+
+    def save(self, path: str | Path) -> None:
+        """Write models, scaling, tasks, classes, certificate and totals into one file, without any training row."""
+        check_is_fitted(self)
+        self.models_.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, or the model in the folder of a run: ready to predict, not to `resume`."""
+        models = TaskModels.load(path)
+        if (len(models.classes) == 0) != issubclass(cls, RegressorMixin):
+            raise DataError(f"{path} holds models for {models.kind} labels, which a {cls.__name__} cannot use")
+        loss = None if models.loss is None else loss_name(models.loss)
+        known = {"loss": loss, **models.provenance.get("estimator", {})}
+        made: Self = cls(**{name: value for name, value in known.items() if name in cls._get_param_names()})
+        made._publish(models)
+        return made
+
+    def _learn_from(self, rows: Rows) -> Self:
+        """Fit to rows that were checked."""
+        seed = self._seed()
+        centre = bool(self.intercept) and not len(rows.classes)
+        federation, places = gather(rows, n_terminals=self.n_terminals, centre=centre, seed=seed)
+        built, settings = self._built(federation), self._settings(federation, seed)
+        self.regularisation_ = self._choice(built, federation, settings)
+        if self.regularisation_ is not None:
+            built = _with_weights(built, self.regularisation_)
+        run = Run(built.regroup(federation), built.method, settings, self._ledger(built), judged=federation)
+        self._start(run, places)
+        self._session = _Session(run, built.policy, places)
+        result = self._learn()
+        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed))
+        return self._finish(replace(models, tasks=places.tasks, classes=rows.classes), result)
+
+    def _learn(self) -> Result:
+        """Run until budget, tolerance or rounds end it."""
+        run, places = self._session.run, self._session.places
+        result = run.result(run.learn(self._session.policy, self._tell if self.verbose else None))
+        if isinstance(run.network, InProcess) and isinstance(run.method, DualMethod):
+            self._duals = places.duals(run.method.loss, run.network.alpha)
+        return result
+
+    def _finish(self, models: TaskModels, result: Result) -> Self:
+        """Keep what came of it, and say so if it did not converge."""
+        self._session.models = models
+        self._publish(models.shifted(self._session.places.offset) if self._session.places.offset else models)
+        self.certificate_ = result.certificate
+        self.ledger_ = result.ledger
+        self.relationship_ = result.relationship
+        self.history_ = result.history
+        self.plan_ = _work(self._session.policy, result)
+        self.n_iter_ = result.rounds
+        gap = result.certificate.relative_gap
+        if result.stopped == "limit on rounds reached" and np.isfinite(gap):
+            text = (
+                f"relative gap {gap:.1e} after {result.rounds} rounds, above tol={self.tol:g}: raise max_rounds or tol"
+            )
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+        return self
+
+    def _publish(self, models: TaskModels) -> None:
+        """Set what scikit-learn expects of a fitted estimator."""
+        d = models.n_features
+        self.models_ = models
+        self.tasks_ = models.tasks
+        self.coef_ = models.models[:, :, :d]
+        self.intercept_ = models.models[:, :, d] if models.intercept else np.zeros(models.models.shape[:2])
+        self.n_features_in_ = d
+        if models.certificate is not None:
+            self.certificate_ = models.certificate
+        if models.feature_names:
+            self.feature_names_in_ = np.array(models.feature_names, dtype=object)
+        if len(models.classes):
+            self.classes_ = models.classes
+
+    def _scores(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
+        """Scores of every row by the model of its task; a task that is unknown gets the reference, and a warning.
+
+        One name stands for all rows.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        models: TaskModels = self.models_
+        if task is None and len(models.tasks) > 1:
+            self._warn("no task was given: the mean model of all tasks predicts every row; name them with task=…")
+        if task is not None:
+            task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
+            strangers = sorted({str(name) for name in task[models.find(task) < 0].tolist()})
+            if strangers:
+                shown = ", ".join(strangers[:5]) + (f" and {len(strangers) - 5} more" if len(strangers) > 5 else "")
+                self._warn(f"not seen in training: task {shown}; the mean model of all tasks predicts these rows")
+        return models.scores(X, task)
+
+    @staticmethod
+    def _warn(text: str) -> None:
+        warnings.warn(text, UnknownTaskWarning, stacklevel=4)
+
+    def _rows(self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any]) -> Rows:
+        """Rows with what was named beside them."""
+        n = len(X)
+        task, terminal, groups = (
+            None if beside[name] is None else column(beside[name], n, name) for name in ("task", "terminal", "groups")
+        )
+        return Rows(
+            X,
+            y,
+            classes,
+            np.zeros(n, dtype=np.int64) if task is None else task,
+            terminal,
+            weights(beside["sample_weight"], n),
+            groups,
+            tuple(getattr(self, "feature_names_in_", ())),
+        )
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _built(self, federation: Federation) -> Algorithm:
+        """Method and policy; weights that are to be chosen stand at their defaults for now."""
+        options = Options(
+            loss=self.loss,
+            relationship=self.relationship,
+            lambda1=self._weight("lambda1", LAMBDA1),
+            lambda2=self._weight("lambda2", LAMBDA2),
+            intercept=bool(self.intercept),
+            policy=self.policy,
+            local_steps=self.local_steps,
+            station_rounds=self.station_rounds,
+            **self._more_options(),
+        )
+        built = build(self.algorithm, options, federation.kind)
+        unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
+        if unheeded := [name for name in unheeded if name in (self.options or {})]:
+            raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded)}")
+        if built.yardstick and self.budget is not None:
+            raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")
+        if self.warm_start and not isinstance(built.method, DualMethod):
+            raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
+        return built
+
+    def _weight(self, name: str, default: float) -> float:
+        value: Any = getattr(self, name)
+        if value == "auto":
+            return default
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name}={value!r} is neither a number nor 'auto'") from None
+
+    def _more_options(self) -> dict[str, Any]:
+        """The settings in ``options``, none of which is a parameter of its own."""
+        given, own = dict(self.options or {}), set(self.get_params(deep=False)) | {"loss"}
+        known = [each.name for each in fields(Options) if each.name not in own]
+        for name in given:
+            if name in own:
+                raise ConfigError(f"options={self.options!r}: {name} is a parameter of its own")
+            if name not in known:
+                raise ConfigError(f"options={self.options!r}: no setting {name!r}{nearest(name, known)}")
+        return given
+
+    def _settings(self, federation: Federation, seed: int) -> Settings:
+        return Settings(
+            scale=self.scale or ("standard" if federation.kind == "regression" else "standard-unit"),
+            seed=seed,
+            threads=effective_n_jobs(self.n_jobs),
+            target_relative_gap=self.tol,
+            max_rounds=self.max_rounds,
+        )
+
+    def _choice(self, built: Algorithm, federation: Federation, settings: Settings) -> Choice | None:
+        """λ2, or λ1 as well, by validation on training rows, where they are "auto"."""
+        if "auto" not in (self.lambda1, self.lambda2):
+            return None
+        if self.lambda2 != "auto":
+            raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
+        if not isinstance(built.method, DualMethod):
+            raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
+        path: dict[str, Any] = {} if self.lambda1 == "auto" else {"lambda1": (float(self.lambda1),), "near": ()}
+        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path)
+
+    def _ledger(self, built: Algorithm) -> Ledger:
+        if built.yardstick:
+            return Ledger({})
+        limits = Budget.of(self.budget)
+        cost = read_resources(None, limits.format())[0] if self.cost is None else Cost.of(self.cost)
+        return Ledger(cost, limits)
+
+    def _start(self, run: Run, places: Places) -> None:
+        """Restore duals and models of the last fit, for a warm start."""
+        known: Duals | None = getattr(self, "_duals", None)
+        alpha = places.start(run.method.loss, known) if self.warm_start and known is not None else None
+        if alpha is not None:
+            run.restore(alpha, self._last_models(run, places))
+
+    def _last_models(self, run: Run, places: Places) -> npt.NDArray[np.float64] | None:
+        """What the stations held last, by the names of tasks; new tasks get the mean model. None if shapes changed."""
+        last: TaskModels = self.models_
+        if last.models.shape[1:] != run.network.shape:
+            return None
+        if places.offset:
+            last = last.shifted(-places.offset)
+        by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
+        first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
+        return np.asarray(by_task[first])
+
+    def _provenance(self, seed: int) -> dict[str, Any]:
+        """How the model came about: parameters that are plain values, seed, versions."""
+        given = {n: x.item() if isinstance(x, np.generic) else x for n, x in self.get_params().items()}
+        known = {name: value for name, value in given.items() if isinstance(value, PLAIN)}
+        return {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the running state, which holds the training rows."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_session"}
+
+    def _tell(self, progress: Progress) -> None:
+        gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
+        left = "".join(f", {name} left {x:g}" for name, x in progress.left.items() if np.isfinite(x))
+        sys.stdout.write(f"round {progress.round}{gap}{left}\n")
+
+
+def _with_weights(built: Algorithm, choice: Choice) -> Algorithm:
+    assert isinstance(built.method, DualMethod)
+    relationship = weighted(built.method.relationship, choice.lambda1, choice.lambda2)
+    return built._replace(method=replace(built.method, relationship=relationship))
+
+
+def _work(policy: Policy, result: Result) -> Work:
+    return Work(
+        type(policy).__name__.lower(),
+        tuple(result.local_steps),
+        result.rounds,
+        result.cloud_rounds,
+        result.terminal_steps,
+        result.stopped,
+    )

@@ -1,0 +1,388 @@
+"""Models of all tasks with what is needed to use them: in memory, in one file on disk (`sealed.py`), and as ONNX."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl import array_file as sealed
+from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
+from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.maths import metrics
+from rhfedmtl.maths.losses import LOSSES, Logistic, Loss
+from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.training.run import Result, scores
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+VERSION = version("rhfedmtl")
+FILE = "model.npz"
+"""Name of the model in the folder of a run."""
+MODEL = sealed.Kind(
+    "model of rhfedmtl", 1, ("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual")
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskModels:
+    """A linear model for every task, its scaling, and where it came from.
+
+    ``models`` has the axes (task, column, feature), with the intercept as the last feature where there is one. One
+    column serves two classes or a regression, otherwise every class has one. ``tasks`` and ``classes`` hold names as
+    they were given, text or numbers; ``classes`` is empty for a regression. ``ledger`` has the totals of what was
+    spent, ``provenance`` whatever says how the models came about, in plain values.
+    """
+
+    models: Float64Array
+    scalers: tuple[Scaler, ...]
+    tasks: Array
+    classes: Array
+    n_features: int
+    loss: Loss | None = None
+    feature_names: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        columns = len(self.classes) if len(self.classes) > 2 else 1
+        shape, width = self.models.shape, self.n_features + self.intercept
+        if len(shape) != 3 or shape != (len(self.tasks), columns, width) or not len(self.tasks):
+            raise DataError(
+                f"models of shape {shape} do not fit {len(self.tasks)} tasks, {len(self.classes)} classes and "
+                f"{self.n_features} features"
+            )
+        if not np.isfinite(self.models).all():
+            raise DataError("a model holds a value that is not a finite number")
+        if len(self.scalers) != len(self.tasks) or any(not _fits(s, self.n_features) for s in self.scalers):
+            raise DataError(
+                f"{len(self.scalers)} scalers do not fit {len(self.tasks)} tasks and {self.n_features} features"
+            )
+        if len(set(self.tasks.tolist())) < len(self.tasks) or len(set(self.classes.tolist())) < len(self.classes):
+            raise DataError("a task or a class is named twice")
+        if self.feature_names and len(self.feature_names) != self.n_features:
+            raise DataError(f"{len(self.feature_names)} feature names for {self.n_features} features")
+
+    @classmethod
+    def from_result(
+        cls,
+        federation: Federation,
+        result: Result,
+        loss: Loss | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> TaskModels:
+        """Models of a run, with its certificate and the totals of its ledger; ``federation`` is what was judged."""
+        origin = federation.origin
+        data = {"name": origin.name, "licence": origin.licence, "fingerprint": federation.fingerprint()}
+        return cls(
+            result.models,
+            tuple(result.scalers),
+            np.array(federation.task_names),
+            np.array(federation.class_names, dtype=np.str_),
+            federation.n_features,
+            loss,
+            federation.feature_names,
+            result.certificate,
+            ledger_totals(result),
+            {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {})},
+        )
+
+    def updated(self, result: Result) -> TaskModels:
+        """The same after the run went on."""
+        provenance = {**self.provenance, "stopped": result.stopped}
+        return replace(
+            self,
+            models=result.models,
+            certificate=result.certificate,
+            ledger=ledger_totals(result),
+            provenance=provenance,
+        )
+
+    def shifted(self, offset: float) -> TaskModels:
+        """The same with ``offset`` added to every score, by the intercepts."""
+        if not self.intercept:
+            raise ConfigError("models without an intercept cannot be shifted")
+        models = self.models.copy()
+        models[:, :, -1] += offset
+        return replace(self, models=models)
+
+    @property
+    def intercept(self) -> bool:
+        """Whether models end in an intercept."""
+        return bool(self.models.shape[-1] > self.n_features)
+
+    @property
+    def kind(self) -> Kind:
+        """``binary``, ``classes`` (three or more) or ``regression``."""
+        return kind_of(tuple(map(str, self.classes)))
+
+    @property
+    def reference(self) -> Float64Array:
+        """r, the mean model, for tasks that were not seen (column, feature)."""
+        return np.asarray(self.models.mean(axis=0))
+
+    @property
+    def proper(self) -> bool:
+        """Whether scores are log odds, so that there are probabilities."""
+        return isinstance(self.loss, Logistic) and len(self.classes) > 1
+
+    def find(self, task: Any) -> IntArray:
+        """Index of each task, −1 where it is unknown. Numbers are found by value, all else by how it is written."""
+        wanted, known = np.asarray(task).reshape(-1), self.tasks
+        if not (wanted.dtype.kind in "biuf" and known.dtype.kind in "biuf"):
+            wanted, known = wanted.astype(str), known.astype(str)
+        place = {name: b for b, name in enumerate(known.tolist())}
+        different, which = np.unique(wanted, return_inverse=True)
+        return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[which]
+
+    def scores(self, X: Any, task: Any = None) -> Float64Array:
+        """Scores of raw rows (row, column), each by the model of its task; by the reference where that is unknown.
+
+        ``task`` names the task of every row, or one for all. Without it the only task answers, or the reference.
+        """
+        rows = self._checked(X)
+        b = self._indices(task, len(rows))
+        result = np.empty((len(rows), self.models.shape[1]))
+        for each in np.unique(b).tolist():
+            here = b == each
+            scaler, model = self._model(each)
+            result[here] = scores(scaler.transform(rows[here]), model)
+        return result
+
+    def predict(self, X: Any, task: Any = None) -> Array:
+        """Labels, or numbers for a regression."""
+        return self.labels(self.scores(X, task))
+
+    def labels(self, scores: Float64Array) -> Array:
+        """What scores say: the class with the largest, of two classes the second one above 0; numbers as they are."""
+        predicted = metrics.predict(scores, len(self.classes))
+        return np.asarray(self.classes[predicted] if len(self.classes) else predicted)
+
+    def probabilities(self, scores: Float64Array) -> Float64Array:
+        """σ(score) of the logistic loss; of several classes, each learned against the rest, divided by their sum."""
+        from scipy.special import expit
+
+        if not self.proper:
+            raise ConfigError(f"{_called(self.loss)} has no probabilities: train with loss 'logistic'")
+        odds = expit(scores)
+        if len(self.classes) == 2:
+            return np.hstack([expit(-scores), odds])
+        total = odds.sum(axis=1, keepdims=True)
+        # All odds can underflow; then nothing speaks for any class.
+        return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
+
+    def only(self, task: Any = None) -> TaskModels:
+        """The model of one task alone; without a name, the only one or the reference."""
+        b = self._one(task)
+        scaler, model = self._model(b)
+        name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
+        return replace(self, models=model[None], scalers=(scaler,), tasks=name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        d = self.n_features
+        tasks = {}
+        for b, name in enumerate(map(str, self.tasks.tolist())):
+            scaler, model = self._model(b)
+            tasks[name] = {
+                "weights": model[:, :d].tolist(),
+                "intercept": (model[:, d] if self.intercept else np.zeros(len(model))).tolist(),
+                "mean": None if scaler.mean is None else scaler.mean.tolist(),
+                "scale": None if scaler.scale is None else scaler.scale.tolist(),
+                "unit": scaler.unit,
+            }
+        return {**self._header(), "classes": self.classes.tolist(), "tasks": tasks}
+
+    def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
+        """Write the model of one task as ONNX; without a name, the only one or the reference."""
+        one = self.only(task)
+        d, model = self.n_features, one.models[0]
+        intercept = model[:, d] if self.intercept else np.zeros(len(model))
+        linear = onnx_export.Linear(one.scalers[0], model[:, :d], intercept, self.classes, self.proper)
+        facts = {"task": str(one.tasks[0]), "rhfedmtl": VERSION}
+        if self.feature_names:
+            facts["features"] = json.dumps(self.feature_names)
+        with sealed.writing(Path(path)):
+            onnx_export.save(linear, Path(path), dtype=dtype, facts=facts)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into one file, in one piece."""
+        arrays: dict[str, Array] = {"models": self.models, "tasks": _plain_names(self.tasks, "task")}
+        arrays["classes"] = _plain_names(self.classes, "class")
+        scalers = self.scalers[:1] if self._scaled_alike else self.scalers
+        if scalers[0].mean is not None:
+            arrays["mean"] = np.array([scaler.mean for scaler in scalers])
+            arrays["scale"] = np.array([scaler.scale for scaler in scalers])
+        if self.certificate is not None:
+            arrays["station_primal"] = np.asarray(self.certificate.station_primal, dtype=np.float64)
+            arrays["station_dual"] = np.asarray(self.certificate.station_dual, dtype=np.float64)
+        sealed.write(Path(path), MODEL, self._header(), arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TaskModels:
+        """Read what `save` wrote, or the model in the folder of a run; anything else is refused."""
+        path = Path(path)
+        path = _in_folder(path) if path.is_dir() else path
+        if not path.exists():
+            raise DataError(f"no such model: {path}; name a file, or the folder of a run")
+        header, arrays = sealed.read(path, MODEL)
+        try:
+            return cls._from_parts(arrays, header)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(f"{path} is not a model that this version can use: {error}") from error
+
+    @classmethod
+    def _from_parts(cls, arrays: dict[str, Array], header: dict[str, Any]) -> TaskModels:
+        tasks, loss = arrays["tasks"], header["loss"]
+        return cls(
+            arrays["models"],
+            _scalers(arrays, header, len(tasks)),
+            tasks,
+            arrays["classes"],
+            int(header["n_features"]),
+            None if loss is None else LOSSES[loss["name"]](**{k: v for k, v in loss.items() if k != "name"}),
+            tuple(header["feature_names"]),
+            _certificate(header["certificate"], arrays),
+            header["ledger"],
+            header["provenance"],
+        )
+
+    def _header(self) -> dict[str, Any]:
+        loss = self.loss
+        return {
+            "kind": self.kind,
+            "n_features": self.n_features,
+            "unit": self.scalers[0].unit,
+            "loss": None if loss is None else {"name": loss_name(loss), **loss._asdict()},  # type: ignore[attr-defined]
+            "feature_names": list(self.feature_names),
+            "certificate": None if self.certificate is None else _numbers(self.certificate),
+            "ledger": dict(self.ledger),
+            "provenance": dict(self.provenance),
+        }
+
+    @property
+    def _scaled_alike(self) -> bool:
+        return all(scaler is self.scalers[0] for scaler in self.scalers)
+
+    def _model(self, b: int) -> tuple[Scaler, Float64Array]:
+        """Scaler and model of a task, or of the reference (−1)."""
+        if b >= 0:
+            return self.scalers[b], self.models[b]
+        if not self._scaled_alike:
+            raise DataError("tasks were scaled apart, so they have no mean model: name one of them")
+        return self.scalers[0], self.reference
+
+    def _indices(self, task: Any, n_rows: int) -> IntArray:
+        if task is None:
+            return np.full(n_rows, 0 if len(self.tasks) == 1 else -1)
+        b = self.find(task)
+        if np.ndim(task) == 0:
+            return np.broadcast_to(b, n_rows)
+        if len(b) != n_rows:
+            raise DataError(f"{len(b)} tasks for {n_rows} rows: name the task of every row, or one for all")
+        return b
+
+    def _one(self, task: Any) -> int:
+        if task is None:
+            return 0 if len(self.tasks) == 1 else -1
+        b = int(self.find(task)[0])
+        if b < 0:
+            names = [str(name) for name in self.tasks.tolist()]
+            shown = ", ".join(names[:12]) + (f" … ({len(names)} in all)" if len(names) > 12 else "")
+            raise DataError(f"unknown task {str(task)!r}: choose from {shown}{nearest(str(task), names)}")
+        return b
+
+    def _checked(self, X: Any) -> npt.NDArray[np.floating[Any]]:
+        rows = as_rows(X)
+        if rows.shape[1] != self.n_features:
+            raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}>"
+
+
+def ledger_totals(result: Result) -> dict[str, Any]:
+    """What was spent of each type, against which limit, and by which tier."""
+    ledger = result.ledger
+    return {"spent": ledger.spent, "budget": dict(ledger.budget), "by_tier": ledger.totals("tier")}
+
+
+def _called(loss: Loss | None) -> str:
+    return "a model of unknown loss" if loss is None else f"loss {loss_name(loss)!r}"
+
+
+def loss_name(loss: Loss) -> str:
+    """Name of a loss in its registry."""
+    return next(name for name, build in LOSSES.items() if build is type(loss))
+
+
+def _fits(scaler: Scaler, n_features: int) -> bool:
+    if scaler.mean is None or scaler.scale is None:
+        return scaler.mean is None and scaler.scale is None
+    parts = scaler.mean, scaler.scale
+    return all(p.shape == (n_features,) and np.isfinite(p).all() for p in parts) and bool((scaler.scale > 0.0).all())
+
+
+def _plain_names(names: Array, what: str) -> Array:
+    """Names in a type that needs no pickle: text as text, numbers as numbers."""
+    if names.dtype.kind in "biufU":
+        return names
+    if not all(isinstance(name, str) for name in names.tolist()):
+        raise ConfigError(
+            f"{what} names of mixed types cannot be saved: give text or numbers, got {names[:3].tolist()}"
+        )
+    return names.astype(np.str_)
+
+
+def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
+    """The numbers of a certificate; no dual is null."""
+    dual = float(certificate.dual)
+    return {
+        "round": int(certificate.round),
+        "primal": float(certificate.primal),
+        "dual": dual if math.isfinite(dual) else None,
+        "joint_share": float(certificate.joint_share),
+    }
+
+
+def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
+    if numbers is None:
+        return None
+    dual = -math.inf if numbers["dual"] is None else numbers["dual"]
+    return Certificate(
+        numbers["round"],
+        numbers["primal"],
+        dual,
+        numbers["joint_share"],
+        arrays["models"],
+        arrays["station_primal"],
+        arrays["station_dual"],
+    )
+
+
+def _scalers(arrays: dict[str, Array], header: dict[str, Any], n_tasks: int) -> tuple[Scaler, ...]:
+    unit = bool(header["unit"])
+    if "mean" not in arrays:
+        return (Scaler(unit=unit),) * n_tasks
+    made = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
+    return tuple(made * n_tasks if len(made) == 1 else made)
+
+
+def _in_folder(folder: Path) -> Path:
+    """The model of a run's folder, or of the latest run where the folder holds several."""
+    latest = max(folder.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime_ns, default=folder / FILE)
+    return folder / FILE if (folder / FILE).exists() else latest

@@ -1,0 +1,1 @@
+"""What a budget would buy, and what budget a target needs, before anything is spent."""

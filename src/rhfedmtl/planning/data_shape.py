@@ -1,0 +1,136 @@
+"""A federation in numbers alone: enough to price a run, without any data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
+from rhfedmtl.data.split import TO_TERMINALS
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.policies.base import Bytes, Situation
+from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
+from rhfedmtl.resources.costs import PRICE_NAMES, Cost
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.messages import Sizes, round_zero_bytes
+from rhfedmtl.training.clouds import regularisation
+from rhfedmtl.training.run import Settings
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many tasks, terminals and rows, dealt out as a split would deal them.
+
+    ``samples_per_task`` counts training and test rows together. ``features`` and ``columns`` (models per task: 1, or
+    the number of classes) are needed only where bytes have a price.
+    """
+
+    tasks: int = 5
+    terminals: int = 5
+    samples_per_task: int = 70
+    test_fraction: float = 0.25
+    features: int | None = None
+    columns: int = 1
+    partition: Partition | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that no split could make."""
+        for name in ("tasks", "terminals", "samples_per_task", "columns"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {count!r}")
+        if self.features is not None and self.features < 1:
+            raise ConfigError(f"features must be at least 1, got {self.features}")
+        if not 0.0 <= self.test_fraction < 1.0:
+            raise ConfigError(f"test_fraction must lie in [0, 1), got {self.test_fraction}")
+        if isinstance(self.partition, Column):
+            raise ConfigError("partition 'column' takes the terminals from data: give --data, or another partition")
+        if self.train_rows < self.terminals:
+            raise ConfigError(
+                f"{self.samples_per_task} samples per task leave {self.train_rows} training rows for "
+                f"{self.terminals} terminals: ask for fewer terminals or more samples per task"
+            )
+
+    @property
+    def train_rows(self) -> int:
+        """Training rows of a task: what a split leaves after it has rounded the test rows."""
+        return self.samples_per_task - int(np.floor(self.samples_per_task * self.test_fraction + 0.5))
+
+    def sizes(self) -> IntArray:
+        """Rows of every terminal, tasks one after the other; two equal classes where a partition looks at classes."""
+        rows = TaskRows("of this shape", np.arange(self.train_rows) % 2)
+        deal = self.partition or Iid()
+        dealt = [
+            deal.assign(rows, self.terminals, np.random.default_rng([self.seed, TO_TERMINALS, task]))
+            for task in range(self.tasks)
+        ]
+        return np.concatenate([np.bincount(terminal, minlength=self.terminals) for terminal in dealt])
+
+
+def situation_of(subject: Federation | Shape, method: DualMethod, settings: Settings, cost: Cost) -> Situation:
+    """Situation before the first round: round zero is charged, nothing is limited."""
+    ledger = Ledger(cost)
+    features, columns = _width(subject, cost)
+    shape = (method.rows(columns), features + method.intercept)
+    sizes = Sizes.of(shape, method.shared_rows(columns), method.course_length) if features else Sizes(0, 0, 0, 0)
+    layout = _layout(subject)
+    if features and settings.scale.startswith("standard"):
+        for event in _round_zero(layout, features):
+            ledger.charge(event)
+    rows = subject.sizes() if isinstance(subject, Shape) else np.diff(subject.terminal_offsets).astype(np.int64)
+    samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
+    lam, coupling = regularisation(method, samples)
+    return Situation(
+        rows,
+        layout,
+        ledger,
+        lam=lam,
+        gamma=method.loss.smoothness,
+        coupling=coupling,
+        bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+    )
+
+
+def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:
+    """Cost, per type, of the least that a run can do: round zero, one server iteration, one round."""
+    price = event_totals(start.prices, start.cloud_event(), start.round_event(local_steps))
+    return {name: amount + start.ledger.spent[name] for name, amount in price.items()}
+
+
+def has_byte_prices(cost: Cost) -> bool:
+    """Whether any type charges for bytes."""
+    names = [name for name in PRICE_NAMES if "byte" in name]
+    return any(np.any(np.asarray(getattr(prices, name)) > 0.0) for prices in cost.values() for name in names)
+
+
+def _width(subject: Federation | Shape, cost: Cost) -> tuple[int, int]:
+    """Features and models per task; 0 features where nobody needs to know."""
+    if isinstance(subject, Federation):
+        return subject.n_features, len(subject.class_names) if subject.kind == "classes" else 1
+    if subject.features is None:
+        if has_byte_prices(cost):
+            raise ConfigError("bytes have a price, so messages must have a size: give the number of features")
+        return 0, subject.columns
+    return subject.features, subject.columns
+
+
+def _layout(subject: Federation | Shape) -> Layout:
+    if isinstance(subject, Shape):
+        return Layout(np.repeat(np.arange(subject.tasks), subject.terminals), subject.tasks)
+    return Layout(subject.terminal_task.astype(np.int64), subject.n_tasks)
+
+
+def _round_zero(layout: Layout, features: int) -> tuple[Event, Event]:
+    """Messages of federated standardisation, as a run charges them."""
+    up, down = (float(size) for size in round_zero_bytes(features))
+    return (
+        RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
+        CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),
+    )

@@ -1,0 +1,199 @@
+"""A run on paper: the policy is asked and its server iterations are priced, but nothing is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.policies.base import Plan, Policy, Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured, Outlook
+from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waited
+from rhfedmtl.resources.costs import times_affordable
+
+IntArray = npt.NDArray[np.int64]
+Totals = dict[str, float]
+
+MOST_ROUNDS = 1_000_000
+"""End of a walk that nothing else ends."""
+_MOST_PLANS = 200
+_MOST_WORK = 10_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """What a policy would do with a budget: its first plan, how far it goes, and what that costs.
+
+    ``log_left`` is the logarithm of the share of the dual suboptimality that remains, as the model of progress sees
+    it. ``least_steps`` and ``most_steps`` bound H over the whole walk.
+    """
+
+    first: Plan | None
+    rounds: int
+    cloud_rounds: int
+    terminal_steps: int
+    least_steps: int
+    most_steps: int
+    spent: Totals
+    log_left: float
+    stopped: str
+
+    def then(self, rest: Walk) -> Walk:
+        """Both walks, one after the other."""
+        if rest.first is None:
+            return replace(self, stopped=rest.stopped)
+        if self.first is None:
+            return rest
+        return Walk(
+            self.first,
+            self.rounds + rest.rounds,
+            self.cloud_rounds + rest.cloud_rounds,
+            self.terminal_steps + rest.terminal_steps,
+            min(self.least_steps, rest.least_steps),
+            max(self.most_steps, rest.most_steps),
+            {name: amount + rest.spent.get(name, 0.0) for name, amount in self.spent.items()},
+            self.log_left + rest.log_left,
+            rest.stopped,
+        )
+
+
+def walk(policy: Policy, situation: Situation, outlook: Outlook | None = None, most_rounds: int = MOST_ROUNDS) -> Walk:
+    """Follow ``policy`` from ``situation`` until the policy or the budget ends it; the ledger given stays as it is."""
+    ledger = situation.ledger.with_budget(situation.ledger.budget)
+    now = replace(situation, ledger=ledger)
+    outlook = outlook or Measured().outlook(situation)
+    done = empty_walk(ledger.cost)
+    most_plans = min(_MOST_PLANS, max(4, _MOST_WORK // max(1, len(situation.sizes))))
+    for number in range(most_plans):
+        plan = policy.plan(now) if done.rounds < most_rounds else None
+        if plan is None:
+            return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
+        stage = _server_iteration(now, plan, outlook, most_rounds - done.rounds)
+        if stage is None:
+            return replace(done, stopped="budget spent")
+        whole = stage.rounds == int(plan.station_rounds.max())
+        again = whole and (is_constant(policy) or number == most_plans - 1)
+        times = _repeats(policy, now, stage, most_rounds - done.rounds) if again else 1
+        done = done.then(_charge(now, stage, times))
+        now = replace(now, rounds=now.rounds + times * stage.rounds, cloud_rounds=now.cloud_rounds + times)
+    return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
+
+
+def empty_walk(cost: Iterable[str]) -> Walk:
+    """Nothing done yet."""
+    return Walk(None, 0, 0, 0, 0, 0, dict.fromkeys(cost, 0.0), 0.0, "")
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """One plan, again and again."""
+
+    same: Plan
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Return that plan."""
+        return self.same
+
+
+def is_constant(policy: Policy) -> bool:
+    """Whether the policy gives the same plan in every server iteration."""
+    return isinstance(policy, Fixed | Theoretical | Frozen)
+
+
+def steps_of(situation: Situation, plan: Plan) -> IntArray:
+    """H of the terminals that are members."""
+    return np.asarray(plan.local_steps[situation.layout.terminal_task >= 0], dtype=np.int64)
+
+
+def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) -> float:
+    """φ: how much of their own problems the terminals solve in a round, on average over rows."""
+    here = situation.layout.terminal_task >= 0
+    rows = np.maximum(situation.sizes[here].astype(np.float64), 1.0)
+    H = np.broadcast_to(np.asarray(local_steps, dtype=np.float64), len(situation.sizes))[here]
+    return float(-np.expm1(-outlook.rate * H / rows) @ rows / rows.sum())
+
+
+def _why(s: Situation, *, limited: bool) -> str:
+    """Why a policy goes no further, in the words of a run."""
+    if limited:
+        return "limit on rounds reached"
+    one = event_totals(s.prices, s.cloud_event(), s.round_event(1))
+    return "plan completed" if s.ledger.can_afford(one) else "budget spent"
+
+
+class _Stage(NamedTuple):
+    """One server iteration."""
+
+    plan: Plan
+    rounds: int
+    terminal_steps: int
+    spent: Totals
+    log_left: float
+
+
+def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: int) -> _Stage | None:
+    """Anchors and up to K rounds, as far as they can be paid; None where not even the first can."""
+    room = s.ledger.room
+    spent = event_totals(s.prices, s.cloud_event())
+    rounds = terminal_steps = 0
+    ahead = None
+    for count, stations in _segments(plan.station_rounds):
+        event = replace(s.round_event(plan.local_steps, stations), ahead=ahead)
+        price, ahead = event_totals(s.prices, event), waited(s.prices, event)
+        left = {name: limit - spent[name] for name, limit in room.items()}
+        if not rounds and min(left.values(), default=0.0) < 0.0:
+            return None
+        times = times_affordable(price, left, min(count, most_rounds - rounds))
+        working = slice(None) if stations is None else stations[s.layout.terminal_task]
+        terminal_steps += times * int(plan.local_steps[working].sum())
+        spent = {name: amount + times * price[name] for name, amount in spent.items()}
+        rounds += times
+        if times < count:
+            break
+    if not rounds:
+        return None
+    K = min(float(rounds), float(plan.station_rounds.mean()))
+    log_left = float(outlook.log_left(effort(s, outlook, plan.local_steps), K))
+    return _Stage(plan, rounds, terminal_steps, spent, log_left)
+
+
+def _segments(station_rounds: IntArray) -> list[tuple[int, npt.NDArray[np.bool_] | None]]:
+    """Numbers of rounds that cost the same, and who works in them: single rounds where K_b differ."""
+    least, most = int(station_rounds.min()), int(station_rounds.max())
+    return [(most, None)] if least == most else [(1, station_rounds > k) for k in range(most)]
+
+
+def _repeats(policy: Policy, s: Situation, stage: _Stage, most_rounds: int) -> int:
+    """How often a whole server iteration can follow itself."""
+    most = max(1, most_rounds // stage.rounds)
+    if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
+        most = min(most, policy.cloud_rounds - s.cloud_rounds)
+    return max(1, times_affordable(stage.spent, s.ledger.room, most))
+
+
+def _charge(s: Situation, stage: _Stage, times: int) -> Walk:
+    """Charge a server iteration, so many times, as one sum: the policy sees what is left, not who paid."""
+    spent = {name: times * amount for name, amount in stage.spent.items()}
+    room = s.ledger.room
+    s.ledger.charge(
+        Charge.make(s.rounds, CLOUD, name, s.layout, None, min(amount, room.get(name, math.inf)))
+        for name, amount in spent.items()
+    )
+    H = steps_of(s, stage.plan)
+    return Walk(
+        stage.plan,
+        times * stage.rounds,
+        times,
+        times * stage.terminal_steps,
+        int(H.min()),
+        int(H.max()),
+        spent,
+        times * stage.log_left,
+        "",
+    )

@@ -1,0 +1,357 @@
+"""Plan before run: what a budget buys, before anything is spent.
+
+A plan is a walk (`rhfedmtl.planning.dry_run`): the policy is asked as in a run, its server iterations are priced as
+the ledger would price them, and nothing is learned. How much of the suboptimality is left afterwards is what the
+model of the policy ``measured`` believes; where there is data, a pilot predicts the gap (`rhfedmtl.planning.pilot`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import BudgetError
+from rhfedmtl.maths import theory
+from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
+from rhfedmtl.planning.dry_run import Frozen, Walk, effort, is_constant, steps_of, walk
+from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
+from rhfedmtl.policies.base import Policy, Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
+from rhfedmtl.resources.costs import amounts_text, binding, fits, times_affordable
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.run import Settings
+
+CURVE_POINTS = 48
+MOST_STEPS = 10_000
+"""Ranges of H are looked for up to here."""
+_NUDGE = 0.1  # shadow prices are slopes over ±10 % of a budget: whole rounds and steps make anything finer jump
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What one H means: cost of a round, rounds that the budget pays and what they leave; with a bound, K and cost.
+
+    ``left`` is the share of the dual suboptimality after the affordable rounds, as the model of ``measured`` sees it.
+    ``bound_rounds`` is K(H) of the policy's bound, ``cost`` that of M K(H) rounds.
+    """
+
+    local_steps: int
+    round_cost: dict[str, float]
+    affordable_rounds: int
+    left: float
+    bound_rounds: float | None = None
+    cost: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan in plain values.
+
+    ``local_steps`` is H of the first server iteration (the median where terminals differ) and ``local_steps_range``
+    holds for all of them; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each
+    budget allows, as ranges (looked for up to `MOST_STEPS`), and ``together`` those that all of them allow.
+    ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type.
+    """
+
+    policy: str
+    federation: dict[str, Any]
+    local_steps: int
+    local_steps_range: tuple[int, int]
+    local_steps_by_station: list[list[int]] | None
+    station_rounds: int
+    station_rounds_by_station: list[int] | None
+    cloud_rounds: int
+    rounds: int
+    terminal_steps: int
+    budget: dict[str, float]
+    cost: dict[str, float]
+    share: dict[str, float]
+    binding: str | None
+    case: str | None
+    case_by: str | None
+    feasible_steps: dict[str, list[list[int]]]
+    shadow_price: dict[str, float]
+    suboptimality_left: float
+    predicted_gap: Forecast | None
+    curve: list[CurvePoint]
+    stopped: str
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values that JSON can hold; what is infinite is None."""
+        table: dict[str, Any] = finite(asdict(self))
+        return table
+
+
+def plan(
+    subject: Federation | Shape,
+    method: DualMethod | None = None,
+    policy: Policy | None = None,
+    settings: Settings | None = None,
+    *,
+    ledger: Ledger,
+    pilot_rounds: int | None = None,
+) -> PlanReport:
+    """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
+
+    ``subject`` is data, or only its `Shape`. With data a pilot of ``pilot_rounds`` rounds (a quarter of the run, 5 to
+    256) is simulated in memory to predict the gap; it is not charged, and ``ledger`` stays as it is. 0 plans from the
+    sizes alone.
+    """
+    method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
+    start = situation_of(subject, method, settings, ledger.cost)
+    _check_ends(policy, ledger)
+    _check_affordable(start, policy, ledger)
+    start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
+    pilot = None
+    if isinstance(subject, Federation) and pilot_rounds != 0:
+        length = pilot_rounds or pilot_length(walk(policy, start, most_rounds=settings.max_rounds))
+        pilot = fly(subject, method, policy, settings, ledger, length)
+        start = pilot.start
+    return _Planner(subject, policy, settings, start, pilot).report()
+
+
+def finite(value: Any) -> Any:
+    """Return the same plain values with None where JSON has no number."""
+    if isinstance(value, Mapping):
+        return {str(name): finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def policy_name(policy: Policy) -> str:
+    """Name under which the command line knows a policy."""
+    return policy.bound if isinstance(policy, Theoretical) else type(policy).__name__.lower()
+
+
+class _Planner:
+    """One plan in the making: the situation at the start, and what the pilot showed of it."""
+
+    def __init__(
+        self, subject: Federation | Shape, policy: Policy, settings: Settings, start: Situation, pilot: Pilot | None
+    ) -> None:
+        self.subject, self.policy, self.settings, self.start, self.pilot = subject, policy, settings, start, pilot
+        self.budget = dict(start.ledger.budget)
+        self.outlook = Measured().outlook(start) if pilot is None else pilot.outlook
+        self.walk = self._walk(policy, self.budget)
+
+    def report(self) -> PlanReport:
+        """Put everything together."""
+        first, total = self.walk.first, self.spent(self.walk)
+        if first is None:
+            raise self._nothing_paid()
+        H = steps_of(self.start, first)
+        K = first.station_rounds
+        case, case_by = self._case()
+        return PlanReport(
+            policy=policy_name(self.policy),
+            federation=self._shape(),
+            local_steps=int(np.median(H)),
+            local_steps_range=(self.walk.least_steps, self.walk.most_steps),
+            local_steps_by_station=self._by_station() if len(np.unique(H)) > 1 else None,
+            station_rounds=int(K.max()),
+            station_rounds_by_station=K.tolist() if len(np.unique(K)) > 1 else None,
+            cloud_rounds=self.walk.cloud_rounds,
+            rounds=self.walk.rounds,
+            terminal_steps=self.walk.terminal_steps,
+            budget=self.budget,
+            cost=total,
+            share={name: total[name] / limit if limit else 0.0 for name, limit in self.budget.items()},
+            binding=binding(total, self.budget),
+            case=case,
+            case_by=case_by,
+            feasible_steps=self._feasible(),
+            shadow_price={name: self._shadow_price(name) for name in self.budget},
+            suboptimality_left=math.exp(self.walk.log_left),
+            predicted_gap=None if self.pilot is None else self.pilot.forecast(self.walk),
+            curve=self._curve(),
+            stopped=self.walk.stopped,
+            notes=self._notes(),
+        )
+
+    def _nothing_paid(self) -> BudgetError:
+        """Say which H the policy asked for, what it costs, and what the cheapest plan would."""
+        s, asked = self.start, self.policy.plan(self.start)
+        steps = 1 if asked is None else int(asked.local_steps.max())
+        dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
+        return BudgetError(
+            f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs {amounts_text(dear)} of "
+            f"{amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) costs "
+            f"{amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
+        )
+
+    def spent(self, walked: Walk) -> dict[str, float]:
+        """Cost of a walk and of round zero, as the ledger reports it: within its slack, a limit is the limit."""
+        before = self.start.ledger.spent
+        total = {name: amount + before.get(name, 0.0) for name, amount in walked.spent.items()}
+        return {name: min(amount, self.budget.get(name, math.inf)) for name, amount in total.items()}
+
+    def _walk(self, policy: Policy, budget: dict[str, float]) -> Walk:
+        """From the start, or the pilot's rounds and then on paper."""
+        if self.pilot is not None:
+            return self.pilot.whole(policy, budget, self.settings.max_rounds)
+        rest = replace(self.start, ledger=self.start.ledger.with_budget(budget))
+        return walk(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
+
+    def _shadow_price(self, name: str) -> float:
+        """Fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of it; plans of theory stay."""
+        frozen = isinstance(self.policy, Theoretical) and self.walk.first is not None
+        policy = Frozen(self.walk.first) if frozen and self.walk.first else self.policy
+        ends = []
+        for factor in (1.0 + _NUDGE, 1.0 - _NUDGE):
+            limit = self.budget[name] * factor
+            if limit >= self._paid_already(name):
+                ends.append((limit, self._value(self._walk(policy, {**self.budget, name: limit}))))
+        if len(ends) < 2:
+            ends.append((self.budget[name], self._value(self.walk)))
+        (more, at_more), (less, at_less) = ends
+        return max(0.0, (at_less - at_more) / (more - less)) if more > less else 0.0
+
+    def _paid_already(self, name: str) -> float:
+        return (self.start if self.pilot is None else self.pilot.end).ledger.spent[name]
+
+    def _value(self, walked: Walk) -> float:
+        """Logarithm of what is left to gain: of the gap where a pilot can tell, else of the model's suboptimality."""
+        return walked.log_left if self.pilot is None else math.log(max(self.pilot.forecast(walked).expected, 1e-300))
+
+    def _by_station(self) -> list[list[int]]:
+        """Smallest and largest H under every station."""
+        task, H = self.start.layout.terminal_task, self.walk.first.local_steps  # type: ignore[union-attr]
+        return [[int(H[task == b].min()), int(H[task == b].max())] for b in range(self.start.layout.n_tasks)]
+
+    def _case(self) -> tuple[str | None, str | None]:
+        """Which of the paper's three cases the budget is, by the policy's bound or, for other policies, the paper's."""
+        if not self.budget or not self.start.gamma > 0.0:
+            return None, None
+        bound = self.policy if isinstance(self.policy, Theoretical) else Theoretical()
+        forecast = bound.forecast(self.start, int(self.start.sizes.max()) + 1)
+        return theory.paper_choice(forecast.share, 1.0, self.start.sizes).case, bound.bound
+
+    def _most_steps(self) -> int:
+        """How far curves go over H: past the largest terminal, at least to 64."""
+        return max(64, 2 * int(self.start.sizes.max())) + 1
+
+    def _feasible(self) -> dict[str, list[list[int]]]:
+        """H that each budget allows and that all allow: f(H) within it by the bound, else one affordable round."""
+        s, room = self.start, self.start.ledger.room
+        if isinstance(self.policy, Theoretical):
+            within = self._within_bound(self.policy)
+            together = np.logical_and.reduce(list(within.values()))
+            return {name: _ranges(mask) for name, mask in {**within, "together": together}.items()}
+        cloud = event_totals(s.prices, s.cloud_event())
+        highest = {
+            name: steps_affordable(s.prices, s.round_event(1), {name: limit - cloud[name]}, MOST_STEPS)
+            for name, limit in room.items()
+        }
+        return {
+            name: [[1, most]]
+            for name, most in {**highest, "together": min(highest.values(), default=MOST_STEPS)}.items()
+        }
+
+    def _within_bound(self, policy: Theoretical) -> dict[str, npt.NDArray[np.bool_]]:
+        """Whether f(H) fits each budget, for H = 1, 2, … until it fits none of them any more, or far enough."""
+        most = self._most_steps()
+        while True:
+            cost = policy.forecast(self.start, most).cost
+            within = {name: cost[name] <= limit for name, limit in self.start.ledger.room.items()}
+            if not any(mask[-1] for mask in within.values()) or most >= MOST_STEPS:
+                return within
+            most = min(4 * most, MOST_STEPS)
+
+    def _curve(self) -> list[CurvePoint]:
+        """The cost of some H from 1 to past the largest terminal: all of them where they are few."""
+        most = self._most_steps()
+        H = np.arange(1, most + 1)
+        if most > CURVE_POINTS:
+            H = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(1, most, CURVE_POINTS).astype(np.int64)]))
+        rounds = cost_curve(self.start.prices, self.start.round_event(1), H)
+        bound = self.policy.forecast(self.start, most) if isinstance(self.policy, Theoretical) else None
+        return [self._point(int(h), {name: float(c[i]) for name, c in rounds.items()}, bound) for i, h in enumerate(H)]
+
+    def _point(self, h: int, round_cost: dict[str, float], bound: Any) -> CurvePoint:
+        cloud = event_totals(self.start.prices, self.start.cloud_event())
+        price = {name: amount + cloud[name] for name, amount in round_cost.items()}
+        most = self.settings.max_rounds if self.budget else self.walk.rounds
+        times = times_affordable(price, self.start.ledger.room, most)
+        left = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
+        if bound is None:
+            return CurvePoint(h, round_cost, times, left)
+        cost = {name: float(curve[h - 1]) for name, curve in bound.cost.items()}
+        return CurvePoint(h, round_cost, times, left, float(bound.K[h - 1]), cost)
+
+    def _shape(self) -> dict[str, Any]:
+        """Sizes that the plan was made for."""
+        s = self.start
+        return {
+            "tasks": s.layout.n_tasks,
+            "terminals": int(s.members.sum()),
+            "train_rows": int(s.sizes.sum()),
+            "rows_per_terminal": [int(s.sizes.min()), int(s.sizes.max())],
+            "from": "data" if isinstance(self.subject, Federation) else "numbers",
+        }
+
+    def _notes(self) -> list[str]:
+        """What a reader should know before believing the numbers."""
+        notes = []
+        if self.pilot is not None:
+            whole = "is the whole run" if self.walk.rounds <= self.pilot.rounds else "is extrapolated"
+            notes.append(
+                f"a pilot of {self.pilot.rounds} rounds was simulated in memory, {PILOTS} times, and is not charged; "
+                f"it {whole}, and the interval is meant to hold {LEVEL:.0%} of final gaps"
+            )
+        else:
+            notes.append(
+                "what is left of the suboptimality is prior belief, right for comparing plans and too hopeful for long "
+                "runs; with --data a pilot predicts the gap"
+            )
+        if self.budget and binding(self.walk.spent, self.budget) is None:
+            notes.append("no limited type has a price here: only the limit on rounds would end such a run")
+        if isinstance(self.policy, Theoretical):
+            if not self.settings.scale.endswith("unit"):
+                notes.append(f"theory assumes rows of norm 1, and scaling '{self.settings.scale}' does not see to that")
+            notes.append(BOUND_NOTES[self.policy.bound])
+        return notes
+
+
+BOUND_NOTES = {
+    "paper": "the paper's K is necessary, not sufficient: a run that does K rounds need not reach epsilon",
+    "authors": "the authors' curve draws the paper's cost figure; it promises nothing",
+    "sound": "the sound K is guaranteed in expectation and far too careful: use it to compare H",
+}
+
+
+def _check_ends(policy: Policy, ledger: Ledger) -> None:
+    """Refuse a plan that nothing would end."""
+    ends = isinstance(policy, Fixed) and policy.cloud_rounds is not None
+    if not ledger.budget and not ends:
+        fixed = ", or --cloud-rounds" if is_constant(policy) and isinstance(policy, Fixed) else ""
+        raise BudgetError(f"policy '{policy_name(policy)}' plans for a budget: give one, as in energy=1400{fixed}")
+
+
+def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:
+    """Refuse a budget that cannot pay round zero and one round; says what the cheapest plan costs."""
+    least = policy.local_steps if isinstance(policy, Fixed) else 1
+    price = cheapest_plan(start, least)
+    if not fits(price, ledger.budget.room()):
+        costs = amounts_text({name: price[name] for name in ledger.budget})
+        raise BudgetError(
+            f"budget {amounts_text(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, "
+            f"M=1) costs {costs}; raise the budget or lower the prices"
+        )
+
+
+def _ranges(mask: npt.NDArray[np.bool_]) -> list[list[int]]:
+    """Stretches of H = 1, 2, … that are True, as [first, last]."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [[int(first) + 1, int(last)] for first, last in edges.reshape(-1, 2)]

@@ -1,0 +1,391 @@
+"""The inverse of a plan: what budget reaches a gap or an accuracy.
+
+With data the policy is simulated over a geometric grid of budgets and a few seeds, and the smallest budget whose mean
+result reaches the target is refined by bisection. Without data only the gap can be asked for, and theory answers: the
+paper's bound says what is necessary, the sound bound what is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths.metrics import student
+from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
+from rhfedmtl.planning.plan import finite, policy_name
+from rhfedmtl.policies.base import Policy, Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.theoretical import Bound, Theoretical
+from rhfedmtl.resources.billing import cost_curve
+from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.runs import records
+from rhfedmtl.training.run import Result, Settings, train
+
+FALLING = ("gap", "rmse")
+TARGETS = ("gap", "accuracy", "balanced_accuracy", "auc", "rmse")
+LEVEL = 0.9
+_WIDEST = 1024.0  # the grid ends at so many times the cheapest plan, unless a budget says otherwise
+_CLOSE_ENOUGH = 1.05
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be reached: a gap or an RMSE of at most, or an accuracy or AUC of at least, ``value``."""
+
+    name: str
+    value: float
+
+    def __post_init__(self) -> None:
+        """Refuse targets that nothing or everything reaches."""
+        if self.name not in TARGETS:
+            raise ConfigError(f"unknown target {self.name!r}: choose from {', '.join(TARGETS)}")
+        most = math.inf if self.name in FALLING else 1.0
+        if not 0.0 < self.value <= most or not math.isfinite(self.value):
+            wanted = "a finite number > 0" if self.name in FALLING else "a share, > 0 and at most 1"
+            raise ConfigError(f"target {self.name}={self.value:g}: it must be {wanted}")
+
+    @classmethod
+    def of(cls, text: str) -> Target:
+        """Read ``gap=1e-3`` or ``accuracy=0.9``."""
+        name, _, value = text.partition("=")
+        try:
+            return cls(name.strip().replace("-", "_"), float(value))
+        except ConfigError:
+            raise
+        except ValueError:
+            raise ConfigError(f"target {text!r}: write it as in gap=1e-3 or accuracy=0.9") from None
+
+    @property
+    def falling(self) -> bool:
+        """Whether smaller is better."""
+        return self.name in FALLING
+
+    def reached_by(self, result: float) -> bool:
+        """Whether ``result`` is good enough."""
+        return result <= self.value if self.falling else result >= self.value
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether ``one`` is better than ``other``."""
+        return one < other if self.falling else one > other
+
+    def measure(self, result: Result) -> float:
+        """Value of a run; a metric that the labels do not have is refused."""
+        facts = records.summary(result)
+        if self.name not in facts:
+            known = ", ".join(name for name in TARGETS if name in facts)
+            raise ConfigError(f"these labels have no {self.name}: choose from {known}")
+        value = float(facts[self.name])
+        if math.isnan(value):
+            raise ConfigError(f"no {self.name}: there are no test rows; raise the test fraction")
+        return value
+
+
+@dataclass(frozen=True)
+class TargetPoint:
+    """Mean result at one budget, with an interval for the mean (over seeds), and what was spent on average.
+
+    A point is ``pareto`` if no cheaper one is as good.
+    """
+
+    budget: float
+    result: float
+    low: float
+    high: float
+    spent: dict[str, float]
+    rounds: float
+    reached: bool
+    pareto: bool = False
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """Answer to `seek` or `seek_in_theory`: the curve of cost against result, and the smallest budget that does it.
+
+    ``budget`` is None where the target was not reached on the grid; ``best`` is the best result seen.
+    """
+
+    target: Target
+    policy: str
+    resource: str
+    found_by: str
+    reached: bool
+    budget: float | None
+    spent: dict[str, float] | None
+    best: float
+    seeds: int
+    level: float | None
+    limits: dict[str, float]
+    curve: list[TargetPoint]
+    bounds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values that JSON can hold."""
+        table: dict[str, Any] = finite(asdict(self))
+        return table
+
+
+Watcher = Callable[[int, int, TargetPoint | None], None]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to look: over so many grid points, refined so often."""
+
+    points: int = 11
+    refinements: int = 6
+
+    def __post_init__(self) -> None:
+        """Refuse empty grids."""
+        if self.points < 2 or self.refinements < 0:
+            raise ConfigError(f"points={self.points} must be at least 2, refinements={self.refinements} at least 0")
+
+
+def seek(
+    federations: Sequence[Federation],
+    target: Target,
+    method: DualMethod,
+    policy: Policy,
+    settings: Settings | None = None,
+    *,
+    cost: Cost,
+    budget: Budget | None = None,
+    resource: str | None = None,
+    search: Search | None = None,
+    watch: Watcher | None = None,
+) -> TargetReport:
+    """Smallest budget of ``resource`` whose runs reach ``target`` on average, one run for each federation.
+
+    A budget of ``resource`` itself ends the grid; budgets of other types stay as they are, as limits.
+    """
+    settings, budget, search = settings or Settings(), budget or Budget({}), search or Search()
+    _refuse_own_end(policy)
+    resource = sought(cost, budget, resource)
+    limits = {name: limit for name, limit in budget.items() if name != resource}
+    simulation = _Simulation(federations, target, method, policy, settings, cost, resource, limits, watch)
+    cheapest = simulation.cheapest()
+    top = budget[resource] if resource in budget else _WIDEST * cheapest
+    if top < cheapest:
+        raise BudgetError(
+            f"budget {resource}={top:g} cannot pay one round: the cheapest feasible plan costs "
+            f"{resource}={cheapest:.6g}"
+        )
+    simulation.climb(np.geomspace(cheapest, top, search.points).tolist())
+    simulation.refine(search.refinements)
+    return simulation.report()
+
+
+def seek_in_theory(
+    shape: Shape | Federation,
+    target: Target,
+    method: DualMethod,
+    settings: Settings | None = None,
+    *,
+    cost: Cost,
+    budget: Budget | None = None,
+    resource: str | None = None,
+    policy: Policy | None = None,
+) -> TargetReport:
+    """Smallest budget by theory: what the paper's bound calls necessary, and what the sound bound guarantees.
+
+    A ``budget`` is held against both.
+    """
+    if target.name != "gap":
+        raise ConfigError(f"without data only a gap can be predicted, not {target.name}: give --data")
+    budget = budget or Budget({})
+    resource = sought(cost, budget, resource)
+    start = situation_of(shape, method, settings or Settings(), cost)
+    limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
+    asked: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
+    bounds = {bound: _by_bound(limited, bound, target.value) for bound in dict.fromkeys(("paper", "sound", asked))}
+    curve = []
+    for epsilon in np.geomspace(max(1.0, 10 * target.value), target.value / 10, 9).tolist():
+        there = _by_bound(limited, asked, epsilon)
+        reached = target.reached_by(epsilon * (1 - 1e-12))
+        amount = there.cost[resource]
+        curve.append(TargetPoint(amount, epsilon, epsilon, epsilon, there.cost, there.rounds, reached))
+    return TargetReport(
+        target=target,
+        policy=asked,
+        resource=resource,
+        found_by="theory",
+        reached=True,
+        budget=bounds[asked].cost[resource],
+        spent=bounds[asked].cost,
+        best=target.value,
+        seeds=0,
+        level=None,
+        limits=dict(budget),
+        curve=mark_pareto(curve, target),
+        bounds={str(name): asdict(bound) for name, bound in bounds.items()},
+        notes=[
+            "'paper' is necessary, not sufficient; 'sound' is enough in expectation, and far too careful",
+            *(
+                f"the budget {'pays' if fits(bound.cost, budget.room()) else 'does not pay'} what '{name}' asks for"
+                for name, bound in (bounds.items() if budget else ())
+            ),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """The H that a bound finds cheapest, its rounds, and what they cost."""
+
+    local_steps: int
+    rounds: float
+    cost: dict[str, float]
+
+
+def _by_bound(situation: Situation, bound: str, epsilon: float) -> BoundPlan:
+    """Cheapest plan, in the one limited type, with which this bound reaches ``epsilon``."""
+    most = 4 * int(situation.sizes.max()) + 64
+    K = np.maximum(1.0, np.ceil(Theoretical(bound, epsilon).forecast(situation, most).K))  # type: ignore[arg-type]
+    per_round = cost_curve(situation.prices, situation.round_event(1), np.arange(1, most + 1))
+    i = int(np.argmin(K * per_round[next(iter(situation.ledger.budget))]))
+    return BoundPlan(i + 1, float(K[i]), {name: float(K[i] * curve[i]) for name, curve in per_round.items()})
+
+
+def sought(cost: Cost, budget: Budget, resource: str | None) -> str:
+    """Type whose budget is sought: the one named, else the first that has a price and no budget, else the first."""
+    if not cost:
+        raise ConfigError("nothing has a price: give one, for instance --cost energy=0.1,10")
+    if resource is not None:
+        if resource not in cost:
+            raise ConfigError(f"no prices for '{resource}'; there are prices for: {', '.join(cost)}")
+        return resource
+    return next((name for name in cost if name not in budget), next(iter(cost)))
+
+
+def mark_pareto(curve: Sequence[TargetPoint], target: Target) -> list[TargetPoint]:
+    """The points by budget; those that no cheaper one equals are marked."""
+    ordered = sorted(curve, key=lambda point: (point.budget, point.result if target.falling else -point.result))
+    marked: list[TargetPoint] = []
+    best: float | None = None
+    for point in ordered:
+        pareto = best is None or target.better(point.result, best)
+        best = point.result if pareto else best
+        marked.append(replace(point, pareto=pareto))
+    return marked
+
+
+class _Simulation:
+    """Runs at several budgets, and what they gave."""
+
+    def __init__(
+        self,
+        federations: Sequence[Federation],
+        target: Target,
+        method: DualMethod,
+        policy: Policy,
+        settings: Settings,
+        cost: Cost,
+        resource: str,
+        limits: dict[str, float],
+        watch: Watcher | None,
+    ) -> None:
+        if not federations:
+            raise ConfigError("give at least one federation, or a shape for an answer from theory")
+        self.federations, self.target, self.method, self.policy = federations, target, method, policy
+        self.settings = replace(settings, certify_every=settings.max_rounds, engine="inprocess")
+        self.cost, self.resource, self.limits = cost, resource, limits
+        self.watch = watch or (lambda done, total, point: None)
+        self.points: list[TargetPoint] = []
+
+    def cheapest(self) -> float:
+        """The least of the resource that pays a round everywhere; limits on other types that cannot are refused."""
+        steps = self.policy.local_steps if isinstance(self.policy, Fixed) else 1
+        prices = [
+            cheapest_plan(situation_of(federation, self.method, self.settings, self.cost), steps)
+            for federation in self.federations
+        ]
+        for price in prices:
+            if not fits({name: price[name] for name in self.limits}, Budget(self.limits).room()):
+                least = amounts_text({name: price[name] for name in self.limits})
+                raise BudgetError(f"the limits cannot pay one round: the cheapest feasible plan costs {least}")
+        least_needed = max(price[self.resource] for price in prices)
+        if not least_needed > 0.0:
+            raise BudgetError(f"a round costs nothing of '{self.resource}': there is no budget of it to look for")
+        return least_needed
+
+    def climb(self, budgets: list[float]) -> None:
+        """Go up the grid, one point past the first that reaches the target."""
+        for i, amount in enumerate(budgets):
+            self.points.append(self.at(amount))
+            self.watch(i + 1, len(budgets), self.points[-1])
+            if len(self.points) > 1 and self.points[-2].reached:
+                return
+
+    def refine(self, times: int) -> None:
+        """Halve, in the logarithm, the stretch between the last budget that misses and the first that reaches."""
+        first = next((i for i, point in enumerate(self.points) if point.reached), None)
+        if not first:
+            return
+        low, high = self.points[first - 1].budget, self.points[first].budget
+        for i in range(times):
+            if high <= low * _CLOSE_ENOUGH:
+                return
+            point = self.at(math.sqrt(low * high))
+            self.points.append(point)
+            self.watch(i + 1, times, point)
+            low, high = (low, point.budget) if point.reached else (point.budget, high)
+
+    def at(self, amount: float) -> TargetPoint:
+        """Mean over the federations of what this budget gives."""
+        limits = {**self.limits, self.resource: amount}
+        results = []
+        for i, federation in enumerate(self.federations):
+            settings = replace(self.settings, seed=self.settings.seed + i)
+            results.append(train(federation, self.method, self.policy, settings, ledger=Ledger(self.cost, limits)))
+        values = np.array([self.target.measure(result) for result in results])
+        mean, low, high = interval(values, logarithmic=self.target.name == "gap")
+        spent = {name: float(np.mean([r.ledger.spent[name] for r in results])) for name in self.cost}
+        rounds = float(np.mean([result.rounds for result in results]))
+        return TargetPoint(amount, mean, low, high, spent, rounds, self.target.reached_by(mean))
+
+    def report(self) -> TargetReport:
+        """The curve, and the smallest budget on it that reaches the target."""
+        curve = mark_pareto(self.points, self.target)
+        hits = [point for point in curve if point.reached]
+        results = [point.result for point in curve]
+        notes = ["all runs were simulated on the data in memory; nothing was charged"]
+        if not hits:
+            notes.append(f"not reached up to {self.resource}={curve[-1].budget:g}: raise --budget, or ask for less")
+        return TargetReport(
+            target=self.target,
+            policy=policy_name(self.policy),
+            resource=self.resource,
+            found_by="simulation",
+            reached=bool(hits),
+            budget=hits[0].budget if hits else None,
+            spent=hits[0].spent if hits else None,
+            best=min(results) if self.target.falling else max(results),
+            seeds=len(self.federations),
+            level=LEVEL if len(self.federations) > 1 else None,
+            limits=self.limits,
+            curve=curve,
+            notes=notes,
+        )
+
+
+def interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic: bool) -> tuple[float, float, float]:
+    """Mean (of logarithms, for gaps) and its t-interval; the value itself where there is one only."""
+    x = np.log(np.maximum(values, 1e-300)) if logarithmic else values
+    mean, half = float(x.mean()), 0.0
+    if len(x) > 1:
+        half = float(student(LEVEL, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    ends = (mean, mean - half, mean + half)
+    return tuple(math.exp(end) for end in ends) if logarithmic else ends  # type: ignore[return-value]
+
+
+def _refuse_own_end(policy: Policy) -> None:
+    if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
+        raise ConfigError("a search for a budget needs runs that end with it: leave out --cloud-rounds")

@@ -1,0 +1,161 @@
+"""What policies see and say: a `Situation` goes in, a `Plan` comes out, or None when no more is to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.runs import bincount, pairs
+from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
+from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.ledger import Ledger
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+MOST_COUNT = 10**9
+
+
+class Observation(NamedTuple):
+    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
+
+    round: int
+    local_steps: IntArray
+    answers: IntArray
+    factor: FloatArray
+    gains: FloatArray
+
+
+class Bytes(NamedTuple):
+    """Sizes of the messages on the two links."""
+
+    order: int = 0
+    update: int = 0
+    anchor: int = 0
+    report: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What a policy may know when it plans.
+
+    ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
+    ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
+    holds what the rounds so far showed, the latest last. ``planning_prices`` may be higher than those of the
+    ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each other after
+    every BS iteration, and not only for the cloud. ``memo`` is kept from one plan to the next while members,
+    sizes and prices stay as they are: for what a policy need not work out again.
+    """
+
+    sizes: IntArray
+    layout: Layout
+    ledger: Ledger
+    lam: float
+    gamma: float
+    coupling: float = 0.0
+    radius: float = 1.0
+    bytes: Bytes = field(default_factory=Bytes)
+    cloud_rounds: int = 0
+    rounds: int = 0
+    observed: list[Observation] = field(default_factory=list)
+    planning_prices: Cost | None = None
+    in_step: bool = False
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prices(self) -> Cost:
+        """Prices to plan and reserve by."""
+        return self.ledger.cost if self.planning_prices is None else self.planning_prices
+
+    @cached_property
+    def here(self) -> slice | npt.NDArray[np.bool_]:
+        """Picks the members out of all terminals."""
+        return slice(None) if self.layout.complete else self.layout.terminal_task >= 0
+
+    @cached_property
+    def home(self) -> IntArray:
+        """Station of every member."""
+        return self.layout.terminal_task[self.here]
+
+    @cached_property
+    def rows(self) -> FloatArray:
+        """Samples of every member."""
+        return self.sizes[self.here].astype(np.float64)
+
+    @cached_property
+    def samples(self) -> FloatArray:
+        """n_b of every station."""
+        home, rows, counts = self.alike
+        return np.asarray(np.bincount(home, rows * counts, self.layout.n_tasks), dtype=np.float64)
+
+    @cached_property
+    def members(self) -> IntArray:
+        """N_b of every station."""
+        return bincount(self.home, self.layout.n_tasks)
+
+    @cached_property
+    def largest(self) -> FloatArray:
+        """Samples of the largest terminal of every station."""
+        largest = np.ones(self.layout.n_tasks)
+        home, rows, _ = self.alike
+        np.maximum.at(largest, home, rows)
+        return largest
+
+    @cached_property
+    def alike(self) -> tuple[IntArray, FloatArray, IntArray | int]:
+        """Station and samples of members, and how many are like that: members that are alike may count as one."""
+        home, sizes, counts = pairs(self.home, self.sizes[self.here])
+        return home, sizes.astype(np.float64), counts
+
+    def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
+        """The next BS iteration, if everybody worked."""
+        if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
+            local_steps = int(local_steps[0])
+        return RoundEvent(
+            self.rounds + 1,
+            self.layout,
+            local_steps,
+            stations,
+            bytes_down=float(self.bytes.order),
+            bytes_up=float(self.bytes.update),
+        )
+
+    def cloud_event(self) -> CloudEvent:
+        """The next server iteration."""
+        return CloudEvent(
+            self.rounds, self.layout, bytes_down=float(self.bytes.anchor), bytes_up=float(self.bytes.report)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Work of one server iteration: H of every terminal, K of every station, and why."""
+
+    local_steps: IntArray
+    station_rounds: IntArray
+    why: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
+        """The same H and K for all."""
+        H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
+        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
+
+
+class Policy(Protocol):
+    """Turns what is known into a plan; None ends the run."""
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Plan the next server iteration."""
+
+
+def check_count(name: str, count: Any, *, optional: bool = False) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if optional and count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_COUNT:
+        raise ConfigError(f"{name} must be a whole number from 1 to {MOST_COUNT}, got {count!r}")

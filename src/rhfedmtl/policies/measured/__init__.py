@@ -1,0 +1,1 @@
+"""The policy that plans from what the run itself has shown."""

@@ -1,0 +1,297 @@
+"""Ways to share out the work of a round over terminals that differ: each is a ladder, with more work on every rung.
+
+A ladder knows for a rung h how many steps each terminal takes, what the round costs, and how much of their problems the
+terminals solve (φ of progress.py, averaged over rows). So it can say which number of server iterations, with as high a
+rung as can be paid then, leaves least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook, Pace
+from rhfedmtl.resources.billing import Lines, lines, longest_wait
+from rhfedmtl.resources.costs import Prices
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+# Share of progress that may be given up for as many server iterations as there should be.
+WORTH = 0.75
+_SLACK = 1.0 + 1e-12
+_RUNGS = 33
+# Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
+_UNEQUAL = 2.0
+_STEP = ("terminal_step",)
+_WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Numbers of server iterations to try (M), in rising order, and of rounds in each (K).
+
+    Every round gets an equal part of ``room``, after what a server iteration costs by itself. Fewer server iterations
+    than ``wanted`` must promise clearly more.
+    """
+
+    counts: Sequence[int]
+    rounds: Sequence[int]
+    room: dict[str, float]
+    cloud: dict[str, float]
+    least_steps: int
+    most_steps: int
+    wanted: int = 1
+
+    @cached_property
+    def pairs(self) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
+        """All M and K, and what a round may cost for each of them."""
+        M, K = (part.ravel() for part in np.meshgrid(self.counts, self.rounds, indexing="ij"))
+        return M.astype(np.float64), K.astype(np.float64), {name: self.part(name, M, K) for name in self.room}
+
+    def part(self, name: str, M: Any, K: Any) -> Any:
+        """What a round may cost of a type; numbers or arrays."""
+        return (self.room[name] / M - self.cloud[name]) / K * _SLACK
+
+
+class Found(NamedTuple):
+    """The best rung of a ladder, with the M and the K (one, or K_b of every station) that go with it."""
+
+    log_left: float
+    cloud_rounds: int
+    station_rounds: int | IntArray
+    rung: float
+    ladder: Ladder
+
+
+class Ladder(Protocol):
+    """A way to share out work; see the top of this file."""
+
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least, each with the highest rung that can be paid."""
+
+    def cost(self, rung: float) -> dict[str, float]:
+        """Cost of a round on this rung, of the types that are limited."""
+
+    def steps(self, rung: float) -> IntArray:
+        """H of every terminal."""
+
+
+class Alike:
+    """The same H for all: cost is the largest of a few straight lines in H.
+
+    Plain loops: beside a short run, a few dozen numbers are faster than arrays.
+    """
+
+    def __init__(self, s: Situation) -> None:
+        self._n = len(s.sizes)
+        every = lines(s.prices, s.round_event(1))
+        self._lines = {name: _pairs(every[name]) for name in s.ledger.budget}
+        self._pace = Pace(s.sizes[s.here])
+
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least."""
+        best = Found(0.0, 1, 1, 0.0, self)
+        for K in grid.rounds:
+            for M in grid.counts:
+                h = self._affordable(grid, M, K)
+                if h < grid.least_steps:
+                    break
+                left = M * math.log(outlook.left(self._pace.progress(outlook.rate, h), K))
+                if grid.wanted > M:
+                    left *= WORTH
+                if left < best.log_left:
+                    best = Found(left, M, K, h, self)
+        return best
+
+    def _affordable(self, grid: Grid, M: int, K: int) -> int:
+        """Largest whole H that can be paid."""
+        H: float = grid.most_steps
+        for name, line in self._lines.items():
+            part = grid.part(name, M, K)
+            for fixed, slope in line:
+                if slope > 0.0:
+                    H = min(H, (part - fixed) / slope)
+                elif part < fixed:
+                    return 0
+        return math.floor(H)
+
+    def cost(self, rung: float) -> dict[str, float]:
+        """Cost at H = rung."""
+        return {name: max(fixed + slope * rung for fixed, slope in line) for name, line in self._lines.items()}
+
+    def steps(self, rung: float) -> IntArray:
+        """H for all."""
+        return np.broadcast_to(np.int64(rung), self._n)
+
+
+def _pairs(line: Lines) -> list[tuple[float, float]]:
+    return list(zip(line.fixed.tolist(), line.slope.tolist(), strict=True))
+
+
+class Ground:
+    """Members by station, and the cells of terminals of one station and of similar size that count as one.
+
+    Every station must have members. Each has four cells at least if it has as many terminals: a million terminals
+    cost no more than these. H comes as a table, rungs by stations or rungs by terminals in ``order``.
+    """
+
+    def __init__(self, s: Situation) -> None:
+        self.s = s
+        self.rungs = np.unique(np.round(np.geomspace(1.0, max(8.0 * float(s.largest.max()), 2.0), _RUNGS)))
+        order = np.argsort(s.home * (s.rows.max() + 1.0) + s.rows, kind="stable")
+        sizes = np.maximum(s.rows[order], 1.0)
+        self.order = np.arange(len(s.sizes))[s.here][order]
+        self.counts = s.members
+        self._starts = np.cumsum(self.counts) - self.counts
+        self.share = np.add.reduceat(sizes, self._starts) / sizes.sum()
+        cells = np.minimum(self.counts, max(4, 256 // len(self.counts)))
+        self._cell_starts = np.cumsum(cells) - cells
+        within = np.arange(cells.sum()) - self._cell_starts.repeat(cells)
+        self._cells = self._starts.repeat(cells) + within * self.counts.repeat(cells) // cells.repeat(cells)
+        self._cell_rows = np.add.reduceat(sizes, self._cells)
+        self._cell_share = self._cell_rows / np.add.reduceat(self._cell_rows, self._cell_starts).repeat(cells)
+        self._cells_of_station = cells
+
+    def spread(self, H: FloatArray) -> FloatArray:
+        """H of every terminal."""
+        return H if H.shape[-1] == len(self.order) else H.repeat(self.counts, axis=-1)
+
+    def costs(self, prices: Prices, H: FloatArray) -> FloatArray:
+        """Cost of a round of each station (columns) on every rung (rows)."""
+        step, link = prices.terminal_step, longest_wait(prices, self.s.round_event(0))[self.order]
+        elapsed = prices.adds == "elapsed"
+        if H.shape[-1] == len(self.counts) and not differ(prices, _WAITS):
+            each = H * step + link[0]
+            return np.asarray((each if elapsed else each * self.counts) + prices.station_round)
+        each = self.spread(H) * (step[self.order] if isinstance(step, np.ndarray) else step) + link
+        return np.asarray(
+            (np.maximum if elapsed else np.add).reduceat(each, self._starts, axis=1) + prices.station_round
+        )
+
+    def passes(self, H: FloatArray) -> FloatArray:
+        """H/S of each cell (columns) on every rung (rows)."""
+        if H.shape[-1] == len(self.counts):
+            members = np.diff(np.append(self._cells, len(self.order)))
+            return np.asarray(H.repeat(self._cells_of_station, axis=1) * (members / self._cell_rows))
+        return np.asarray(np.add.reduceat(H, self._cells, axis=1) / self._cell_rows)
+
+    def progress(self, rate: float, passes: FloatArray) -> FloatArray:
+        """φ of each station (columns) on every rung (rows)."""
+        left = np.exp(-rate * passes) * self._cell_share
+        return np.asarray(1.0 - np.add.reduceat(left, self._cell_starts, axis=1))
+
+
+class Shaped:
+    """H by a given shape, a table as `Ground` has it: rungs are worked out once, and those between are not used."""
+
+    def __init__(self, ground: Ground, shape: FloatArray) -> None:
+        self.ground, self._shape = ground, shape
+        s = ground.s
+        self.costs = {name: ground.costs(s.prices[name], shape) for name in s.ledger.budget}
+        self._passes = ground.passes(shape)
+        self._progress: tuple[float, FloatArray] = (np.nan, np.empty(0))
+
+    @cached_property
+    def _cost(self) -> dict[str, FloatArray]:
+        """Cost of a round on every rung."""
+        prices = self.ground.s.prices
+        return {
+            name: costs.max(axis=1) if prices[name].adds == "elapsed" else costs.sum(axis=1)
+            for name, costs in self.costs.items()
+        }
+
+    def cost(self, rung: float) -> dict[str, float]:
+        """Cost of the highest rung up to this one (of the lowest, if it is below that)."""
+        return {name: float(cost[self._index(rung)]) for name, cost in self._cost.items()}
+
+    def search(self, outlook: Outlook, grid: Grid) -> Found:
+        """The M and K that leave least."""
+        M, K, limits = grid.pairs
+        index = np.min(
+            [np.searchsorted(np.maximum.accumulate(self._cost[name]), limits[name], "right") for name in limits], axis=0
+        )
+        rungs, phi = (
+            np.append(0.0, part) for part in (self.ground.rungs, self.by_station(outlook.rate) @ self.ground.share)
+        )
+        index = np.where(rungs[index] < grid.least_steps, 0, index)
+        left = M * outlook.log_left(phi[index], K)
+        left = np.where(grid.wanted > M, WORTH * left, left)
+        i = int(left.argmin())
+        return Found(float(left[i]), int(M[i]), int(K[i]), float(rungs[index[i]]), self)
+
+    def by_station(self, rate: float) -> FloatArray:
+        """φ of every station (columns) on every rung (rows)."""
+        if self._progress[0] != rate:
+            self._progress = rate, self.ground.progress(rate, self._passes)
+        return self._progress[1]
+
+    def steps(self, rung: float) -> IntArray:
+        """H of the highest rung up to this one; 1 for who is no member."""
+        H = np.ones(len(self.ground.s.sizes), dtype=np.int64)
+        H[self.ground.order] = self.ground.spread(self._shape[self._index(rung)])
+        return H
+
+    def _index(self, rung: float) -> int:
+        return max(0, int(np.searchsorted(self.ground.rungs, rung * (1.0 + 1e-12), side="right")) - 1)
+
+
+def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
+    """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
+    limited = [s.prices[name] for name in s.ledger.budget]
+    in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
+    by_value = any(prices.adds == "sum" and differ(prices, _STEP) for prices in limited)
+    by_value = by_value or _UNEQUAL * s.largest.min() < s.largest.max()
+    if not (by_value or in_time) or not s.members.all():
+        return []
+    ground = Ground(s)
+    found = [_by_value(s, ground.rungs)] if by_value else []
+    found += [_by_deadline(s, ground.rungs)[:, ground.order]] if in_time else []
+    return [Shaped(ground, np.maximum(least_steps, shape)) for shape in found]
+
+
+def _value_of_step(s: Situation) -> FloatArray:
+    """What a step of all terminals of a station buys, up to a common factor: N_b over what it costs there.
+
+    Types without a limit do not count; the others count by the share of their limit that a step takes.
+    """
+    spent = np.zeros(s.layout.n_tasks)
+    for name, limit in s.ledger.budget.items():
+        step = s.prices[name].terminal_step
+        if s.prices[name].adds == "sum" and limit > 0.0:
+            whole = np.bincount(s.home, step[s.here], len(spent)) if isinstance(step, np.ndarray) else s.members * step
+            spent += whole / limit
+    return np.where(spent > 0.0, np.maximum(s.members, 1) / np.where(spent > 0.0, spent, 1.0), 1.0)
+
+
+def _by_value(s: Situation, rungs: FloatArray) -> FloatArray:
+    """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = rung on average."""
+    rates = PASS_RATE / np.maximum(s.largest, 1.0)
+    price = np.log(rates * _value_of_step(s))
+    level = np.mean((rates * rungs[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
+    return np.asarray(np.round((price + level[:, None]) / rates))
+
+
+def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
+    """H, and fewer where a terminal would need longer than a terminal of median speed needs for it."""
+    steps = np.repeat(rungs[:, None], len(s.sizes), axis=1)
+    for prices in s.prices.types.values():
+        if prices.adds == "elapsed":
+            link = longest_wait(prices, s.round_event(0))
+            each = np.broadcast_to(np.asarray(prices.terminal_step, dtype=np.float64), len(link))
+            deadline = np.median(link + rungs[:, None] * each, axis=1)
+            spare = deadline[:, None] - link
+            steps = np.minimum(steps, np.divide(spare, each, out=np.full_like(steps, np.inf), where=each > 0.0))
+    return np.asarray(np.floor(steps + 1e-9))
+
+
+def differ(prices: Prices, names: tuple[str, ...]) -> bool:
+    """Whether any of these prices has a value for each node."""
+    return any(isinstance(getattr(prices, name), np.ndarray) for name in names)

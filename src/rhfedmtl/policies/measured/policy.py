@@ -1,0 +1,193 @@
+"""The policy that learns from the run: how much of the rest of the way each H would buy with the rest of the budget.
+
+How progress is modelled, and fitted to the gains that terminals return, is in `rhfedmtl.policies.measured.progress`.
+
+Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
+most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
+not a special case. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
+first the anchors know nothing, in the second only models that knew nothing of each other. The model is fitted and the
+plan made anew after 3, 15, 63, … rounds, when there is much more to learn from (more often buys nothing that can be
+measured), and the plan also for the last two server iterations.
+
+Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
+(`ladders.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or speed,
+each may have a number of rounds of its own, K_b (`uneven.py`), once the anchors know something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.policies.base import Plan, Situation
+from rhfedmtl.policies.measured.allocation import Alike, Found, Grid, Ladder, shapes
+from rhfedmtl.policies.measured.progress import Evidence, Outlook
+from rhfedmtl.policies.measured.station_rounds import Uneven
+from rhfedmtl.resources.billing import event_totals, steps_affordable
+from rhfedmtl.resources.costs import fits
+from rhfedmtl.resources.ledger import Ledger
+
+__all__ = ["Measured", "Outlook", "Schedule"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+# Server iterations that coupled tasks should get.
+COUPLED_ROUNDS = 3
+# More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
+MOST_PASSES = 20
+# Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
+_FEW = 64
+_ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
+
+
+class Schedule(NamedTuple):
+    """M server iterations of K rounds, H steps in the first of them, and the log of what all are predicted to leave.
+
+    ``cost`` is that of the first round and of a server iteration by itself.
+    """
+
+    cloud_rounds: int
+    station_rounds: IntArray
+    local_steps: IntArray
+    log_left: float
+    cost: dict[str, float]
+
+
+@dataclass
+class Held:
+    """A schedule, and the model behind it, that stand until so many rounds are done; for this ledger."""
+
+    schedule: Schedule
+    outlook: Outlook
+    until: int
+    ledger: Ledger
+    cloud_rounds: int
+
+
+class Basis:
+    """What a plan needs and what stays the same while members, sizes and prices do."""
+
+    def __init__(self, s: Situation, least_steps: int) -> None:
+        self._s, self._least_steps = s, least_steps
+        self.evidence = Evidence(s)
+        self.cloud = event_totals(s.prices, s.cloud_event())
+        self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
+        self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
+        alike, self._shaped = Alike(s), shapes(s, least_steps)
+        self.ladders: list[Ladder] = [alike, *self._shaped]
+        self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
+
+    @cached_property
+    def uneven(self) -> Uneven | None:
+        """Ways to plan different K_b, where there are any."""
+        return Uneven.of(self._s, self._shaped, self._least_steps)
+
+    @classmethod
+    def of(cls, s: Situation, least_steps: int) -> Basis:
+        """The one of this situation, for the types that are limited."""
+        key = f"basis for {least_steps} {' '.join(s.ledger.budget)}"
+        found: Basis | None = s.memo.get(key)
+        if found is None:
+            found = s.memo[key] = cls(s, least_steps)
+        return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Buy the most dual progress with what is left of the budget; see the top of this file.
+
+    ``memory`` rounds are looked back on; ``prior`` is the weight, in rounds, of what is believed without them.
+    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row. With
+    ``same_rounds`` all stations make the same number of rounds, however fast or cheap they are.
+    """
+
+    memory: int = 4
+    prior: float = 4.0
+    least_steps: int = 1
+    same_rounds: bool = False
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Plan the next server iteration; None once not even the smallest round can be paid."""
+        if not situation.ledger.budget:
+            return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
+        held: Held | None = situation.memo.get("held")
+        if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
+            held = None
+        if held is not None and held.cloud_rounds > 2:
+            held.cloud_rounds -= 1
+            return _plan(held)
+        if not self._payable(situation):
+            return None
+        outlook = self.outlook(situation) if held is None else held.outlook
+        best = self._best(situation, outlook)
+        until = 4 * situation.rounds + 3 if held is None else held.until
+        held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
+        return _plan(held)
+
+    def schedule(self, s: Situation) -> Schedule | None:
+        """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
+        return self._best(s, self.outlook(s)) if self._payable(s) else None
+
+    def _payable(self, s: Situation) -> bool:
+        """Whether the smallest round can be paid."""
+        return fits(Basis.of(s, self.least_steps).least, s.ledger.room)
+
+    def outlook(self, s: Situation) -> Outlook:
+        """The model of progress, from prior belief and the last rounds."""
+        rate, keep = Basis.of(s, self.least_steps).evidence.fit(s.observed[-self.memory :], self.prior)
+        return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
+
+    def _best(self, s: Situation, outlook: Outlook) -> Schedule:
+        basis = Basis.of(s, self.least_steps)
+        grid = self._grid(s, basis)
+        found = min((ladder.search(outlook, grid) for ladder in basis.ladders), key=lambda each: each.log_left)
+        if not (self.same_rounds or _knows_little(s)) and basis.uneven:
+            found = basis.uneven.search(outlook, grid) or found
+        best = self._scheduled(s, basis, found)
+        if fits(best.cost, grid.room):
+            return best
+        for_rounds = {name: limit - basis.cloud[name] for name, limit in grid.room.items()}
+        most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
+        steps = np.clip(best.local_steps, self.least_steps, most)
+        return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
+
+    def _grid(self, s: Situation, basis: Basis) -> Grid:
+        """All that can be paid."""
+        room = s.ledger.room
+        longest = min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0)
+        wanted = COUPLED_ROUNDS - s.cloud_rounds if _knows_little(s) else 1
+        rounds = (1,) if basis.free_cloud else _ROUNDS
+        return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, wanted)
+
+    def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
+        left, cloud_rounds, station_rounds, rung, ladder = found
+        rung = max(rung, float(self.least_steps))
+        cost = {name: price + basis.cloud[name] for name, price in ladder.cost(rung).items()}
+        return Schedule(cloud_rounds, _same(s, station_rounds), ladder.steps(rung), left, cost)
+
+
+def _knows_little(s: Situation) -> bool:
+    """Whether anchors of coupled tasks are still far from what they will be."""
+    return s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1
+
+
+def _plan(held: Held) -> Plan:
+    return Plan(held.schedule.local_steps, held.schedule.station_rounds, {"cloud_rounds": held.cloud_rounds})
+
+
+def _same(s: Situation, station_rounds: int | IntArray) -> IntArray:
+    return np.full(s.layout.n_tasks, station_rounds)
+
+
+def _counts(longest: float) -> Sequence[int]:
+    """1 … 64, then a grid that gets coarser: neighbours far out differ by less than the model knows."""
+    most = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
+    if most <= _FEW:
+        return range(1, most + 1)
+    return sorted({*range(1, _FEW + 1), *np.geomspace(1, most, 48).astype(np.int64).tolist()})

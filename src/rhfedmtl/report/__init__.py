@@ -1,0 +1,75 @@
+"""A report of results: one HTML file that opens anywhere, and figures for a paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.report import figures
+from rhfedmtl.report.charts import Styles
+from rhfedmtl.report.costs import theory
+from rhfedmtl.report.folder import read
+from rhfedmtl.report.page import page
+from rhfedmtl.report.sections import Chapter, chapter
+from rhfedmtl.studies import cost_figure
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a report is, and what went into it."""
+
+    path: Path
+    figures: tuple[Path, ...]
+    studies: int
+    runs: int
+
+
+def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) -> Report:
+    """Make a report of a folder; ``draw`` figures too: None means where matplotlib is installed."""
+    if draw:
+        figures.check()
+    results, curves = read(folder), cost_figure.load(folder)
+    if not (results or curves):
+        raise ConfigError(
+            f"no records in {folder}: neither studies/*.json nor a run.json; make some with `rhfedmtl reproduce --out "
+            f"{folder}` or `rhfedmtl train --out {folder}`"
+        )
+    styles = Styles()
+    results.sort(key=lambda result: _rank(result.name))
+    chapters = [chapter(result, styles) for result in results] + ([theory(curves)] if curves else [])
+    chapters.sort(key=lambda each: _rank(each.name))
+    runs = len({run for result in results for run in result.runs.values()})
+    out = folder / "report.html" if out is None else out
+    _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs)))
+    drawn: list[Path] = []
+    if draw or (draw is None and figures.available()):
+        drawn = [path for each in chapters for path in figures.save(each.charts, out.parent / "figures", each.name)]
+    return Report(out, tuple(drawn), len(results), runs)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Tables of the paper first, then its figures, then the rest."""
+    return next((i for i, kind in enumerate(("table", "fig")) if name.startswith(kind)), 2), name
+
+
+def _title(chapters: list[Chapter]) -> str:
+    return chapters[0].title if len(chapters) == 1 else "What the runs show"
+
+
+def _made(studies: int, runs: int) -> str:
+    """What the report was made from."""
+    counts = [f"{studies} studies"] if studies > 1 else []
+    counts += [f"{runs:,} {'run' if runs == 1 else 'runs'}"] if runs else []
+    return " · ".join([*([", ".join(counts)] if counts else []), f"rhfedmtl {version('rhfedmtl')}"])
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the report to {out}: {error.strerror}; choose another file with --out"
+        ) from error

@@ -1,0 +1,158 @@
+"""From the rounds of runs to curves: seeds laid side by side on a common grid, with their mean and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.report.charts import Number, thinned
+from rhfedmtl.runs.records import Record
+from rhfedmtl.runs.sweep import interval
+
+Array = npt.NDArray[np.float64]
+GRID = 48
+"""Points of a curve: enough for the eye, few enough for a small file."""
+
+
+class Curve(NamedTuple):
+    """Mean over seeds, and its interval, at each x."""
+
+    x: list[float]
+    y: list[Number]
+    low: list[Number]
+    high: list[Number]
+
+
+class Trace(NamedTuple):
+    """Values of one run where they were measured."""
+
+    x: Array
+    y: Array
+
+
+def trace(record: Record, column: str, kind: str | None, task: int | None = None) -> Trace | None:
+    """A metric (mean over tasks, or one task) or ``gap``, over what was spent of a type, or over rounds for None.
+
+    None where the run was refused, or was measured at its end only.
+    """
+    rounds = record.get("rounds")
+    if rounds is None or (kind is not None and kind not in rounds["spent"]):
+        return None
+    x = np.array(rounds["round"] if kind is None else rounds["spent"][kind], dtype=np.float64)
+    if column == "gap":
+        y = np.array(rounds["gap"], dtype=np.float64)
+    elif column in rounds["metrics"]:
+        y = np.array([_mean(values, task) for values in rounds["metrics"][column]], dtype=np.float64)
+    else:
+        return None
+    measured = np.isfinite(y)
+    return Trace(x[measured], y[measured]) if measured.sum() > 1 else None
+
+
+def _mean(values: Sequence[Number] | None, task: int | None) -> float:
+    if values is None:
+        return np.nan
+    if task is not None:
+        return np.nan if values[task] is None else float(values[task])  # type: ignore[arg-type]
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else np.nan
+
+
+def laid(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve:
+    """Seeds on a grid, from where every seed has a value; each holds its last one.
+
+    Mean and its interval; or, ``ranked``, the median and the middle half of the seeds, for what spans powers of ten.
+    """
+    start, end = max(t.x[0] for t in traces), max(t.x[-1] for t in traces)
+    x = np.unique(np.concatenate([[start], grid[(grid > start) & (grid < end)], [end]]))
+    rows = np.array([t.y[np.searchsorted(t.x, x, side="right") - 1] for t in traces])
+    if ranked:
+        low, y, high = np.quantile(rows, [0.25, 0.5, 0.75], axis=0)
+    else:
+        pairs = np.array([interval(column) for column in rows.T])
+        y, low, high = pairs[:, 0], pairs[:, 0] - pairs[:, 1], pairs[:, 0] + pairs[:, 1]
+    several = len(traces) > 1
+    return Curve(x.tolist(), y.tolist(), low.tolist() if several else [], high.tolist() if several else [])
+
+
+def grid(traces: Sequence[Trace]) -> Array:
+    """A common grid for curves that are shown together."""
+    ends = np.array([t.x[-1] for t in traces])
+    few = np.unique(np.concatenate([t.x for t in traces]))
+    return few if len(few) <= GRID else np.linspace(float(min(t.x[0] for t in traces)), float(ends.max()), GRID)
+
+
+def steps(many: Sequence[Record]) -> Curve | None:
+    """H over rounds: median over stations, its mean over seeds, and the range over seeds, while half of them run."""
+    tables = [record["rounds"]["local_steps"] for record in many if record.get("rounds")]
+    rows = [np.array([_worked(row) for row in table], dtype=np.float64) for table in tables if table]
+    if not rows:
+        return None
+    length = int(np.median([len(row) for row in rows]))
+    columns = [np.array([row[i] for row in rows if len(row) > i]) for i in range(length)]
+    chosen = thinned(length, 2 * GRID)
+    columns = [columns[i][~np.isnan(columns[i])] for i in chosen]
+    known = [(float(i + 1), c) for i, c in zip(chosen, columns, strict=True) if len(c)]
+    bounds = len(rows) > 1
+    return Curve(
+        [x for x, _ in known],
+        [float(c.mean()) for _, c in known],
+        [float(c.min()) for _, c in known] if bounds else [],
+        [float(c.max()) for _, c in known] if bounds else [],
+    )
+
+
+def _worked(row: Sequence[float]) -> float:
+    worked = [steps for steps in row if steps]
+    return float(np.median(worked)) if worked else np.nan
+
+
+def answered(many: Sequence[Record]) -> tuple[float, float]:
+    """Terminals asked, and updates that arrived, in all rounds: means over seeds."""
+    found = [record["rounds"] for record in many if record.get("rounds")]
+    asked = np.mean([np.sum(rounds["ordered"]) for rounds in found]) if found else 0.0
+    came = np.mean([np.sum(rounds["answered"]) for rounds in found]) if found else 0.0
+    return float(asked), float(came)
+
+
+def answered_by_station(record: Record, most: int = 40) -> tuple[list[str], list[list[Number]]]:
+    """Share of updates that arrived, station by station, over rounds taken together to at most ``most`` columns."""
+    rounds = record["rounds"]
+    asked, came = (np.array(rounds[name], dtype=np.float64) for name in ("ordered", "answered"))
+    numbers = rounds["round"]
+    edges = np.unique(np.linspace(0, len(asked), min(most, len(asked)) + 1).round().astype(int))
+    names: list[str] = []
+    columns: list[list[Number]] = []
+    for first, last in pairwise(edges):
+        names.append(f"{numbers[first]}")
+        total, got = asked[first:last].sum(axis=0), came[first:last].sum(axis=0)
+        columns.append([float(g / t) if t else None for g, t in zip(got, total, strict=True)])
+    return names, [list(row) for row in zip(*columns, strict=True)]
+
+
+def bill(many: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """What each tier took of each type: means over seeds."""
+    found = [record for record in many if record.get("bill")]
+    sums: dict[str, dict[str, float]] = {}
+    for record in found:
+        for row in record["bill"]:
+            tiers = sums.setdefault(row["type"], {})
+            tiers[row["tier"]] = tiers.get(row["tier"], 0.0) + row["amount"] / len(found)
+    return sums
+
+
+def by_task(many: Sequence[Record], metric: str) -> Array | None:
+    """Metric by seed and task; None where tasks differ in number or are not known."""
+    rows: list[Any] = [record.get("by_task", {}).get(metric) for record in many]
+    if not rows or any(not row for row in rows) or len({len(row) for row in rows}) > 1:
+        return None
+    return np.array(rows, dtype=np.float64)
+
+
+def same_tasks(many: Sequence[Record]) -> bool:
+    """Whether all seeds have the same tasks, so that a mean over seeds speaks of one task."""
+    return len({tuple(record["tasks"]) for record in many}) == 1

@@ -1,0 +1,57 @@
+"""The chapter on the paper's cost figure: K and cost over H as two formulas have it, with the three budget cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rhfedmtl.report.charts import Axis, Chart, Lines, Series, Style, short
+from rhfedmtl.report.sections import Chapter, Section
+from rhfedmtl.report.tables import Entry, Table
+from rhfedmtl.studies import cost_figure
+from rhfedmtl.studies.cost_figure import CostCurve
+
+CHOSEN = "chosen for the three budgets"
+FORMULAS = {"paper": "bound of the paper's text", "authors": "curve of the paper's figure"}
+
+
+def theory(curves: list[CostCurve]) -> Chapter:
+    """Curves, and what the procedure chooses at each budget."""
+    rows = tuple(_row(curve, i) for curve in curves for i in range(len(curve.chosen)))
+    table = Table(("", "ε", "budget", "case", "chosen H", "K"), (("", rows),))
+    title = "K and cost over H, and the three budget cases"
+    question = "How many rounds does theory ask for, what do they cost, and which H does a budget lead to?"
+    sections = (
+        Section("curves", "K and cost over H", charts=tuple(_charts(curves)), folded=False, paired=True),
+        Section("cases", "What the procedure chooses", table=table, folded=False),
+    )
+    return Chapter(cost_figure.NAME, title, question, tuple(cost_figure.findings(curves)), sections)
+
+
+def _row(curve: CostCurve, i: int) -> tuple[Entry, ...]:
+    chosen = curve.chosen[i]
+    name = FORMULAS.get(curve.formula, curve.formula)
+    numbers = (short(curve.epsilon), short(chosen.budget), chosen.case, short(chosen.local_steps), short(chosen.rounds))
+    return (Entry(name), *(Entry(text) for text in numbers))
+
+
+def _charts(curves: Sequence[CostCurve]) -> list[Chart]:
+    """One figure for each formula: their scales have nothing in common."""
+    charts: list[Chart] = []
+    H = Axis("H (local steps per round)", whole=True)
+    for formula in dict.fromkeys(curve.formula for curve in curves):
+        mine = [curve for curve in curves if curve.formula == formula]
+        name = FORMULAS.get(formula, formula)
+        rounds, cost = Axis("K (rounds of a station)", low=0.0), Axis("cost (energy units)", low=0.0)
+        charts.append(Lines(f"{formula}-rounds", f"K: {name}", H, rounds, tuple(_series(mine, "rounds"))))
+        charts.append(Lines(f"{formula}-cost", f"Cost: {name}", H, cost, tuple(_series(mine, "cost"))))
+    return charts
+
+
+def _series(curves: Sequence[CostCurve], what: str) -> Iterator[Series]:
+    """The curve of each target, and on it the choices for the three budgets."""
+    for i, curve in enumerate(curves):
+        name, look, y = f"ε = {short(curve.epsilon)}", Style(i, i, i), getattr(curve, what)
+        yield Series(name, [float(H) for H in curve.local_steps], y, style=look)
+        chosen = sorted({case.local_steps for case in curve.chosen})
+        there = [y[curve.local_steps.index(H)] for H in chosen]
+        yield Series(f"chosen, {name}", [float(H) for H in chosen], there, (), (), look, "hollow", CHOSEN, name)

@@ -1,0 +1,133 @@
+"""What a folder holds: the studies in it, or one that is gathered from single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.registry import YARDSTICKS
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.runs import archive
+from rhfedmtl.runs.records import Record
+from rhfedmtl.runs.sweep import interval
+from rhfedmtl.studies.study import At, Cell, StudyResult, place, short
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered(StudyResult):
+    """Runs that nobody planned together: seeds may be missing, and differences pair those that both sides have."""
+
+    known: Mapping[str, Record]
+
+    def seeds_of(self, variant: str, at: At) -> list[int]:
+        """Seeds of the runs that are there."""
+        return sorted(seed for name, where, seed in self.runs if (name, where) == (variant, place(at)))
+
+    def record(self, variant: str, at: At, seed: int) -> Record:
+        """The record of one run."""
+        return self.known[self.runs[variant, place(at), seed]]
+
+    def records(self, variant: str, at: At) -> list[Record]:
+        """Records of the seeds that are there."""
+        return [self.record(variant, at, seed) for seed in self.seeds_of(variant, at)]
+
+    def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
+        """Metric of every seed; None where there is no run."""
+        return super().values(variant, at, metric) if self.seeds_of(variant, at) else None
+
+    def difference(self, variant: str, at: At, other: str, metric: str | None = None) -> tuple[float, float] | None:
+        """Variant minus other over the seeds that both have."""
+        mine, theirs = self.values(variant, at, metric), self.values(other, at, metric)
+        ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
+        both = [seed for seed in ours if seed in others]
+        if mine is None or theirs is None or not both or variant == other:
+            return None
+        pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]
+        return interval((-1.0 if (metric or self.metric) == "rmse" else 1.0) * np.array(pairs))
+
+    def cell(self, variant: str, at: At) -> Cell:
+        """One cell of the table, with the seeds that it has."""
+        return replace(super().cell(variant, at), seeds=len(self.seeds_of(variant, at)))
+
+
+def read(folder: Path) -> list[StudyResult]:
+    """All studies of a folder by name; single runs are gathered into one."""
+    if not folder.is_dir():
+        raise ConfigError(f"no folder {folder}: give one that `reproduce`, `compare` or `train` wrote")
+    names = sorted(path.stem for path in folder.glob("studies/*.json"))
+    if names:
+        return [StudyResult.load(folder, name) for name in names]
+    known = archive.find(folder)
+    return [gather(known, folder)] if known else []
+
+
+def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
+    """Runs that differ in the seed alone are one variant; budgets span an axis, other differences make variants."""
+    paying = {name: r for name, r in known.items() if r["configuration"]["algorithm"] not in YARDSTICKS}
+    some = paying or known
+    differing = {
+        what: dict(zip(some, row, strict=True)) for what, row in archive.differing(list(some.values())).items()
+    }
+    axes = {
+        what: sorted(set(row.values()))
+        for what, row in differing.items()
+        if what.startswith("budget.") and None not in row.values()
+    }
+    told = {what: row for what, row in differing.items() if what not in axes and what not in ("algorithm", "seed")}
+    points, variants = [], {}
+    for name, record in known.items():
+        algorithm, seed = record["configuration"]["algorithm"], record["configuration"]["seed"]
+        words = [_said(what, row[name]) for what, row in told.items() if row.get(name) not in (None, "", False)]
+        label = ", ".join([algorithm, *words])
+        yardstick = algorithm in YARDSTICKS
+        variants[label] = {"name": label, "label": label, "algorithm": algorithm, "yardstick": yardstick}
+        # A yardstick knows no budget: it stands at every place.
+        spots = product(*axes.values()) if yardstick else [[differing[axis][name] for axis in axes]]
+        for values in spots:
+            at = dict(zip(axes, values, strict=True))
+            points.append({"variant": label, "at": at, "seed": seed, "run": name})
+    return Gathered(_described(list(known.values()), variants, axes, points), folder, known)
+
+
+def _described(
+    known: list[Record],
+    variants: Mapping[str, Mapping[str, Any]],
+    axes: Mapping[str, list[Any]],
+    points: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What the study would have been, had somebody planned it."""
+    first = next((name for name, v in variants.items() if not v["yardstick"]), next(iter(variants)))
+    data = ", ".join(dict.fromkeys(record["data"]["name"] for record in known))
+    single = len(known) == 1
+    return {
+        "name": "run" if single else "runs",
+        "title": f"{known[0]['configuration']['algorithm']} on {data}" if single else f"Runs on {data}",
+        "question": "",
+        "metric": _metric(known),
+        "x": next(iter(axes), None),
+        "seeds": len({point["seed"] for point in points}),
+        "reference": "rhfedmtl" if "rhfedmtl" in variants else first,
+        "variants": list(variants.values()),
+        "axes": dict(axes),
+        "points": points,
+        "paper": [],
+        "views": ["trajectories"] if single else [],
+    }
+
+
+def _metric(known: Iterable[Record]) -> str:
+    """What to show: error for numbers, else balanced accuracy."""
+    result = next((record["result"] for record in known if record["result"]), None)
+    if result is None:
+        raise ConfigError("the budget of every run was too small for a single round: there is nothing to show")
+    return "rmse" if "rmse" in result else "balanced_accuracy"
+
+
+def _said(what: str, value: Any) -> str:
+    return str(value) if isinstance(value, str) else f"{short(what)} {value}"

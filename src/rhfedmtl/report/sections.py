@@ -1,0 +1,130 @@
+"""The sections of a report: which charts and tables stand under which heading, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rhfedmtl.report import tables, views
+from rhfedmtl.report.charts import Chart, Styles
+from rhfedmtl.report.tables import Table
+from rhfedmtl.report.words import findings, focus, labels, running, said, settings
+from rhfedmtl.studies.study import StudyResult
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, charts and a table.
+
+    It may be ``folded`` where a report has many studies. ``paired`` charts stand side by side where there is room.
+    Without charts and tables it is left out, unless its text ``tells`` something by itself.
+    """
+
+    key: str
+    title: str
+    text: str = ""
+    charts: tuple[Chart, ...] = ()
+    table: Table | None = None
+    commands: tuple[tuple[str, str], ...] = ()
+    folded: bool = True
+    paired: bool = False
+    tells: bool = False
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What was asked, what was found, and the sections that show it."""
+
+    name: str
+    title: str
+    question: str
+    findings: tuple[str, ...]
+    sections: tuple[Section, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in the order of the page."""
+        return [chart for section in self.sections for chart in section.charts]
+
+
+def chapter(result: StudyResult, styles: Styles) -> Chapter:
+    """A study with all sections that it has the data for."""
+    shown = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
+    return Chapter(result.name, result.title, result.question, tuple(findings(result)), shown, settings(result))
+
+
+def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
+    where = _where(result)
+    if _drawn(result):
+        yield from _asked(result, styles)
+        charts = tuple(views.values(result, styles))
+        yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
+        yield Section("table", "All cells", table=tables.grid(result), folded=False)
+    else:
+        yield _at_one_place(result)
+        yield from _asked(result, styles)
+    yield Section("along", "Along the way", where, tuple(views.along_spent(result, styles)))
+    yield Section("steps", "Chosen H over rounds", where, tuple(views.steps(result, styles)))
+    yield Section("bill", "Where the budget went", where, tuple(views.bills(result)))
+    yield _answers(result, where)
+    yield _tasks(result, styles, where)
+    text = f"{where} 1 means that two tasks move as one, 0 that they ignore each other."
+    yield Section("ties", "Task relationship", text.strip(), tuple(views.relationships(result)))
+    if len(result.places) > 1:
+        yield Section("differences", "Every difference, tested", table=tables.differences(result))
+    yield Section("repeat", "Repeat it", commands=tuple(_commands(result)))
+
+
+def _at_one_place(result: StudyResult) -> Section:
+    """Variants side by side, or the tasks of a single run."""
+    at = focus(result)
+    found = result.records(result.reference, at)
+    if len(result.variants) == 1 and len(found) == 1:
+        return Section("table", "Result by task", table=tables.tasks(found[0]), folded=False)
+    return Section("table", "Methods side by side", _where(result), table=tables.ranking(result, at), folded=False)
+
+
+def _drawn(result: StudyResult) -> bool:
+    return result.x is not None and len(result.axes[result.x]) > 1
+
+
+def _where(result: StudyResult) -> str:
+    at = focus(result)
+    return f"At {said(at)}." if at and len(result.places) > 1 else ""
+
+
+def _asked(result: StudyResult, styles: Styles) -> Iterator[Section]:
+    """Views that a study was made for stand first."""
+    wanted = result.described.get("views") or ()
+    if "work" in wanted:
+        yield Section("work", "Chosen work", charts=tuple(views.work(result, styles)), folded=False, paired=True)
+    if "trajectories" in wanted:
+        yield Section("trajectories", "Task by task", _where(result), tuple(views.trajectories(result)), folded=False)
+
+
+def _answers(result: StudyResult, where: str) -> Section:
+    asked = views.everybody_answered(result)
+    text = f"{where} Every terminal that was asked answered." if asked else where
+    return Section("answers", "Who answered", text.strip(), tuple(views.answers(result)), tells=asked > 0.0)
+
+
+def _tasks(result: StudyResult, styles: Styles, where: str) -> Section:
+    """Worst task and spread; the table is left out where the ranking says the same."""
+    ranking = tables.ranking(result, focus(result)) if _drawn(result) else None
+    return Section("tasks", "Worst task, and spread between tasks", where, tuple(views.tasks(result, styles)), ranking)
+
+
+def _commands(result: StudyResult) -> Iterator[tuple[str, str]]:
+    command = result.described.get("command")
+    if command:
+        yield "The whole study", command
+    at = focus(result)
+    for name in running(result):
+        for record in result.records(name, at)[:1]:
+            if record.get("command"):
+                place = f", {said(at)}" if at else ""
+                yield (
+                    f"One run: {labels(result)[name]}{place}, seed {record['configuration']['seed']}",
+                    record["command"],
+                )

@@ -1,0 +1,379 @@
+"""Charts as inline SVG that fits any width: places along x are percentages, so text keeps its size on a phone.
+
+Lines and bands lie in an inner picture that is stretched; strokes are not. Colours are variables of the page's style,
+so that light, dark and print need one drawing only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+from rhfedmtl.report.charts import (
+    DASHES,
+    GREY,
+    MARKERS,
+    Axis,
+    Bars,
+    Chart,
+    Heat,
+    Lines,
+    Number,
+    Panels,
+    Series,
+    short,
+    ticks,
+)
+
+WIDE, NARROW = 320, 230
+"""Heights in pixels of a chart that stands alone, and of a panel."""
+INNER = 1000
+ROW = 30
+CELL = 24
+LINE_OF_TEXT = 16
+SYMBOLS = {
+    "circle": '<circle r="3.6"/>',
+    "square": '<rect x="-3.3" y="-3.3" width="6.6" height="6.6"/>',
+    "triangle": '<path d="M0-4.4 4.1 3.2H-4.1Z"/>',
+    "diamond": '<path d="M0-4.7 4.7 0 0 4.7-4.7 0Z"/>',
+    "wedge": '<path d="M0 4.4 4.1-3.2H-4.1Z"/>',
+    "cross": '<path d="M-3.4-3.4 3.4 3.4M-3.4 3.4 3.4-3.4"/>',
+}
+
+
+def symbols() -> str:
+    """The markers, once for the whole page."""
+    shapes = "".join(f'<g id="m-{name}">{SYMBOLS[name]}</g>' for name in MARKERS)
+    return f'<svg class="symbols" aria-hidden="true"><defs>{shapes}</defs></svg>'
+
+
+def draw(chart: Chart) -> str:
+    """A chart with its legend: HTML to stand in a figure."""
+    if isinstance(chart, Lines):
+        return legend(chart.series) + _plot(chart.fitted(), WIDE, labels=True)
+    if isinstance(chart, Panels):
+        panels = "".join(_panel(part) for part in chart.fitted().parts)
+        return legend(chart.series()) + f'<div class="panels n{min(len(chart.parts), 4)}">{panels}</div>'
+    return _bars(chart) if isinstance(chart, Bars) else _heat(chart)
+
+
+def legend(series: Sequence[Series]) -> str:
+    """Entries, as buttons that a script makes work, groups last; nothing where there is only one."""
+    entries = {s.key: s for s in sorted(series, key=lambda s: bool(s.group))}
+    if len(entries) < 2:
+        return ""
+    keys = "".join(
+        f'<li><button type="button" class="key c{GREY if s.group else s.style.colour} {s.kind}" '
+        f'data-series="{escape(name)}" aria-pressed="true">{_sample(s)}{escape(name)}</button></li>'
+        for name, s in entries.items()
+    )
+    return f'<ul class="legend">{keys}</ul>'
+
+
+def _sample(series: Series) -> str:
+    line = "" if series.kind == "hollow" else f'<path class="line" d="M1 7H27"{_dash(series)}/>'
+    mark = "" if series.kind == "level" else _mark(series, "14", 7.0)
+    if series.group:
+        mark = "".join(
+            f'<use href="#m-{name}" class="mark" x="{x}" y="7"/>' for name, x in zip(MARKERS, (5, 15, 25), strict=False)
+        )
+    return f'<svg width="28" height="14" aria-hidden="true">{line}{mark}</svg>'
+
+
+def _panel(part: Lines) -> str:
+    return (
+        f'<div class="panel"><p class="panel-title">{escape(part.title)}</p>{_plot(part, NARROW, labels=False)}</div>'
+    )
+
+
+def _plot(chart: Lines, height: int, *, labels: bool) -> str:
+    named = [s for s in chart.series if labels and s.kind != "hollow"]
+    direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
+    inner = "".join(_strokes(chart, s, height) for s in chart.series)
+    marks = "".join(_marks(chart, s, height) for s in chart.series)
+    drawn = (
+        f'<svg class="frame" height="{height}" role="img" aria-label="{escape(_alt(chart))}">'
+        f"{_grid(chart, height, labels=labels)}"
+        f'<svg class="stretched" viewBox="0 0 {INNER} {height}" preserveAspectRatio="none" width="100%" '
+        f'height="{height}">{inner}</svg>{marks}{direct}<g class="pointer"></g></svg>'
+    )
+    data = f'<script type="application/json">{_data(chart, height)}</script>'
+    kinds = " ".join(name for name, holds in (("labelled", direct), ("crowded", chart.crowded)) if holds)
+    return (
+        f'<div class="plot {kinds}"><p class="y-label">{escape(chart.y.label)}</p>'
+        f'<div class="canvas">{drawn}</div><p class="x-label">{escape(chart.x.label)}</p>{data}</div>'
+    )
+
+
+def _alt(chart: Lines) -> str:
+    names = ", ".join(s.label for s in chart.series)
+    return f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
+
+
+def _grid(chart: Lines, height: int, *, labels: bool) -> str:
+    across = "".join(
+        f'<line class="rule" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text class="tick" x="0" dx="-8" y="{y:.1f}" dy="0.35em" text-anchor="end">{short(value)}</text>'
+        for value, y in ((value, _down(chart.y, value, height)) for value in ticks(chart.y, max(3, height // 42)))
+    )
+    up = "".join(
+        f'<line class="stub" x1="{x:.2f}%" x2="{x:.2f}%" y1="{height}" y2="{height + 5}"/>'
+        f'<text class="tick" x="{x:.2f}%" y="{height + 19}" text-anchor="middle">{escape(chart.x.text(value))}</text>'
+        for value, x in ((value, _along(chart.x, value)) for value in ticks(chart.x, 7 if labels else 5))
+    )
+    return f'{across}<line class="base" x1="0" x2="100%" y1="{height}" y2="{height}"/>{up}'
+
+
+def _along(axis: Axis, value: float) -> float:
+    return 100.0 * axis.place(value)
+
+
+def _down(axis: Axis, value: float, height: int) -> float:
+    return height * (1.0 - axis.place(value))
+
+
+def _shown(chart: Lines, value: Number) -> bool:
+    return value is not None and (value > 0.0 or chart.y.scale != "log")
+
+
+def _stretches(chart: Lines, series: Series, values: Sequence[Number]) -> Iterator[list[tuple[float, float]]]:
+    """Runs of known points in the coordinates of the inner picture; y is a value still."""
+    run: list[tuple[float, float]] = []
+    for x, y in zip(series.x, values, strict=True):
+        if y is not None and _shown(chart, y):
+            run.append((INNER * chart.x.place(x), y))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _corners(
+    chart: Lines, points: Sequence[tuple[float, float]], height: int, *, steps: bool
+) -> list[tuple[float, float]]:
+    """Points of the inner picture, with the corners of steps; what lies beyond the axis is moved to its end."""
+    drawn = [(x, _down(chart.y, chart.y.inside(y), height)) for x, y in points]
+    if not steps:
+        return drawn
+    return [drawn[0], *(corner for (_, y), end in pairwise(drawn) for corner in ((end[0], y), end))]
+
+
+def _path(corners: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
+
+
+def _strokes(chart: Lines, series: Series, height: int) -> str:
+    if series.kind == "hollow":
+        return ""
+    steps = series.kind == "steps"
+    band = _band(chart, series, height, steps=steps) if series.low and series.kind != "level" else ""
+    lines = "".join(
+        f'<path class="line" d="{_path(_corners(chart, run, height, steps=steps))}"{_dash(series)}/>'
+        for run in _stretches(chart, series, series.y)
+        if len(run) > 1
+    )
+    return f"<g {_belongs(series)}>{band}{lines}</g>"
+
+
+def _band(chart: Lines, series: Series, height: int, *, steps: bool) -> str:
+    """The interval: along its upper end, and back along the lower."""
+    sides = (_stretches(chart, series, side) for side in (series.high, series.low))
+    return "".join(
+        f'<path class="band" d="{_path(there + back[::-1])}Z"/>'
+        for runs in zip(*sides, strict=False)
+        if len(runs[0]) == len(runs[1]) > 1
+        for there, back in [[_corners(chart, run, height, steps=steps) for run in runs]]
+    )
+
+
+def _marks(chart: Lines, series: Series, height: int) -> str:
+    points = [(series.x[i], y) for i in series.marked if (y := series.y[i]) is not None and _shown(chart, y)]
+    uses = "".join(_mark(series, f"{_along(chart.x, x):.2f}%", _down(chart.y, y, height)) for x, y in points)
+    return f"<g {_belongs(series)}>{uses}</g>" if uses else ""
+
+
+def _mark(series: Series, x: str, y: float) -> str:
+    return f'<use href="#m-{MARKERS[series.style.marker]}" class="mark" x="{x}" y="{y:.1f}"/>'
+
+
+def _belongs(series: Series) -> str:
+    return f'class="series c{series.style.colour} {series.kind}" data-series="{escape(series.key)}"'
+
+
+def _dash(series: Series) -> str:
+    dash = DASHES[series.style.dash]
+    return f' stroke-dasharray="{dash}"' if dash else ""
+
+
+def _end_labels(chart: Lines, series: Sequence[Series], height: int) -> str:
+    """Names at the ends of the lines, moved apart where they would overlap."""
+    ends = []
+    for s in series:
+        last = next((y for y in reversed(s.y) if y is not None and _shown(chart, y)), None)
+        if last is not None:
+            ends.append((_down(chart.y, last, height), s))
+    ends.sort(key=lambda pair: pair[0])
+    places = spread([y for y, _ in ends], LINE_OF_TEXT, height)
+    return "".join(
+        f'<text class="end c{s.style.colour}" data-series="{escape(s.key)}" x="100%" dx="10" y="{y:.1f}" '
+        f'dy="0.35em">{escape(_clipped(s.label, 24))}</text>'
+        for y, (_, s) in zip(places, ends, strict=True)
+    )
+
+
+def spread(wanted: Sequence[float], room: float, height: float) -> list[float]:
+    """Sorted places moved apart to at least ``room``, as near to where they were wanted as that allows."""
+    groups: list[list[float]] = []
+    for place in wanted:
+        groups.append([place])
+        while len(groups) > 1 and _centre(groups[-1], height, room)[0] - _centre(groups[-2], height, room)[1] < room:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_centre(g, height, room)[0] + i * room for g in groups for i in range(len(g))]
+
+
+def _centre(group: Sequence[float], height: float, room: float) -> tuple[float, float]:
+    """First and last place of a group around the mean of what its members wanted."""
+    length = (len(group) - 1) * room
+    first = min(max(sum(group) / len(group) - length / 2.0, 0.0), max(height - length, 0.0))
+    return first, first + length
+
+
+def _data(chart: Lines, height: int) -> str:
+    """What the script needs to show values: limits and points."""
+    series = [
+        {
+            "name": s.label,
+            **({"group": s.group, "of": s.of} if s.group else {}),
+            "class": f"c{s.style.colour} {s.kind}",
+            "mark": MARKERS[s.style.marker],
+            "x": list(s.x),
+            "y": [_rounded(v) for v in s.y],
+            **({"low": [_rounded(v) for v in s.low], "high": [_rounded(v) for v in s.high]} if s.low else {}),
+        }
+        for s in chart.series
+    ]
+    axes = {
+        name: {"log": axis.scale == "log", "low": axis.low, "high": axis.high, "label": axis.label}
+        for name, axis in (("x", chart.x), ("y", chart.y))
+    }
+    facts: dict[str, Any] = {**axes, "names": list(chart.x.names), "height": height, "series": series}
+    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _rounded(value: Number) -> Number:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _gutter(names: Sequence[str], most: int = 22) -> int:
+    """Pixels that the longest of some names needs."""
+    return 14 + round(6.6 * max((min(len(name), most) for name in names), default=0))
+
+
+def _bars(chart: Bars) -> str:
+    largest = max((sum(values) for values in chart.values), default=0.0) or 1.0
+    axis = Axis(chart.axis.label, low=0.0, high=largest)
+    height = ROW * len(chart.rows)
+    rules = "".join(
+        f'<line class="rule" x1="{_along(axis, v):.2f}%" x2="{_along(axis, v):.2f}%" y1="0" y2="{height}"/>'
+        f'<text class="tick" x="{_along(axis, v):.2f}%" y="{height + 17}" text-anchor="middle">{short(v)}</text>'
+        for v in ticks(axis, 4)
+    )
+    rows = "".join(_bar(chart, i, largest) for i in range(len(chart.rows)))
+    names = "".join(
+        f'<li class="c{i}"><span class="swatch p{i}"></span>{escape(part)}</li>' for i, part in enumerate(chart.parts)
+    )
+    return (
+        f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{_gutter(chart.rows)}px">'
+        f'<div class="canvas"><svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: '
+        f'{escape(chart.axis.label)}. The values stand in the table below.">{rules}{rows}</svg></div>'
+        f'<p class="x-label">{escape(chart.axis.label)}</p></div>'
+    )
+
+
+def _bar(chart: Bars, i: int, largest: float) -> str:
+    y, start, drawn = i * ROW, 0.0, ""
+    for j, value in enumerate(chart.values[i]):
+        if value > 0.0:
+            tip = f"{chart.rows[i]}, {chart.parts[j]}: {short(value)}"
+            drawn += (
+                f'<rect class="piece c{j} p{j}" x="{100 * start / largest:.3f}%" width="{100 * value / largest:.3f}%" '
+                f'y="{y + 5}" height="{ROW - 10}" data-tip="{escape(tip)}"/>'
+            )
+        start += value
+    name = escape(_clipped(chart.rows[i], 22))
+    place = f'x="{100 * start / largest:.2f}%" dx="6" y="{y + ROW / 2}" dy="0.35em"'
+    total = f'<text class="tick" {place}>{chart.said(i)}</text>'
+    return (
+        f'<text class="name" x="0" dx="-8" y="{y + ROW / 2}" dy="0.35em" text-anchor="end">{name}</text>{drawn}{total}'
+    )
+
+
+def _heat(chart: Heat) -> str:
+    height, width = CELL * len(chart.rows), 100.0 / max(len(chart.columns), 1)
+    numbers = len(chart.columns) <= 12
+    cells = "".join(
+        _cell(chart, i, j, width, numbers=numbers) for i in range(len(chart.rows)) for j in range(len(chart.columns))
+    )
+    names = "".join(
+        f'<text class="name" x="0" dx="-8" y="{CELL * (i + 0.5)}" dy="0.35em" text-anchor="end">'
+        f"{escape(_clipped(name, 22))}</text>"
+        for i, name in enumerate(chart.rows)
+    )
+    slanted = max((len(name) for name in chart.columns), default=0) > 4
+    every = 1 if slanted else -(-len(chart.columns) // 12)
+    heads = "".join(
+        _head(_clipped(name, 14), (j + 0.5) * width, height, slanted=slanted)
+        for j, name in enumerate(chart.columns)
+        if j % every == 0
+    )
+    foot = 30 + (round(4.4 * max(min(len(name), 14) for name in chart.columns)) if slanted else 0)
+    across = f'<p class="x-label">{escape(chart.across)}</p>' if chart.across else ""
+    return (
+        f'<div class="plot heat" style="--gutter:{_gutter(chart.rows)}px;--foot:{foot}px"><div class="canvas">'
+        f'<svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: {escape(chart.label)}. '
+        f'The values stand in the table below.">{cells}{names}{heads}</svg></div>{across}{_scale(chart)}</div>'
+    )
+
+
+def _cell(chart: Heat, i: int, j: int, width: float, *, numbers: bool) -> str:
+    value = chart.values[i][j]
+    if value is None:
+        return ""
+    share = abs(chart.share(value))
+    tip = f"{chart.rows[i]}, {chart.columns[j]}: {short(value)}"
+    number = (
+        f'<text class="value{" on" if share > 0.55 else ""}" x="{(j + 0.5) * width:.2f}%" y="{CELL * (i + 0.5)}" '
+        f'dy="0.35em" text-anchor="middle">{value:.2f}</text>'
+        if numbers
+        else ""
+    )
+    return (
+        f'<rect class="cell {"below" if chart.share(value) < 0.0 else "above"}" style="--v:{100 * share:.0f}%" '
+        f'x="{j * width:.3f}%" width="{width:.3f}%" y="{CELL * i}" height="{CELL}" data-tip="{escape(tip)}"/>{number}'
+    )
+
+
+def _head(name: str, x: float, height: int, *, slanted: bool) -> str:
+    if not slanted:
+        return f'<text class="tick" x="{x:.2f}%" y="{height + 17}" text-anchor="middle">{escape(name)}</text>'
+    return (
+        f'<svg x="{x:.2f}%" y="{height + 10}" class="slanted"><text class="tick" transform="rotate(-38)" '
+        f'text-anchor="end">{escape(name)}</text></svg>'
+    )
+
+
+def _scale(chart: Heat) -> str:
+    low = "below" if chart.low < 0.0 else "none"
+    ends = "".join(
+        f'<span><i class="{name}"></i>{short(value)}</span>'
+        for name, value in ((low, chart.low), ("above", chart.high))
+    )
+    return f'<p class="heat-scale">{escape(chart.label)}: {ends}</p>'

@@ -1,0 +1,238 @@
+"""The words of a report: names of axes with their units, places of a grid, findings in a sentence, settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.report.charts import Axis, short, signed
+from rhfedmtl.runs.records import Record
+from rhfedmtl.studies.study import At, Cell, StudyResult
+
+METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "rmse": "RMSE"}
+AXES = {
+    "data.terminals": "terminals per base station",
+    "data.tasks": "tasks (base stations)",
+    "data.samples_per_task": "samples per task",
+    "learning.lambda1": "λ₁, weight of each model's own norm",
+    "learning.lambda2": "λ₂, weight of the coupling",
+    "faults.dropout": "share of updates that get lost",
+    "learning.local_steps": "H, steps of a terminal per round",
+}
+PRICES = {
+    "step": "terminal step",
+    "terminal_step": "terminal step",
+    "station": "station round",
+    "station_round": "station round",
+}
+PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
+UNITS = {"bytes": "bytes"}
+LOG_RATIO = 30.0
+"""An axis whose values span more than this factor is drawn on a log scale."""
+
+
+def metric_name(metric: str) -> str:
+    """Name of a metric in a sentence."""
+    return METRICS.get(metric, metric.replace("_", " "))
+
+
+def metric_axis(metric: str) -> Axis:
+    """The axis of a metric: errors begin at 0, all others lie between 0 and 1."""
+    return Axis(metric_name(metric), floor=0.0, ceiling=math.inf if metric == "rmse" else 1.0)
+
+
+def unit(kind: str) -> str:
+    """Unit of a resource: prices and budgets of a type share it, whatever it is."""
+    return UNITS.get(kind, f"{kind} units")
+
+
+def axis_label(axis: str) -> str:
+    """Name of an axis of the grid, with its unit."""
+    section, _, rest = axis.partition(".")
+    if section == "budget":
+        return f"budget ({unit(rest)})"
+    if section == "cost":
+        kind, _, what = rest.partition(".")
+        return f"price of a {PRICES.get(what, what.replace('_', ' '))} ({unit(kind)})"
+    return AXES.get(axis, rest.replace("_", " ") or axis)
+
+
+def axis_of(name: str, values: list[Any]) -> Axis:
+    """The axis that a grid is drawn along: names, numbers, or powers of ten."""
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        return Axis(axis_label(name), names=tuple(str(v) for v in values))
+    wide = min(values) > 0 and max(values) / min(values) > LOG_RATIO
+    return Axis(axis_label(name), "log" if wide else "linear", whole=all(isinstance(v, int) for v in values))
+
+
+def said(at: At) -> str:
+    """A place of the grid in words."""
+    return ", ".join(_said(axis, value) for axis, value in at.items())
+
+
+def _said(axis: str, value: Any) -> str:
+    section, _, rest = axis.partition(".")
+    if section == "budget":
+        return f"budget {short(value)}" if rest == "energy" else f"{rest} budget {short(value)}"
+    if section == "cost":
+        what = rest.rpartition(".")[2]
+        return f"a price of {short(value)} per {PRICES.get(what, what.replace('_', ' '))}"
+    if section == "faults":
+        return f"{rest} {short(value)}"
+    label = axis_label(axis).split(",")[0]
+    if section == "data" and isinstance(value, int):
+        return f"{value} {label.split(' (')[0]}"
+    return f"{label.split(' (')[0]} = {short(value)}"
+
+
+def focus(result: StudyResult) -> dict[str, Any]:
+    """The place that single runs are shown at: the last budget and fault, the first value of every other axis."""
+    last = ("budget.", "faults.")
+    return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.axes.items()}
+
+
+def labels(result: StudyResult) -> dict[str, str]:
+    """What variants are called in pictures."""
+    return {variant["name"]: variant["label"] for variant in result.variants}
+
+
+def running(result: StudyResult) -> list[str]:
+    """Variants that pay for what they do."""
+    return [variant["name"] for variant in result.variants if not variant["yardstick"]]
+
+
+def spread(value: float, half: float, digits: int = 3) -> str:
+    """Mean and half of an interval; the mean alone where there is one seed."""
+    return f"{value:.{digits}f} ± {half:.{digits}f}" if half else f"{value:.{digits}f}"
+
+
+def findings(result: StudyResult) -> list[str]:
+    """What was found: the study's own sentences; first one made from its cells, unless it stands beside the paper's."""
+    told = [str(text) for text in result.described.get("findings") or ()]
+    derived = [] if told and result.paper else [_derived(result)]
+    return [text for text in [*derived, *told] if text]
+
+
+def contradicts(finding: str) -> bool:
+    """Whether a finding says of itself that it is at odds with the paper."""
+    return "contradicts the paper" in finding.lower()
+
+
+def _derived(result: StudyResult) -> str:
+    """Who is best at the largest budget; where a study draws along something else, where the reference is best."""
+    at = focus(result)
+    if result.x is not None and not result.x.startswith("budget.") and len(result.axes[result.x]) > 1:
+        return _extremes(result, at)
+    ranked = _ranked(result, at)
+    if not ranked:
+        return ""
+    best = ranked[0]
+    where = f"At {said(at)}, " if at else ""
+    reached = f"{labels(result)[best.variant]} reaches {metric_name(result.metric)} {_cell(best)}"
+    if len(ranked) == 1:
+        return f"{where}{reached}{_of_one_run(result, best, at)}."
+    return f"{where}{reached}, {_margin(result, best, ranked[1], labels(result)[ranked[1].variant])}."
+
+
+def _extremes(result: StudyResult, at: At) -> str:
+    places = [{**at, result.x: value} for value in result.axes[result.x]]
+    cells = [cell for cell in (result.cell(result.reference, place) for place in places) if cell.mean is not None]
+    if not cells:
+        return ""
+    sign = -1.0 if result.metric == "rmse" else 1.0
+    ordered = sorted(cells, key=lambda c: -sign * (c.mean or 0.0))
+    others = {axis: value for axis, value in at.items() if axis != result.x}
+    where = f"At {said(others)}, " if others else ""
+    best, worst = (f"at {said({result.x: c.at[result.x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
+    name, metric = labels(result)[result.reference], metric_name(result.metric)
+    return f"{where}{name} has its best {metric} {best}, and its worst {worst}."
+
+
+def _cell(cell: Cell) -> str:
+    return spread(cell.mean or 0.0, cell.half)
+
+
+def _ranked(result: StudyResult, at: At) -> list[Cell]:
+    sign = -1.0 if result.metric == "rmse" else 1.0
+    cells = [result.cell(name, at) for name in running(result)]
+    return sorted((c for c in cells if c.mean is not None), key=lambda c: -sign * (c.mean or 0.0))
+
+
+def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
+    """How far the best is ahead of the next: paired over seeds."""
+    difference = result.difference(best.variant, best.at, second.variant)
+    if difference is None or best.seeds < 2:
+        return f"against {second.mean:.3f} of {other} (one seed, so no test)"
+    ahead, half = difference
+    pair = f"paired over {best.seeds} seeds"
+    if ahead <= half:
+        return f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"
+    return f"better than {other} by {ahead:.3f} ± {half:.3f} ({pair})"
+
+
+def _of_one_run(result: StudyResult, best: Cell, at: At) -> str:
+    record = result.records(best.variant, at)[0]
+    facts = record["result"]
+    text = f" over {len(record['tasks'])} tasks after {best.rounds:g} rounds" if len(record["tasks"]) > 1 else ""
+    return text + (f", within {short(facts['gap'])} of the best possible objective" if facts["gap"] is not None else "")
+
+
+def settings(result: StudyResult) -> dict[str, str]:
+    """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
+    record = _some_record(result)
+    configuration, axes = record["configuration"], result.axes
+    request, options = configuration["request"], configuration["options"]
+    facts = {
+        "data": _data(record, request, axes),
+        "prices": _prices(configuration["cost"], axes),
+        "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration["budget"].items() if f"budget.{k}" not in axes),
+        "weights": ", ".join(
+            f"{sign} = {short(options[name])}"
+            for name, sign in (("lambda1", "λ₁"), ("lambda2", "λ₂"))
+            if f"learning.{name}" not in axes
+        )
+        + (" before tuning" if configuration["tune"] else ""),
+        "faults": configuration["faults"],
+        "seeds": f"{result.seeds}; intervals are 95 % (Student's t over seeds)" if result.seeds > 1 else "one",
+        "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _some_record(result: StudyResult) -> Record:
+    """A record to read shared settings from: of the reference if possible, where single runs are shown."""
+    for at in [focus(result), *result.places]:
+        for name in [result.reference, *running(result), *labels(result)]:
+            if found := result.records(name, at):
+                return found[0]
+    raise ConfigError(f"study {result.name} has no runs: make it again")
+
+
+def _data(record: Record, request: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
+    parts = [record["data"]["name"]]
+    parts += [f"{len(record['tasks'])} tasks"] if "data.tasks" not in axes else []
+    if request.get("terminals") and "data.terminals" not in axes:
+        parts.append(f"{request['terminals']} terminals each")
+    if request.get("samples_per_task"):
+        parts.append(f"{request['samples_per_task']} samples per task")
+    if request.get("positive"):
+        parts.append(f"positive class {request['positive']}")
+    fingerprint = str(record["data"]["fingerprint"])[:12]
+    return ", ".join(parts) + f" (fingerprint {fingerprint}… with the first seed)"
+
+
+def _prices(cost: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
+    found = []
+    for kind, prices in cost.items():
+        each = [
+            f"{short(value)} a {PRICES.get(what, what.replace('_', ' '))}"
+            for what, value in prices.items()
+            if isinstance(value, int | float)
+            and value
+            and not {f"cost.{kind}.{what}", f"cost.{kind}.{what.split('_')[-2:][0]}"} & set(axes)
+        ]
+        if each:
+            found.append(f"{kind}: " + ", ".join(each))
+    return "; ".join(found)

@@ -1,0 +1,54 @@
+"""Finding records again: runs that ``train`` made, and those of sweeps, under one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.runs import records
+from rhfedmtl.runs.records import Record
+
+
+def find(folder: Path) -> dict[str, Record]:
+    """Records under a folder by a short name: that of the run's folder, or the run's key in a sweep."""
+    if not folder.is_dir():
+        raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
+    made = {path.parent.name: path for path in sorted(folder.glob("**/run.json"))}
+    swept = {path.stem: path for path in sorted(folder.glob("**/runs/*.json")) if path.name != "run.json"}
+    return {name: records.load(path) for name, path in {**made, **swept}.items()}
+
+
+def pick(folder: Path, name: str) -> Record:
+    """The one record whose name begins so; ``name`` may also be a path."""
+    path = Path(name)
+    if path.is_file() or (path / "run.json").is_file():
+        return records.load(path if path.is_file() else path / "run.json")
+    found = find(folder)
+    if name in found:
+        return found[name]
+    fitting = [known for known in found if known.startswith(name)] or [known for known in found if name in known]
+    if len(fitting) != 1:
+        several = (
+            f"{len(fitting)} runs fit: {', '.join(fitting[:4])}, …" if fitting else f"none of {len(found)} runs fits"
+        )
+        listing = "rhfedmtl runs list" + ("" if folder == Path("runs") else f" --folder {folder}")
+        raise ConfigError(f"which run is {name!r} in {folder}? {several}; `{listing}` shows them")
+    return found[fitting[0]]
+
+
+def differing(many: list[Record]) -> dict[str, list[Any]]:
+    """Settings by their place that are not the same in all runs."""
+    tables = [flat(each["configuration"]) for each in many]
+    places = list(dict.fromkeys(place for table in tables for place in table))
+    values = {place: [table.get(place) for table in tables] for place in places}
+    return {place: row for place, row in values.items() if any(value != row[0] for value in row)}
+
+
+def flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Values of nested tables by their places, as in ``budget.energy``."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
+    return found

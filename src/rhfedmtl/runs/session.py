@@ -1,0 +1,184 @@
+"""One run with a folder of its own: begun, put away while it goes on, taken up again, recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
+from rhfedmtl.training.run import Result, Watcher
+from rhfedmtl.provenance import versions
+from rhfedmtl.errors import ClusterError, ConfigError, DataError, RHFedMTLError
+from rhfedmtl.runs import records
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.runs.records import Record
+from rhfedmtl.selection.tuning import Tuned, tuned
+from rhfedmtl.resources.ledger import Ledger
+
+CHECKPOINT = "checkpoint"
+KEEPING = ("inprocess", "ray", "gpu")
+"""Engines that can be put away."""
+
+
+@dataclass(frozen=True)
+class How:
+    """Where and with how much a run is carried out: none of it changes a number."""
+
+    engine: str = "inprocess"
+    threads: int | None = None
+    address: str | None = None
+    actors: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what only a cluster understands."""
+        if self.engine != "ray" and (self.address is not None or self.actors is not None):
+            raise ConfigError(f"address and actors are for the engine ray, not for {self.engine}")
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Be connected to the cluster, where there is one."""
+        if self.engine != "ray":
+            yield
+            return
+        from rhfedmtl.engines.cluster.ray import session
+
+        # Ray prints what happens to its processes; what is printed here is the result alone.
+        with contextlib.redirect_stdout(sys.stderr), session(self.address):
+            yield
+
+    def federation(self, config: RunConfig) -> Federation:
+        """The data of a run; of a run on a cluster the outline alone, as its rows are read there."""
+        if self.engine != "ray":
+            return config.federation()
+        from rhfedmtl.engines.cluster.ray import outline
+
+        return outline(config.request, config.seed)
+
+    def tuned(self, config: RunConfig, federation: Federation) -> Tuned:
+        """The settings that a run asks to choose, chosen where its data is."""
+        if self.engine != "ray" or not config.tune:
+            return tuned(config, federation, threads=self.threads)
+        from rhfedmtl.engines.cluster.ray import Pool
+
+        with Pool() as pool:
+            found: Tuned = pool.submit(_tuned, config).result()
+        return found
+
+
+def _tuned(config: RunConfig) -> Tuned:
+    return tuned(config, config.federation(), threads=1)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run that is about to begin, or to go on; ``chosen`` is its configuration after tuning."""
+
+    config: RunConfig
+    chosen: RunConfig
+    tuning: Mapping[str, Any]
+    how: How
+    federation: Federation
+    folder: Path
+    seconds: float = SECONDS
+    start: Checkpoint | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where it is put away."""
+        return self.folder / CHECKPOINT
+
+    def run(self, watch: Watcher | None = None) -> Result:
+        """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
+        try:
+            return self.chosen.run(
+                self.federation,
+                ledger=Ledger(*self.config.resources()),
+                watch=watch,
+                keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.engine in KEEPING else None,
+                start=self.start,
+                **asdict(self.how),
+            )
+        except ClusterError as error:
+            if self.checkpoint.exists():
+                raise ClusterError(f"{error}; go on with: {go_on(self.folder)}") from error
+            self._drop()
+            raise
+        except KeyboardInterrupt:
+            if self.checkpoint.exists():
+                raise KeyboardInterrupt(f"go on with: {go_on(self.folder)}") from None
+            self._drop()
+            raise
+        except RHFedMTLError:
+            self._drop()
+            raise
+
+    def finish(self, result: Result) -> Record:
+        """Record the run, and forget how to go on where it is complete."""
+        known = records.record(self.config, self.federation, result, tuning=self.tuning or None)
+        records.save(self.folder, known, self.federation, result)
+        if result.stopped != "interrupted":
+            self.checkpoint.unlink(missing_ok=True)
+        return known
+
+    def _notes(self) -> dict[str, Any]:
+        return {
+            "config": self.config,
+            "chosen": self.chosen,
+            "tuning": self.tuning,
+            "how": self.how,
+            "data": self.federation.fingerprint(),
+            "versions": versions(),
+        }
+
+    def _drop(self) -> None:
+        """Remove a folder that holds nothing; what was there before a resume stays."""
+        if self.start is None:
+            self.checkpoint.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+
+def go_on(folder: Path) -> str:
+    """The words that take a run up again."""
+    return f"rhfedmtl train --resume {folder}"
+
+
+def begin(config: RunConfig, how: How, out: Path, seconds: float = SECONDS) -> Session:
+    """Read the data, tune if asked, and make a folder for a new run; within `How.ready`."""
+    federation = how.federation(config)
+    chosen, tuning = how.tuned(config, federation)
+    folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
+    return Session(config, chosen, tuning, how, federation, folder, seconds)
+
+
+def read(folder: Path) -> Checkpoint:
+    """The checkpoint in the folder of a run."""
+    if not folder.is_dir():
+        raise DataError(f"no run {folder}: give the folder of an interrupted run, as in runs/20260101-120000-…")
+    if not (folder / CHECKPOINT).exists():
+        if (folder / "run.json").exists():
+            raise DataError(f"{folder} is complete: there is nothing to resume")
+        waiting = sorted(path.parent for path in folder.glob(f"*/{CHECKPOINT}"))
+        way = f"go on with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"
+        raise DataError(f"{folder} has no checkpoint: {way}")
+    return checkpoint.read(folder / CHECKPOINT)
+
+
+def take_up(start: Checkpoint, how: How, seconds: float = SECONDS) -> Session:
+    """Read the data of an interrupted run again, and make sure that all is as it was; within `How.ready`."""
+    notes = start.notes
+    mine = versions()
+    if other := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:
+        found = ", ".join(f"{name} {was} (here {mine.get(name)})" for name, was in other.items())
+        raise DataError(f"{start.path} was written with {found}: use these versions, or start the run anew")
+    federation = how.federation(notes["config"])
+    if federation.fingerprint() != notes["data"]:
+        raise DataError(f"the data is not what the run in {start.path.parent} began with: start the run anew")
+    return Session(notes["config"], notes["chosen"], notes["tuning"], how, federation, start.path.parent, seconds, start)

@@ -1,0 +1,170 @@
+"""Many runs: shared out over processes, each recorded once, and continued where they stopped.
+
+A run's record is a file named by the run's key, written in one piece: a sweep that is killed leaves whole records or
+none, and the next one makes only what is missing. Neither workers nor their order change a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation, Source
+from rhfedmtl.data.registry import dataset
+from rhfedmtl.data.request import Request
+from rhfedmtl.data.threads import cores
+from rhfedmtl.provenance import versions
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.runs import records
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.runs.records import Record
+from rhfedmtl.selection.tuning import tuned
+from rhfedmtl.maths.metrics import student
+
+_MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
+Watch = Callable[[int, int], None]
+Workers = int | Executor | None
+"""Who makes the runs: so many processes here (None: as many as there are cores), or an executor, as of a cluster."""
+
+
+class Store:
+    """A folder of records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
+            ) from error
+
+    def read(self, config: RunConfig) -> Record | None:
+        """The record of a run; None where it is not there, or came from another version or other data."""
+        path = self.folder / f"{config.key}.json"
+        try:
+            record: Record = json.loads(path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        known = record.get("format"), record.get("versions"), record.get("file")
+        return record if known == (records.FORMAT, versions(), digest(config.request.path)) else None
+
+    def write(self, key: str, record: Record) -> None:
+        """Write a record in one piece."""
+        records.write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
+
+
+def digest(path: str | None) -> str | None:
+    """What the file with the data holds, in a word; None where the data is in no single file."""
+    if path is None or not Path(path).expanduser().is_file():
+        return None
+    facts = Path(path).expanduser().stat()
+    return _digest(path, facts.st_mtime_ns, facts.st_size)
+
+
+@cache
+def _digest(path: str, _changed: int, _size: int) -> str:
+    with Path(path).expanduser().open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
+
+
+def execute(config: RunConfig) -> Record:
+    """Carry out one run and record it; a budget that pays no round is a result, not a failure."""
+    federation = _federation(config.request, config.seed)
+    file = digest(config.request.path)
+    try:
+        chosen, tuning = tuned(config, federation, threads=1)
+        result = chosen.run(federation, threads=1)
+    except BudgetError as error:
+        return records.record(config, federation, None, refused=str(error), file=file)
+    return records.record(config, federation, result, tuning=tuning or None, file=file)
+
+
+@lru_cache(maxsize=4)
+def _federation_of(text: str, seed: int, file: str | None) -> Federation:
+    request = Request(**json.loads(text))
+    if dataset(request.data).federated:
+        return request.federation(seed)
+    rows = Request(request.data, request.path, settings=request.settings)
+    source = _source_of(json.dumps(rows.to_dict(), sort_keys=True), file)
+    if source.X.nbytes > _MOST_BYTES:
+        _source_of.cache_clear()
+    return request.federation(seed, source)
+
+
+@lru_cache(maxsize=1)
+def _source_of(text: str, _file: str | None) -> Source:
+    return Request(**json.loads(text)).source()
+
+
+def _federation(request: Request, seed: int) -> Federation:
+    """Neighbouring runs of a sweep share their data."""
+    fields = request.to_dict()
+    if isinstance(request.tasks, tuple):
+        return request.federation(seed)
+    return _federation_of(json.dumps(fields, sort_keys=True), seed, digest(request.path))
+
+
+def sweep(
+    configs: Iterable[RunConfig], store: Store, *, workers: Workers = None, watch: Watch | None = None
+) -> list[Record]:
+    """Records of all runs, in their order; those that the store has are not made again."""
+    wanted = list(configs)
+    for config in wanted:
+        config.check()
+    found = {config.key: (config, store.read(config)) for config in wanted}
+    missing = {key: config for key, (config, record) in found.items() if record is None}
+    _check_data(missing.values())
+    done = len(found) - len(missing)
+    for key, record in _made(missing, cores() if workers is None else workers):
+        store.write(key, record)
+        done += 1
+        if watch is not None:
+            watch(done, len(found))
+    known = {key: record or store.read(config) or {} for key, (config, record) in found.items()}
+    return [known[config.key] for config in wanted]
+
+
+def _made(missing: Mapping[str, RunConfig], workers: int | Executor) -> Iterator[tuple[str, Record]]:
+    """Records as they are made, in whatever order."""
+    if isinstance(workers, Executor):
+        jobs = {workers.submit(execute, config): key for key, config in missing.items()}
+        yield from ((jobs[job], job.result()) for job in as_completed(jobs))
+    elif workers <= 1 or len(missing) <= 1:
+        yield from ((key, execute(config)) for key, config in missing.items())
+    else:
+        with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
+            try:
+                yield from _made(missing, pool)
+            finally:  # whoever ends early wants no more of them
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_at_once() -> None:
+    """In a worker Ctrl-C ends the process: caught there, it would end one run and let the next begin."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _check_data(configs: Iterable[RunConfig]) -> None:
+    """Refuse a split that the data does not allow before the first run, not in the middle of them."""
+    firsts: dict[str, RunConfig] = {}
+    for config in configs:
+        firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
+    for config in firsts.values():
+        _federation(config.request, config.seed)
+
+
+def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Mean, and half of its 95 % interval (Student's t); the half is 0 for a single value."""
+    n = len(values)
+    if n < 2:
+        return float(values.mean()), 0.0
+    return float(values.mean()), float(student(0.95, n - 1) * values.std(ddof=1) / np.sqrt(n))

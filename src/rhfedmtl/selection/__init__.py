@@ -1,0 +1,1 @@
+"""Choosing settings on training rows alone: folds, regularisation weights, fair tuning."""

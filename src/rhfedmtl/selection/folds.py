@@ -1,0 +1,247 @@
+"""Validation on training rows: parts of a federation, models solved on each, and scores for rows they never saw.
+
+Test rows are never looked at. Solving one problem after the other starts from the duals of the one before: α is
+feasible for every λ and every relationship.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths import metrics
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.relationships import Models, Relationship
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.training.run import Run, Settings, scores
+
+IntArray = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+DRAW, CUT = range(2)  # streams of random numbers of tuning: for its candidates, and for the rows held out
+
+
+class Fold(NamedTuple):
+    """Training rows without a part of them, and which rows of the whole federation that part is."""
+
+    federation: Federation
+    held: IntArray
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What was done: problems solved, BS iterations, coordinate steps of all terminals, seconds."""
+
+    solves: int = 0
+    rounds: int = 0
+    terminal_steps: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Effort) -> Effort:
+        """Both together."""
+        return Effort(
+            self.solves + other.solves,
+            self.rounds + other.rounds,
+            self.terminal_steps + other.terminal_steps,
+            self.seconds + other.seconds,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.solves} problems, {self.rounds} rounds, {self.terminal_steps} terminal steps, {self.seconds:.1f} s"
+        )
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How exactly to solve: ``passes`` over a terminal's rows in a round, until the relative gap, or ``max_rounds``."""
+
+    relative_gap: float = 1e-2
+    passes: float = 2.0
+    max_rounds: int = 300
+    certify_every: int = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Models of one problem, and what the next one may start from."""
+
+    models: Models
+    scalers: list[Scaler]
+    relationship: Relationship
+    certificate: Certificate
+    alpha: Float64Array
+    effort: Effort
+
+
+def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
+    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once."""
+    if count < 2:
+        raise ConfigError(f"validation needs at least 2 folds, got {count}")
+    for name, rows in zip(federation.task_names, np.bincount(federation.row_task).tolist(), strict=True):
+        if rows < count:
+            raise ConfigError(f"task {name!r} has {rows} training rows, too few for {count} folds")
+    part = _row_parts(federation, count, seed) if federation.group is None else group_parts(federation, count, seed)
+    for b, name in enumerate(federation.task_names):
+        if len(np.unique(part[federation.row_task == b])) < 2:
+            raise ConfigError(f"task {name!r} has one group of training rows: nothing is left where it is held out")
+    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+
+
+def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
+    """Cut a validation part from the training rows of every task; it takes the place of the test rows.
+
+    Unlike `make_folds`, which may empty a terminal, this leaves everybody some rows, so that the bill stays the same:
+    the rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed
+    (whole groups where the federation has them), and a terminal that would be left without rows keeps them.
+    """
+    terminal = _row_terminal(federation)
+    if federation.group is not None:
+        held = group_parts(federation, folds, seed) == part
+    else:
+        label = federation.y if federation.class_names else np.zeros(len(federation.y))
+        order = np.lexsort((np.random.default_rng([seed, CUT]).random(len(terminal)), label, terminal))
+        held = np.empty(len(terminal), dtype=bool)
+        held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
+    left = np.bincount(terminal[~held], minlength=federation.n_terminals)
+    held &= left[terminal] > 0
+    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
+    return replace(
+        _without(federation, held),
+        test_X=federation.X[held],
+        test_y=federation.y[held],
+        test_offsets=_offsets(tests),
+    )
+
+
+def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:
+    """Part of every row: dealt by task and by class, in an order drawn with the seed."""
+    part = np.empty(len(federation.X), dtype=np.int64)
+    for b in range(federation.n_tasks):
+        rows = np.flatnonzero(federation.row_task == b)
+        rng = np.random.default_rng([seed, b])
+        strata = federation.y[rows] if federation.class_names else np.zeros(len(rows))
+        order = rows[np.lexsort((rng.random(len(rows)), strata))]
+        part[order] = np.arange(len(rows)) % count
+    return part
+
+
+def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
+    """Part of every row where groups stay whole: dealt by task and by class, in an order drawn with the seed."""
+    assert federation.group is not None
+    part = np.empty(len(federation.X), dtype=np.int64)
+    for b in range(federation.n_tasks):
+        rows = np.flatnonzero(federation.row_task == b)
+        groups, member = np.unique(federation.group[rows], return_inverse=True)
+        label = federation.y[rows] if federation.class_names else np.zeros(len(rows), dtype=np.int64)
+        most = [np.bincount(label[member == g]).argmax() for g in range(len(groups))]
+        order = np.lexsort((np.random.default_rng([seed, b]).random(len(groups)), most))
+        rank = np.empty(len(groups), dtype=np.int64)
+        rank[order] = np.arange(len(groups)) % count
+        part[rows] = rank[member]
+    return part
+
+
+def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
+    """The federation without the rows held out and without test rows; terminals that lose all of theirs are gone."""
+    keep = ~held
+    sizes = np.bincount(_row_terminal(federation)[keep], minlength=federation.n_terminals)
+    stays = sizes > 0
+    members = np.bincount(federation.terminal_task[stays], minlength=federation.n_tasks)
+    weight = federation.sample_weight
+    return replace(
+        without_tests(federation),
+        X=federation.X[keep],
+        y=federation.y[keep],
+        terminal_offsets=_offsets(sizes[stays]),
+        task_offsets=_offsets(members),
+        sample_weight=None if weight is None else weight[keep],
+        terminal_names=tuple(np.array(federation.terminal_names)[stays].tolist()) if federation.terminal_names else (),
+        group=None if federation.group is None else federation.group[keep],
+    )
+
+
+def without_tests(federation: Federation) -> Federation:
+    """The same training rows, and no test rows: nobody can look at them."""
+    nothing = np.zeros(federation.n_tasks + 1, dtype=np.int64)
+    return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=nothing)
+
+
+def solve(
+    federation: Federation,
+    method: DualMethod,
+    precision: Precision | None = None,
+    start: Solved | None = None,
+    settings: Settings | None = None,
+) -> Solved:
+    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one."""
+    precision = precision or Precision()
+    started = time.perf_counter()
+    settings = replace(
+        settings or Settings(),
+        engine="inprocess",
+        certify_every=precision.certify_every,
+        target_relative_gap=precision.relative_gap,
+        max_rounds=precision.max_rounds,
+    )
+    run = Run(without_tests(federation), method, settings, Ledger({}))
+    network, cloud = run.network, run.cloud
+    assert isinstance(network, InProcess)
+    assert isinstance(cloud, Cloud)
+    if start is not None:
+        run.restore(start.alpha)
+    run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
+    certificate = run.certify()
+    effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
+    return Solved(certificate.models, run.scalers, cloud.relationship, certificate, network.alpha.copy(), effort)
+
+
+def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64Array) -> None:
+    """Write the scores of the rows held out, each by the model of its task, into the rows of ``out``."""
+    task = federation.row_task[fold.held]
+    for b in range(federation.n_tasks):
+        rows = fold.held[task == b]
+        out[rows] = scores(solved.scalers[b].transform(federation.X[rows]), solved.models[b])
+
+
+def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
+    """Metric of every task over scores that its rows got while held out; ``loss`` is the mean loss of a row."""
+    values = np.full(federation.n_tasks, np.nan)
+    value: Any = np.frompyfunc(loss.value, 2, 1)
+    targets = federation.targets()
+    for b in range(federation.n_tasks):
+        rows = federation.row_task == b
+        measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
+        if metric == "loss":
+            measured["loss"] = float(value(held[rows], targets[rows]).sum() / rows.sum())
+        if metric not in measured:
+            known = ", ".join(["loss", *measured])
+            raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {known}")
+        values[b] = measured[metric]
+    return values
+
+
+def _row_terminal(federation: Federation) -> IntArray:
+    """Terminal of every row."""
+    return np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
+
+
+def _starts(row_task: npt.NDArray[Any]) -> IntArray:
+    """For every row the first row of its task; rows of a task lie together."""
+    counts = np.bincount(row_task)
+    return np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _offsets(sizes: npt.NDArray[Any]) -> IntArray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

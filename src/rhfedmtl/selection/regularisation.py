@@ -1,0 +1,180 @@
+"""Choosing λ1 and λ2: warm-started paths from strong to weak weights, judged on training rows held out.
+
+Three legs, for any relationship: λ1 with λ2 tied to it, then λ2 at the best λ1, then λ1 near by at the best λ2.
+Of settings that do equally well, the one with the largest weights is taken. No test row is looked at; what the choice
+cost is part of its answer.
+
+Unless a metric is named, the loss itself is judged: with a few dozen rows a task, accuracy counts in steps of a row,
+and the best of many settings is mostly the luckiest. A metric that the loss does not follow (AUC with few positives)
+has to be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.maths.relationships import Relationship, Safe
+from rhfedmtl.selection.folds import (
+    Effort,
+    Float64Array,
+    Fold,
+    Precision,
+    Solved,
+    held_scores,
+    make_folds,
+    solve,
+    task_metric,
+)
+from rhfedmtl.training.run import Settings, mean
+
+LAMBDA1 = (1e-1, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
+RATIOS = (100.0, 30.0, 10.0, 3.0, 0.3, 0.0)
+NEAR = (3.0, 0.3, 0.1)
+
+
+class Trial(NamedTuple):
+    """One pair of weights: metric of every task on rows held out, and what it took to know."""
+
+    lambda1: float
+    lambda2: float
+    tasks: Float64Array
+    effort: Effort
+
+    @property
+    def score(self) -> float:
+        """Mean over tasks."""
+        return mean(self.tasks)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The weights chosen, everything that was tried in its order, and the cost of trying."""
+
+    lambda1: float
+    lambda2: float
+    metric: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def effort(self) -> Effort:
+        """All trials together."""
+        return sum((trial.effort for trial in self.trials), Effort())
+
+    @property
+    def best(self) -> Trial:
+        """The trial of the weights chosen."""
+        return next(t for t in self.trials if (t.lambda1, t.lambda2) == (self.lambda1, self.lambda2))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        effort = self.effort
+        return {
+            "lambda1": self.lambda1,
+            "lambda2": self.lambda2,
+            "metric": self.metric,
+            "trials": [{"lambda1": t.lambda1, "lambda2": t.lambda2, self.metric: t.score} for t in self.trials],
+            "solves": effort.solves,
+            "rounds": effort.rounds,
+            "terminal_steps": effort.terminal_steps,
+            "seconds": effort.seconds,
+        }
+
+    def text(self) -> str:
+        """What was tried, and what it cost, as text."""
+        lines = [f"{'lambda1':>9} {'lambda2':>9} {self.metric}"]
+        for t in self.trials:
+            mark = "  <- chosen" if t is self.best else ""
+            lines.append(f"{t.lambda1:>9.2g} {t.lambda2:>9.2g} {t.score:.4f}{mark}")
+        return "\n".join([*lines, f"on training rows held out; cost: {self.effort}"])
+
+
+def choose(
+    federation: Federation,
+    method: DualMethod,
+    *,
+    folds: int = 3,
+    metric: str = "loss",
+    lambda1: Sequence[float] = LAMBDA1,
+    ratios: Sequence[float] = RATIOS,
+    near: Sequence[float] = NEAR,
+    precision: Precision | None = None,
+    settings: Settings | None = None,
+    judged: Federation | None = None,
+) -> Choice:
+    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1, in the strength of `mean`.
+
+    ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
+    """
+    settings = settings or Settings()
+    parts = make_folds(federation, folds, settings.seed)
+    path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
+    strength = method.relationship.strength(federation.n_tasks)
+    tied = method.relationship.coupling(federation.n_tasks) > 0.0
+    path.leg([(value, value / strength if tied else 0.0) for value in lambda1])
+    if tied:
+        best = path.best()
+        path.leg([(best.lambda1, best.lambda1 * ratio / strength) for ratio in ratios])
+        best = path.best()
+        path.leg([(best.lambda1 * factor, best.lambda2) for factor in near])
+    best = path.best()
+    return Choice(best.lambda1, best.lambda2, metric, tuple(path.trials))
+
+
+def weighted(relationship: Relationship, lambda1: float, lambda2: float) -> Relationship:
+    """The same relationship with other weights; what it has learned stays."""
+    if isinstance(relationship, Safe):
+        return Safe(weighted(relationship.inner, lambda1, lambda2))
+    given = {"lambda1": lambda1, "lambda2": lambda2}
+    return replace(relationship, **{name: x for name, x in given.items() if hasattr(relationship, name)})  # type: ignore[type-var]
+
+
+class _Path:
+    """Trials so far, and the last solution on every fold to start the next one from."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        folds: list[Fold],
+        method: DualMethod,
+        metric: str,
+        judged: Federation,
+        precision: Precision | None,
+        settings: Settings,
+    ) -> None:
+        self.federation = federation
+        self.folds = folds
+        self.method = method
+        self.metric = metric
+        self.judged = judged
+        self.trials: list[Trial] = []
+        self._last: list[Solved | None] = [None] * len(folds)
+        self._solve: Callable[..., Solved] = lambda rows, method, start: solve(rows, method, precision, start, settings)
+
+    def leg(self, weights: Sequence[tuple[float, float]]) -> None:
+        """Try these weights, in order, except those that were tried already."""
+        known = {(trial.lambda1, trial.lambda2) for trial in self.trials}
+        self.trials += [self._try(*pair) for pair in weights if pair not in known]
+
+    def best(self) -> Trial:
+        """Best mean over tasks; of equals the one with the largest weights."""
+        sign = -1.0 if self.metric in ("loss", "rmse") else 1.0
+        return max(self.trials, key=lambda trial: (round(sign * trial.score, 12), trial.lambda1, trial.lambda2))
+
+    def _try(self, lambda1: float, lambda2: float) -> Trial:
+        columns = self.federation.targets().shape[1]
+        held = np.zeros((len(self.federation.X), columns))
+        effort = Effort()
+        for k, fold in enumerate(self.folds):
+            last = self._last[k]
+            learned = self.method.relationship if last is None else last.relationship
+            method = replace(self.method, relationship=weighted(learned, lambda1, lambda2))
+            solved = self._solve(fold.federation, method, last)
+            held_scores(self.federation, fold, solved, held)
+            self._last[k], effort = solved, effort + solved.effort
+        return Trial(lambda1, lambda2, task_metric(self.judged, held, self.metric, self.method.loss), effort)

@@ -1,0 +1,321 @@
+"""Specifications: a TOML file becomes a study. What is wrong in it is refused with its line, before anything runs.
+
+Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; one ``[[methods]]`` each,
+whose own words go before those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
+its values. ``[[paper]]`` holds printed values of a method, in the order of the grid, the last axis fastest.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
+from rhfedmtl.resources.costs import Cost
+from rhfedmtl.runs.archive import flat
+from rhfedmtl.studies.study import Point, Study, Variant, taking_part
+from rhfedmtl.training.config import RunConfig
+
+Document = dict[str, Any]
+TOP = {
+    "title": str,
+    "question": str,
+    "metric": str,
+    "seeds": int,
+    "reference": str,
+    "x": str,
+    "last": int,
+    "notes": list,
+    "views": list,
+    "column": str,
+    "choice": float,
+    "certify_every": int,
+}
+METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
+RUN = {"scale": str, "target_gap": float}
+METHOD = {"name": str, "label": str, "algorithm": str, "tune": (bool, str)}
+MOST_RUNS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Where in a file a setting stands."""
+
+    file: str
+    line: Mapping[str, int]
+
+    @classmethod
+    def of(cls, file: str, text: str) -> Lines:
+        """Scan a TOML text for tables and keys."""
+        line: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        table = ""
+        for number, content in enumerate(text.splitlines(), 1):
+            if found := re.match(r"\s*\[\[\s*([^\]]+?)\s*\]\]", content):
+                index = counts[found[1]] = counts.get(found[1], -1) + 1
+                table = f"{found[1]}.{index}"
+            elif found := re.match(r"\s*\[\s*([^\]]+?)\s*\]", content):
+                table = found[1]
+            elif found := re.match(r"""\s*("[^"]+"|'[^']+'|[\w.-]+)\s*=""", content):
+                line.setdefault(_joined(table, found[1].strip("\"'")), number)
+                continue
+            line.setdefault(table.replace("-", "_"), number)
+        return cls(file, line)
+
+    def error(self, where: str, message: str) -> ConfigError:
+        """The error with the line of ``where``, or of the nearest table around it."""
+        while where and where not in self.line:
+            where = where.rpartition(".")[0]
+        number = f":{self.line[where]}" if where else ""
+        return ConfigError(f"{self.file}{number}: {message}")
+
+
+def read(path: Path, **changes: Any) -> Study:
+    """The study in a file; ``changes`` are those of `study`."""
+    try:
+        text = path.read_text()
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read the specification {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: no valid TOML: {error}") from error
+    return study(document, path.stem, Lines.of(str(path), text), **changes)
+
+
+def study(
+    document: Document, name: str, lines: Lines, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None
+) -> Study:
+    """Study from a document; ``changes`` go over it, each by its place (``data.path``); None takes it out."""
+    document = _plain_keys(document)
+    for where, value in (changes or {}).items():
+        _put(document, where, value)
+    if seeds is not None:
+        document["seeds"] = seeds
+    _check_sections(document, lines)
+    variants = tuple(_variant(i, method, lines) for i, method in enumerate(document["methods"]))
+    if len({v.name for v in variants}) < len(variants):
+        raise lines.error("methods", f"two methods have one name: {', '.join(v.name for v in variants)}")
+    axes = _axes(document, lines)
+    reference = document.get("reference", variants[0].name)
+    if reference not in {v.name for v in variants}:
+        raise lines.error("reference", f"no method {reference!r}{nearest(reference, [v.name for v in variants])}")
+    count = document.get("seeds", 10)
+    if count < 1 or count * len(variants) * int(np.prod([len(v) for v in axes.values()])) > MOST_RUNS:
+        raise lines.error("seeds", f"{count} seeds × methods × grid must be between 1 and {MOST_RUNS} runs")
+    x = document.get("x", next(iter(axes), None))
+    if axes and x not in axes:
+        raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
+    points = tuple(_points(document, variants, axes, count, lines))
+    _check_heeded(document, axes, points, lines)
+    return Study(
+        name=name,
+        title=document.get("title", name),
+        question=document.get("question", ""),
+        metric=document.get("metric", "balanced_accuracy"),
+        variants=variants,
+        axes=axes,
+        points=points,
+        seeds=count,
+        reference=reference,
+        x=x,
+        paper=tuple(_printed(document, variants, axes, lines)),
+        notes=tuple(document.get("notes", ())),
+        last=document.get("last", 1),
+        views=tuple(document.get("views", ())),
+        column=document.get("column"),
+        choice=document.get("choice"),
+    )
+
+
+def _check_sections(document: Document, lines: Lines) -> None:
+    sections = {"data", "learning", "cost", "budget", "faults", "methods", "axes", "paper"}
+    for key in document:
+        if key not in TOP and key not in sections:
+            raise lines.error(key, f"unknown key {key!r}{nearest(key, [*TOP, *sections])}")
+    for key, kind in TOP.items():
+        if key in document:
+            _typed(key, document[key], kind, lines)
+    if document.get("metric", METRICS[0]) not in METRICS:
+        raise lines.error("metric", f"no metric {document['metric']!r}: choose from {', '.join(METRICS)}")
+    if not document.get("methods"):
+        raise lines.error("", "no [[methods]]: a study compares at least one")
+    _check_keys("data", document.get("data", {}), _data_types(), lines)
+    _check_keys("learning", document.get("learning", {}), _options_types() | RUN, lines)
+    for i, method in enumerate(document["methods"]):
+        _check_keys(f"methods.{i}", method, METHOD | _options_types(), lines)
+    for i, printed in enumerate(document.get("paper", ())):
+        _check_keys(f"paper.{i}", printed, {"method": str, "values": list}, lines)
+
+
+def _check_keys(section: str, table: Mapping[str, Any], known: Mapping[str, Any], lines: Lines) -> None:
+    for key, value in table.items():
+        where = f"{section}.{key}"
+        if key not in known:
+            name, _, _ = section.partition(".")
+            raise lines.error(where, f"unknown key {key!r} in [{name}]{nearest(key, known)}")
+        _typed(where, value, known[key], lines)
+
+
+def _typed(where: str, value: Any, kind: Any, lines: Lines) -> None:
+    """Refuse a value of another type; a whole number is a number, a switch is none."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    if not fits or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join(k.__name__ for k in kinds if k is not type(None))
+        raise lines.error(where, f"{where.rsplit('.', 1)[-1]} must be {names}, got {value!r}")
+
+
+def _data_types() -> dict[str, Any]:
+    known = _types(Request)
+    known["name"] = known.pop("data")
+    return known | {"tasks": (int, list), "set": dict}
+
+
+def _options_types() -> dict[str, Any]:
+    return _types(Options)
+
+
+def _types(of: type) -> dict[str, Any]:
+    """Type of every field, without None: what was not asked for is left out."""
+    found = {}
+    for name, hint in get_type_hints(of).items():
+        kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
+        found[name] = kinds or (dict,)
+    return {each.name: found[each.name] for each in fields(of)}
+
+
+def _variant(index: int, method: Mapping[str, Any], lines: Lines) -> Variant:
+    if "algorithm" not in method:
+        raise lines.error(f"methods.{index}", "a method needs its algorithm")
+    tuned = bool(method.get("tune", False))
+    name = method.get("name", method["algorithm"] + ("-tuned" if tuned else ""))
+    return Variant(name, method.get("label", name), method["algorithm"], tuned)
+
+
+def _axes(document: Document, lines: Lines) -> dict[str, tuple[Any, ...]]:
+    axes = {}
+    for where, values in flat(document.get("axes", {})).items():  # also budget.energy = […] without quotes
+        if not isinstance(values, list) or not values:
+            raise lines.error(_joined("axes", where), f"axis {where!r} needs a list of values, got {values!r}")
+        if len({str(value) for value in values}) < len(values):
+            raise lines.error(_joined("axes", where), f"axis {where!r} has a value twice: {values}")
+        section, _, key = where.partition(".")
+        known = {"data": _data_types(), "learning": _options_types() | RUN}.get(section)
+        if known is not None and key not in known:
+            raise lines.error(_joined("axes", where), f"axis {where!r}: unknown key {key!r}{nearest(key, known)}")
+        if known is None and section not in ("budget", "cost", "faults"):
+            hint = "an axis is a setting by its place, as in data.terminals, budget.energy, cost.energy.step"
+            raise lines.error(_joined("axes", where), f"axis {where!r} names no setting: {hint}")
+        for value in values if known is not None else ():
+            _typed(_joined("axes", where), value, (known or {})[key], lines)
+        axes[where] = tuple(values)
+    return axes
+
+
+def _points(
+    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], seeds: int, lines: Lines
+) -> Iterable[Point]:
+    for values in product(*axes.values()):
+        at = dict(zip(axes, values, strict=True))
+        here = copy.deepcopy(document)
+        for where, value in at.items():
+            _put(here, where, value)
+        for i, variant in enumerate(variants):
+            config = _config(here, i, variant, at, lines)
+            yield from (Point(variant.name, at, seed, replace(config, seed=seed)) for seed in range(seeds))
+
+
+def _config(document: Document, index: int, variant: Variant, at: Mapping[str, Any], lines: Lines) -> RunConfig:
+    """The run of a method at a place of the grid, checked as far as that goes without data."""
+    method = {k: v for k, v in document["methods"][index].items() if k not in METHOD}
+    shared = dict(document.get("learning", {}))
+    run = {key: shared.pop(key) for key in RUN if key in shared}
+    data = dict(document.get("data", {}))
+    data["data"], data["settings"] = data.pop("name", "synthetic"), data.pop("set", {})
+    if isinstance(data.get("tasks"), list):
+        data["tasks"] = tuple(data["tasks"])
+    tune = document["methods"][index].get("tune", False)
+    metric = document.get("metric", "auto")
+    try:
+        config = RunConfig(
+            variant.algorithm,
+            Request(**data),
+            Options(**{**shared, **method}),
+            cost=Cost.of(document["cost"]).format() if document.get("cost") else (),
+            budget=tuple(f"{name}={limit}" for name, limit in document.get("budget", {}).items()),
+            faults=_faults(document.get("faults", "")),
+            certify_every=document.get("certify_every", 1),
+            tune="" if not tune else tune if isinstance(tune, str) else metric,
+            **run,
+        )
+        config = taking_part(config, own=method.keys())
+        config.check()
+    except (RHFedMTLError, TypeError, ValueError) as error:
+        place = ", ".join(f"{axis} = {value}" for axis, value in at.items())
+        suffix = f" (at {place})" if place else ""
+        raise lines.error(f"methods.{index}", f"method {variant.name!r}: {error}{suffix}") from error
+    return config
+
+
+def _check_heeded(document: Document, axes: Iterable[str], points: Iterable[Point], lines: Lines) -> None:
+    """Refuse what is said in [learning], or spanned by an axis, and changes none of the methods."""
+    shared = document.get("learning", {})
+    places = {name: f"learning.{name}" for name in shared} | {
+        axis.removeprefix("learning."): f"axes.{axis}" for axis in axes if axis.startswith("learning.")
+    }
+    for name in sorted(places.keys() & _options_types().keys()):
+        told = [(point.at.get(f"learning.{name}", shared.get(name)), point.config.options) for point in points]
+        told = [(value, options) for value, options in told if value != getattr(Options(), name)]
+        if told and not any(getattr(options, name) == value for value, options in told):
+            raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
+
+
+def _faults(given: str | Mapping[str, Any]) -> str:
+    return given if isinstance(given, str) else ",".join(f"{name}={value}" for name, value in given.items())
+
+
+def _printed(
+    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], lines: Lines
+) -> Iterable[tuple[str, dict[str, Any], float]]:
+    places = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    names = [variant.name for variant in variants]
+    for i, printed in enumerate(document.get("paper", ())):
+        values = np.array(printed.get("values", []), dtype=object).ravel()
+        if printed.get("method") not in names or len(values) != len(places):
+            raise lines.error(
+                f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
+            )
+        yield from ((printed["method"], at, float(value)) for at, value in zip(places, values, strict=True))
+
+
+def _put(document: Document, where: str, value: Any) -> None:
+    *path, last = where.split(".")
+    table = document
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{where}: {part} is no table")
+    table[last] = value
+    if value is None:
+        del table[last]
+
+
+def _plain_keys(value: Any) -> Any:
+    """The same with ``_`` in the place of ``-`` in keys."""
+    if isinstance(value, dict):
+        return {key.replace("-", "_"): _plain_keys(part) for key, part in value.items()}
+    return [_plain_keys(part) for part in value] if isinstance(value, list) else value
+
+
+def _joined(table: str, key: str) -> str:
+    return (f"{table}.{key}" if table else key).replace("-", "_")

@@ -1,0 +1,212 @@
+"""A run on disk, from which it goes on to the bit: one file that is whole or not there.
+
+It is written beside its place, forced to disk, and moved into place. It ends with a SHA-256 of all the rest, so a file
+that is damaged or cut short is refused. Arrays lie in it as they are: large ones are never in memory as a whole.
+Randomness has an address, not a state, so there is none in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from rhfedmtl.engines.network import Later
+from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
+
+FORMAT = 1
+SECONDS = 30.0
+"""How often a run is put away unless told: at most so much work is done again after a crash."""
+SHARE = 0.05
+"""Part of the time that checkpoints may take: those of long runs get rarer."""
+MAPPED = 1 << 24
+_MAGIC = b"rhfedmtl checkpoint\n"
+_LENGTH = struct.Struct("<Q")
+_ALIGN = 64
+
+
+class Run(Protocol):
+    """What can be put away."""
+
+    def state(self) -> Mapping[str, Any]:
+        """All that it needs to go on."""
+
+    @property
+    def ledger(self) -> object:
+        """Where charges go: not written, but made anew from what was charged."""
+
+
+class Keeper:
+    """Puts a run away at ``path``, every so many ``seconds``; ``notes`` say how to build the run again."""
+
+    def __init__(self, path: Path, notes: Mapping[str, Any] | None = None, seconds: float = SECONDS) -> None:
+        self.path = path
+        self.notes = dict(notes or {})
+        self.seconds = seconds
+        self._next = time.monotonic() + seconds
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time."""
+        return time.monotonic() >= self._next
+
+    def keep(self, run: Run) -> None:
+        """Write a checkpoint in the place of the one before."""
+        started = time.monotonic()
+        write(self.path, self.notes, run.state(), {"ledger": run.ledger})
+        ended = time.monotonic()
+        self._next = ended + max(self.seconds, (ended - started) / SHARE)
+
+    def discard(self) -> None:
+        """Remove the checkpoint of a run that is complete."""
+        self.path.unlink(missing_ok=True)
+
+
+class Checkpoint:
+    """A checkpoint that was read: the notes at once, the state when the run is there to take it."""
+
+    def __init__(self, path: Path, table: Mapping[str, Any], arrays: list[Array]) -> None:
+        self.path = path
+        self._table, self._arrays = table, arrays
+        self.notes: dict[str, Any] = self._unpacked("notes", {})
+
+    def state(self, known: Known) -> dict[str, Any]:
+        """The state, with the objects that were left out of it."""
+        state: dict[str, Any] = self._unpacked("state", known)
+        return state
+
+    def _unpacked(self, part: str, known: Known) -> Any:
+        try:
+            return Unpacker(self._arrays, self._table["objects"], known).unpack(self._table[part])
+        except (KeyError, IndexError, TypeError, ValueError, ImportError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{self.path} does not fit this version ({error!r}): start the run anew") from error
+
+
+def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], known: Known | None = None) -> None:
+    """Write notes and state; what is ``known`` is left out."""
+    packer = Packer(known)
+    table = {"format": FORMAT, "notes": packer.pack(notes), "state": packer.pack(state), "objects": packer.objects}
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("w+b") as file:
+            _fill(file, table, packer.arrays)
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
+
+
+def read(path: Path) -> Checkpoint:
+    """Read a checkpoint; refused where there is none, or it is not as it was written."""
+    try:
+        with path.open("rb") as file:
+            table, start = _table(file, path)
+        arrays = [_array(path, start + offset, np.dtype(kind), tuple(shape)) for kind, shape, offset in table["arrays"]]
+    except FileNotFoundError:
+        raise DataError(f"there is no checkpoint {path}: the run was not interrupted, or is complete") from None
+    except (OSError, struct.error) as error:
+        raise DataError(f"the checkpoint {path} cannot be read: {error}") from error
+    return Checkpoint(path, table, arrays)
+
+
+def _fill(file: BinaryIO, table: Mapping[str, Any], arrays: list[Array | Later]) -> None:
+    """Magic, length of the table, the table, the arrays each at a round offset, and the digest of it all."""
+    offsets = np.cumsum([0, *(_aligned(_size(array)) for array in arrays)]).tolist()
+    places = [(_dtype(array).str, array.shape, offset) for array, offset in zip(arrays, offsets, strict=False)]
+    text = json.dumps({**table, "arrays": places}, allow_nan=False, separators=(",", ":")).encode()
+    start = _start(len(text))
+    file.write(_MAGIC + _LENGTH.pack(len(text)) + text)
+    file.truncate(start + offsets[-1])
+    for array, offset in zip(arrays, offsets, strict=False):
+        if isinstance(array, Later):
+            file.flush()
+            array.fill(np.memmap(file, np.float64, "r+", start + offset, array.shape))
+        elif array.size:
+            file.seek(start + offset)
+            file.write(np.ascontiguousarray(array).data)
+    file.flush()
+    digest = _digest(file, file.seek(0, os.SEEK_END))
+    file.seek(0, os.SEEK_END)
+    file.write(digest)
+    file.flush()
+
+
+def _table(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
+    """The table, and where the arrays start, of a file that is whole."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise DataError(f"{path} is not a checkpoint of rhfedmtl")
+    if not _sealed(file):
+        raise DataError(f"the checkpoint {path} is damaged (its checksum does not fit): start the run anew")
+    file.seek(len(_MAGIC))
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    table = json.loads(file.read(length))
+    if table["format"] != FORMAT:
+        raise DataError(
+            f"{path} has format {table['format']}, this version reads {FORMAT}: use the version that wrote it"
+        )
+    return table, _start(length)
+
+
+def _sealed(file: BinaryIO) -> bool:
+    """Whether the file ends with the digest of what comes before."""
+    length = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
+    return length > len(_MAGIC) + _LENGTH.size and _digest(file, length) == file.read()
+
+
+def _digest(file: BinaryIO, length: int) -> bytes:
+    """SHA-256 of the first so many bytes; the file then stands behind them."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while length and (block := file.read(min(length, 1 << 20))):
+        digest.update(block)
+        length -= len(block)
+    return digest.digest()
+
+
+def _array(path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of the file: in memory, or mapped where it is large."""
+    count = int(np.prod(shape))
+    if count * dtype.itemsize >= MAPPED:
+        return np.memmap(path, dtype, "r", offset, shape)
+    array = np.fromfile(path, dtype, count, offset=offset).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _start(length: int) -> int:
+    return _aligned(len(_MAGIC) + _LENGTH.size + length)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _size(array: Array | Later) -> int:
+    return int(np.prod(array.shape)) * _dtype(array).itemsize
+
+
+def _dtype(array: Array | Later) -> np.dtype[Any]:
+    return np.dtype(np.float64) if isinstance(array, Later) else array.dtype
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force the new name to disk, where folders can be opened."""
+    with contextlib.suppress(OSError):
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)

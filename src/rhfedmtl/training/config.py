@@ -1,0 +1,178 @@
+"""One run in plain values: all that decides its numbers, and how to carry it out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.registry import build, idle, no_effect
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request, flag
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.checkpoint import Checkpoint, Keeper
+from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.run import Result, Settings, Watcher, train
+
+MAX_ROUNDS = 1_000_000
+"""Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
+PRECISION = 1e-12
+"""Relative gap below which nothing is left to buy: a run ends there, whatever budget it has."""
+GOOD_ENOUGH = 1e-3
+"""Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
+OPEN_ROUNDS = 2000
+OPTIMUM = 1e-6
+"""Relative gap at which a yardstick is solved; it knows no budget and no faults."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Data, algorithm, prices, budget, faults and seed of one run.
+
+    ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
+    names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
+    """
+
+    algorithm: str = "rhfedmtl"
+    request: Request = field(default_factory=Request)
+    options: Options = field(default_factory=Options)
+    cost: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    faults: str = ""
+    scale: str | None = None
+    target_gap: float = 0.0
+    certify_every: int = 1
+    tune: str = ""
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain values; prices and budgets as they are understood."""
+        cost, budget = self.resources()
+        return {
+            **asdict(self),
+            "request": self.request.to_dict(),
+            "cost": cost.to_dict(),
+            "budget": dict(budget),
+        }
+
+    @property
+    def key(self) -> str:
+        """A name that two runs share only if they are the same run."""
+        text = json.dumps(self.to_dict(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def command(self) -> str:
+        """The words that make this run on the command line."""
+        return shlex.join(["rhfedmtl", "train", *self._words()])
+
+    def _words(self) -> Iterator[str]:
+        yield from ("--algorithm", self.algorithm)
+        yield from self.request.words()
+        for each in fields(self.options):
+            value = getattr(self.options, each.name)
+            if value != each.default:
+                yield from flag(each.name, value)
+        for text in self.cost:
+            yield from ("--cost", text)
+        for text in self.budget:
+            yield from ("--budget", text)
+        for name in ("faults", "scale", "target_gap", "seed"):
+            if value := getattr(self, name):
+                yield from flag(name, value)
+        if self.certify_every != 1:
+            yield from flag("certify_every", self.certify_every)
+        if self.tune:
+            yield "--tune"
+
+    def resources(self) -> tuple[Cost, Budget]:
+        """Prices and limits."""
+        return read_resources(self.cost, self.budget)
+
+    def federation(self) -> Federation:
+        """The data, split with the seed."""
+        return self.request.federation(self.seed)
+
+    def check(self) -> Algorithm:
+        """Refuse, before any data is read, what cannot be run: names, prices, budgets, faults."""
+        built = build(self.algorithm, self.options, "binary")
+        cost, budget = self.resources()
+        budget.check(cost)
+        Faults.parse(self.faults, self.seed)
+        self._settings("binary", ended=True)
+        return built
+
+    def check_heeded(self) -> None:
+        """`check`, and refuse what would change nothing: settings of other algorithms, a gap that nobody knows."""
+        built = self.check()
+        if unheeded := idle(self.algorithm, self.options, built=built):
+            raise ConfigError(no_effect(self.algorithm, unheeded))
+        if self.target_gap and not isinstance(built.method, DualMethod):
+            raise ConfigError(f"{self.algorithm} has no certificate, so no gap to stop at: give a budget instead")
+
+    def notes(self) -> list[str]:
+        """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
+        asked = [name for name in ("budget", "cost", "faults") if getattr(self, name)]
+        if not asked or not build(self.algorithm, self.options, "binary").yardstick:
+            return []
+        unheeded = f"{', '.join(asked)} had no effect"
+        return [f"{self.algorithm} is a yardstick, solved to its optimum, and nothing is charged: {unheeded}"]
+
+    def run(
+        self,
+        federation: Federation,
+        *,
+        ledger: Ledger | None = None,
+        watch: Watcher | None = None,
+        keep: Keeper | None = None,
+        start: Checkpoint | None = None,
+        engine: str = "inprocess",
+        threads: int | None = None,
+        address: str | None = None,
+        actors: int | None = None,
+    ) -> Result:
+        """Carry it out, or on from a checkpoint; engine, threads, address and actors do not change a number.
+
+        A ``ledger`` is one that the caller wants to see.
+        """
+        built = build(self.algorithm, self.options, federation.kind)
+        ledger = ledger if ledger is not None else Ledger(*self.resources())
+        gap = self.target_gap and isinstance(built.method, DualMethod)
+        ended = not built.yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
+        settings = replace(
+            self._settings(federation.kind, ended=ended),
+            engine=engine,
+            threads=threads,
+            address=address,
+            actors=actors,
+        )
+        if built.yardstick:
+            settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
+        return train(
+            built.regroup(federation),
+            built.method,
+            built.policy,
+            settings,
+            ledger=Ledger({}) if built.yardstick else ledger,
+            faults=Faults() if built.yardstick else Faults.parse(self.faults, self.seed),
+            judged=federation,
+            watch=watch,
+            keep=keep,
+            start=start,
+        )
+
+    def _settings(self, kind: str, *, ended: bool) -> Settings:
+        return Settings(
+            scale=self.scale or ("standard" if kind == "regression" else "standard-unit"),
+            certify_every=self.certify_every,
+            seed=self.seed,
+            target_gap=self.target_gap,
+            target_relative_gap=PRECISION if ended else GOOD_ENOUGH,
+            max_rounds=MAX_ROUNDS if ended else OPEN_ROUNDS,
+        )

@@ -1,0 +1,493 @@
+"""One run: round zero, then server iterations as the policy plans them, and a certificate for what comes out.
+
+The loop here is the clock. What to do is decided by the policy and the roles, and carried out by the network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import SCALES, Scaler, scalers
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.message_passing import Linked
+from rhfedmtl.engines.network import Keeping, Network
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths.relationships import Models
+from rhfedmtl.policies.base import Bytes, Observation, Plan, Policy, Situation
+from rhfedmtl.resources.billing import (
+    CloudEvent,
+    Event,
+    Layout,
+    RoundEvent,
+    deadlines,
+    event_totals,
+    longest_wait,
+    waited,
+)
+from rhfedmtl.resources.costs import BudgetLike, amounts_text
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.messages import round_zero_bytes
+from rhfedmtl.training.checkpoint import Checkpoint, Keeper
+from rhfedmtl.training.clouds import make_cloud, regularisation
+from rhfedmtl.training.faults import Faults, Weather
+from rhfedmtl.training.packing import Loose
+from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
+
+__all__ = [
+    "ENGINES",
+    "Moment",
+    "Progress",
+    "Result",
+    "Run",
+    "Settings",
+    "Watcher",
+    "make_cloud",
+    "mean",
+    "scores",
+    "train",
+]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run, as opposed to what to learn.
+
+    Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
+    data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
+    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
+    ``max_rounds`` BS iterations. ``address`` and ``actors`` are for the engine ``ray``: the cluster (None: one that is
+    brought up here), and how many processes share out the stations (None: one on each node).
+    """
+
+    scale: str = "standard-unit"
+    scale_per_station: bool = False
+    certify_every: int = 1
+    seed: int = 0
+    threads: int | None = None
+    engine: str = "inprocess"
+    target_gap: float = 0.0
+    target_relative_gap: float = 0.0
+    max_rounds: int = 100_000
+    address: str | None = None
+    actors: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that name nothing."""
+        if self.engine not in ENGINES:
+            raise ConfigError(f"unknown engine {self.engine!r}: choose one of {', '.join(ENGINES)}")
+        if self.scale not in SCALES:
+            raise ConfigError(f"unknown scaling {self.scale!r}: choose one of {', '.join(SCALES)}")
+        for name in ("target_gap", "target_relative_gap"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
+                raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+        for name, least in (("certify_every", 1), ("max_rounds", 1), ("threads", 1), ("actors", 1), ("seed", 0)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+
+def train(
+    federation: Federation,
+    method: Method,
+    policy: Policy,
+    settings: Settings | None = None,
+    *,
+    ledger: Ledger | None = None,
+    faults: Faults | None = None,
+    judged: Federation | None = None,
+    watch: Watcher | None = None,
+    keep: Keeper | None = None,
+    start: Checkpoint | None = None,
+) -> Result:
+    """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
+
+    A watcher that returns False ends the run there; what was learned until then is certified and returned. ``judged``
+    is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station. ``keep``
+    writes checkpoints; a run that ``start`` takes up goes on as if it had not been interrupted.
+    """
+    run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged)
+    try:
+        if start is not None:
+            run.resume(start)
+        return run.result(run.learn(policy, watch, keep))
+    finally:
+        run.close()
+
+
+class Run:
+    """The running state of `train`.
+
+    Unless ``in_step``, stations wait for each other at server iterations only: what time one has left of a BS iteration
+    goes to its next.
+    """
+
+    in_step = False
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        settings: Settings,
+        ledger: Ledger,
+        faults: Faults | None = None,
+        judged: Federation | None = None,
+    ) -> None:
+        faults, judged = faults or Faults(), judged or federation
+        self._started = time.perf_counter()
+        self.settings = settings
+        self.method = method
+        self.ledger = ledger
+        self.weather = Weather(faults, federation)
+        self._planning_prices = faults.planning_prices(ledger.cost)
+        self.network = self._make_network(federation)
+        self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
+        self._membership: Layout | None = None
+        self._interrupted = False
+        self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
+        self._memo: dict[str, Any] = {}
+        self.round = 0
+        self.terminal_steps = 0
+        self.certificate: Certificate | None = None
+        self.metrics: Metrics = {}
+        self.events: list[Event] = []
+        self.observed: list[Observation] = []
+        self.history: list[Moment] = []
+        try:
+            self.scalers = self._round_zero()
+        except BaseException:
+            self.close()
+            raise
+        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
+        self._lam, self._coupling = regularisation(method, samples)
+        self._n_classes = len(federation.class_names)
+        self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
+        self._tests = [
+            (self.scalers[b].transform(X), y)
+            for b, (X, y) in zip(self.task_station, map(judged.test_rows, range(judged.n_tasks)), strict=True)
+        ]
+
+    def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
+        """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
+        while True:
+            if self._under_way is None:
+                if self._good_enough():
+                    return "target gap reached"
+                if self.round >= self.settings.max_rounds:
+                    return "limit on rounds reached"
+                self._change()
+                situation = self.situation()
+                plan = policy.plan(situation)
+                if plan is None or not self._begin(situation, plan):
+                    return self._spent(situation, plan)
+            self._station_iterations(self.situation(), watch, keep)
+            if self._interrupted:
+                return "interrupted"
+
+    def result(self, stopped: str) -> Result:
+        """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
+        certificate = self.certify()
+        return Result(
+            certificate.models[self.task_station],
+            [self.scalers[b] for b in self.task_station],
+            certificate,
+            self.metrics,
+            self.ledger,
+            self.events,
+            self.observed,
+            self.round,
+            self.cloud.cloud_round,
+            self.terminal_steps,
+            stopped,
+            time.perf_counter() - self._started,
+            self.history,
+            getattr(self.cloud, "relationship", None),
+        )
+
+    def restore(self, alpha: npt.NDArray[np.float64], models: Models | None = None) -> None:
+        """Start from these dual variables of the same rows, and from models of the stations; before the first round."""
+        if not (isinstance(self.network, InProcess) and isinstance(self.cloud, Cloud)):
+            raise ConfigError("only a method with duals, in one process, can start from dual variables")
+        self.network.restore(alpha)
+        self.cloud.resume(self.network.reports(0), models)
+
+    def go_on(self, budget: BudgetLike, **settings: Any) -> None:
+        """Let `learn` go on from where it ended, under these limits in all and other `Settings`, with new plans."""
+        self.ledger = self.ledger.with_budget(budget)
+        self.settings = replace(self.settings, **settings)
+        self._memo, self._interrupted, self._under_way = {}, False, None
+        self._started = time.perf_counter()
+
+    def state(self) -> dict[str, Any]:
+        """All that a run with the same data, method and settings needs to go on from here, to the bit."""
+        if not isinstance(self.network, Keeping):
+            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        return {
+            **{name: getattr(self, name) for name in _KEPT},
+            "memo": Loose(self._memo),
+            "cloud": vars(self.cloud),
+            "weather": self.weather.state(),
+            "network": self.network.state(),
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of the same run; before the first round."""
+        if not isinstance(self.network, Keeping):
+            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        ledger = Ledger(self.ledger.cost, self.ledger.budget)
+        state = checkpoint.state({"ledger": ledger})
+        self._recall(ledger, state)
+        self.ledger, self._memo = ledger, state["memo"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        self._membership = self.events[-1].layout if self.events else None
+        for name, value in state["cloud"].items():
+            setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
+        self.weather.resume(state["weather"])
+        self.network.resume(state["network"])
+        self._started = time.perf_counter() - state["seconds"]
+
+    def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
+        """Take from a checkpoint what is not put away as it is: what was charged follows from the events."""
+        for event in state["events"]:
+            ledger.charge(event)
+
+    def close(self) -> None:
+        """Give back what the network holds outside of this process."""
+        getattr(self.network, "close", lambda: None)()
+
+    def _make_network(self, federation: Federation) -> Network:
+        return ENGINES[self.settings.engine](federation, self.method, self.settings, self.weather.present)
+
+    def _good_enough(self) -> bool:
+        if self.certificate is None or self.certificate.round != self.round:
+            return False
+        settings, certificate = self.settings, self.certificate
+        solved = certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
+        return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
+
+    def _spent(self, situation: Situation, plan: Plan | None) -> str:
+        """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
+        first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
+        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first))
+        if self.ledger.can_afford(price):
+            return "plan completed"
+        if self.round:
+            return "budget spent"
+        least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1))
+        asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
+        raise BudgetError(
+            f"budget {amounts_text(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) "
+            f"costs {amounts_text(least)}; raise the budget or lower the prices"
+        )
+
+    def situation(self) -> Situation:
+        """What the policy may know now."""
+        sizes = self.network.message_sizes
+        return Situation(
+            self.network.sizes,
+            self._layout(),
+            self.ledger,
+            lam=self._lam,
+            gamma=self.method.loss.smoothness,
+            coupling=self._coupling,
+            bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+            cloud_rounds=self.cloud.cloud_round,
+            rounds=self.round,
+            observed=self.observed,
+            planning_prices=self._planning_prices,
+            in_step=self.in_step,
+            memo=self._memo,
+        )
+
+    def certify(self) -> Certificate:
+        """Certificate and test metrics of the models as they stand now; computed once for a round."""
+        if self.certificate is None or self.certificate.round != self.round:
+            certificate = self._certificate()
+            if certificate is None:
+                raise ConfigError("no certificate: a terminal or station did not report its sums")
+            self.certificate = certificate
+            self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
+            self.history[-1:] = [self._moment(certificate)]
+        return self.certificate
+
+    def _certificate(self) -> Certificate | None:
+        """The cloud's certificate; without a dual, the objective of the models alone."""
+        if isinstance(self.cloud, Cloud):
+            return self.cloud.certify(self.network.sums(self.cloud.candidates()))
+        assert isinstance(self.method, SgdMethod)
+        models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
+        sums = [s for s in self.network.sums(models[None]) if s is not None]
+        norms = np.square(models).sum(axis=(1, 2))
+        primal = np.array([s.losses[0] / max(s.n_samples, 1) for s in sums]) + self.method.lambda1 / 2.0 * norms
+        return Certificate(
+            self.round, float(primal.mean()), -np.inf, 0.0, models, primal, np.full(len(primal), -np.inf)
+        )
+
+    def _round_zero(self) -> list[Scaler]:
+        """Common scaling from sums over training rows, charged by its bytes alone."""
+        used = scalers(self.network.moments(), self.settings.scale, self.settings.scale_per_station)
+        if self.settings.scale.startswith("standard"):
+            up, down = (float(size) for size in round_zero_bytes(self.network.shape[1] - self.method.intercept))
+            layout = self._layout()
+            self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
+            self._charge(CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False))
+        self.network.scale(used)
+        return used
+
+    def _change(self) -> None:
+        """Let terminals move and rows arrive; the cloud hears of it at once."""
+        if self.weather.change(self.round + 1, self.network):
+            self._memo = {}
+            if self.cloud.cloud_round:
+                self._collect()
+
+    def _review(self) -> None:
+        """Certify between two BS iterations, from what the stations report now."""
+        self._collect()
+        self.certify()
+
+    def _collect(self) -> None:
+        for report in self.network.reports(self.cloud.cloud_round):
+            self.cloud.receive(report)
+
+    def _begin(self, situation: Situation, plan: Plan) -> bool:
+        """Start a server iteration: anchors down; False if it cannot be paid with a first BS iteration."""
+        planned = self._round_event(situation, plan, 0)
+        if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
+            return False
+        self._charge(situation.cloud_event())
+        self.network.assign(self.cloud.assign())
+        self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
+        return True
+
+    def _station_iterations(self, situation: Situation, watch: Watcher | None, keep: Keeper | None) -> None:
+        """The BS iterations that are left of a server iteration, each certified where it is due; reports up."""
+        assert self._under_way is not None
+        plan, done = self._under_way
+        for k in range(done, int(plan.station_rounds.max())):
+            planned = self._round_event(situation, plan, k)
+            worst = event_totals(situation.prices, planned)
+            if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
+                break
+            self._station_iteration(planned, worst)
+            self._under_way = plan, k + 1
+            if self.round % self.settings.certify_every == 0:
+                self._review()
+            self._interrupted = watch is not None and watch(self._progress(plan)) is False
+            if keep is not None and (self._interrupted or keep.due):
+                keep.keep(self)
+            if self._interrupted:
+                break
+        self._under_way = None
+        self._collect()
+
+    def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
+        stations = plan.station_rounds > k
+        event = situation.round_event(plan.local_steps, None if stations.all() else stations)
+        before = self.events[-1] if k and not self.in_step else None
+        ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
+        return replace(event, round=self.round + 1, ahead=ahead)
+
+    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
+        """Reserve the worst case, let it happen as the weather has it, and charge what was really used."""
+        self.round = planned.round
+        event, arrives = self._as_it_happens(planned)
+        self.ledger.settle(self.ledger.reserve(worst), event)
+        self.events.append(event)
+        steps = np.asarray(np.broadcast_to(event.local_steps, event.layout.n_terminals))
+        if event.terminal_ids is not None:
+            steps, everyone = np.zeros_like(steps), steps
+            steps[event.terminal_ids] = everyone[event.terminal_ids]
+        outcome = self.network.round(self.round, steps, arrives)
+        self.terminal_steps += int(steps.sum())
+        self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+        self.history.append(self._moment())
+
+    def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:
+        """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
+        if self.weather.calm:
+            return planned, None
+        conditions = self.weather.conditions(planned.round)
+        stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
+        faults = self.weather.faults
+        deadline = deadlines(self.ledger.cost, planned, faults.patience) if faults.slowdown else {}
+        event = replace(planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline or None)
+        late = np.zeros(len(conditions.lost), dtype=bool)
+        for name, limit in deadline.items():
+            late |= longest_wait(self.ledger.cost[name], event) > limit * (1.0 + 1e-12)
+        return event, ~(conditions.lost | late)
+
+    def _layout(self) -> Layout:
+        """Membership as the ledger wants it; the same object until somebody moves."""
+        station, known = self.network.station, self._membership
+        if known is None or type(known.terminal_task) is not type(station) or not known.places(station):
+            self._membership = known = Layout(station, self.cloud.n_tasks)
+        return known
+
+    def _charge(self, event: Event) -> None:
+        self.ledger.charge(event)
+        self.events.append(event)
+
+    def _moment(self, certificate: Certificate | None = None) -> Moment:
+        if certificate is None:
+            return Moment(self.round, self.cloud.cloud_round, self.ledger.spent)
+        return Moment(
+            self.round,
+            self.cloud.cloud_round,
+            self.ledger.spent,
+            certificate.primal,
+            certificate.dual,
+            certificate.station_gaps,
+            self.metrics,
+        )
+
+    def _progress(self, plan: Plan) -> Progress:
+        return Progress(
+            self.round,
+            self.cloud.cloud_round,
+            plan,
+            self.terminal_steps,
+            self.ledger.left,
+            self.certificate,
+            self.metrics,
+        )
+
+
+def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The same values, which take no memory where they are all alike: rounds are many, and so are terminals."""
+    if len(values) and values.strides != (0,) and (values == values[0]).all():
+        return np.broadcast_to(values[0], values.shape)
+    return values
+
+
+def _on_gpu(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
+    from rhfedmtl.engines.gpu.engine import Gpu
+
+    return Gpu(f, method, seed=s.seed, present=present)
+
+
+def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
+    from rhfedmtl.engines.cluster.ray import network
+
+    return network(f, method, s, present)
+
+
+_KEPT = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history", "_under_way")
+"""What of a run is put away as it is."""
+
+ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {
+    "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
+    "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
+    "ray": _on_ray,
+    "gpu": _on_gpu,
+}

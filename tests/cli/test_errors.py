@@ -1,0 +1,84 @@
+"""Mistakes that a new user is likely to make are answered in a line or two, with the way out and no traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rhfedmtl.cli.main import main
+
+NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden", "says"),
+    [
+        (["train", "--algorithm", "rhfedmlt"], "", "did you mean rhfedmtl"),
+        (["train", "--data", "hra"], "", "did you mean har"),
+        (["train", "--data", "table", "--path", "nowhere.csv"], "", "nowhere.csv"),
+        (["train", "--data", "table", "--path", "no_task.csv"], "", "task"),
+        (["train", "--path", "nowhere.csv"], "", "nowhere.csv"),
+        (["train", "--path", "no_task.csv"], "", "name the column of tasks with --task"),
+        (["train", "--path", "no_task.csv", "--label", "z"], "", "name the column of labels with --label"),
+        (["train", "--path", "empty.csv"], "", "empty.csv"),
+        (["train", "--path", "header.csv"], "", "no rows"),
+        (["train", "--path", "gaps.csv"], "", "line 3"),
+        (["train", "--data", "synthetic", "--path", "no_task.csv"], "", "is a file"),
+        (["train", "--budget", "1400"], "", "energy=1400"),
+        (["train", "--budget", "energie=100"], "", "did you mean energy"),
+        (["train", "--faults", "dropuot=0.3"], "", "did you mean dropout"),
+        (["train", "--algorithm", "hfedmtl", "--mu", "3"], "", "mu has no effect on hfedmtl"),
+        (["train", "--algorithm", "fedavg", "--station-rounds", "5"], "", "hierfavg"),
+        (["train", "--algorithm", "fedavg", "--target-gap", "1e-3"], "", "no certificate"),
+        (["train", "--resume", "."], "", "no checkpoint"),
+        (["train", "--engine", "ray"], "ray", "pip install 'rhfedmtl[ray]'"),
+        (["plan", "--budget", "energy=1400", "--step", "3"], "", "step has no effect on a plan"),
+        (["compare", "--algorithms", "rhfedmtl,local", "--local-steps", "3"], "", "local_steps has no effect"),
+        (["train", "--budget", "energy=1"], "", "the cheapest plan"),
+        (["train", "--budget", "energie=100", "--cost", "energy=0.1,10"], "", "energie"),
+        (["train", "--budget", "energy=many"], "", "many"),
+        (["train", "--cost", "energy"], "", "energy"),
+        (["train", "--out", "no_task.csv/runs"], "", "--out"),
+        (["train", "--log", "tensorboard"], "tensorboardX", "pip install 'rhfedmtl[tensorboard]'"),
+        (["train", "--target-gap", "-1"], "", "-1"),
+        (["compare", "--budgets", "1,x"], "", "'x'"),
+        (["compare", "nowhere.toml"], "", "nowhere.toml"),
+        (["compare", "--out", "no_task.csv/out"], "", "--out"),
+        (["reproduce", "table4"], "", "did you mean table3"),
+        (["reproduce", "table3", "--path", "nowhere.npz"], "", "nowhere.npz"),
+        (["report", "nowhere"], "", "nowhere"),
+        (["runs", "list", "--folder", "nowhere"], "", "nowhere"),
+        (["runs", "show", "nothing", "--folder", "."], "", "nothing"),
+        (["plan", "--budget", "energy=1"], "", "cheapest"),
+        (["predict", "nowhere", "--path", "no_task.csv"], "", "nowhere"),
+        (["export", "nowhere", "--task", "a", "--out", "a.onnx"], "", "nowhere"),
+        (["data", "describe", "table", "--path", "empty.csv"], "", "empty.csv"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_line_or_two(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    hidden: str,
+    says: str,
+) -> None:
+    """Status 2, the value and the way out, no traceback, nothing left behind; ``hidden`` is not installed."""
+    (tmp_path / "no_task.csv").write_text(NO_TASK)
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "header.csv").write_text("a,task,y\n")
+    (tmp_path / "gaps.csv").write_text("a,task,y\n1,s,0\nnan,s,1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *words])
+    if hidden:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "Traceback" not in told
+    assert says in told.replace("\n", " ")
+    assert len(told.strip()) <= 420
+    assert not list(tmp_path.glob("runs/*"))

@@ -1,0 +1,200 @@
+"""``predict`` and ``export``: from a run, or a model file, to answers; and plain words where it cannot be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rhfedmtl import Request, RHFedMTLClassifier, RHFedMTLRegressor
+from rhfedmtl.cli import main as cli
+from rhfedmtl.data.federation import Source
+from rhfedmtl.errors import DataError
+from rhfedmtl.models.task_models import TaskModels
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    """Motions of ten people with a smartwatch."""
+    try:
+        return Request("watch").source()
+    except DataError as error:
+        pytest.skip(f"the watch data is not to be had: {error}")
+
+
+def write_csv(path: Path, source: Source, rows: Any, names: list[str] | None = None) -> None:
+    """Rows as a table: person, ten features and the exercise."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["person", *(names or source.feature_names[:10]), "exercise"])
+        for i in rows:
+            person, exercise = source.task_names[source.task[i]], source.class_names[source.y[i]]
+            table.writerow([person, *source.X[i, :10].tolist(), exercise])
+
+
+@pytest.fixture(scope="module")
+def run(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tables, and in it the folder of a run that was trained on one of them."""
+    folder = tmp_path_factory.mktemp("predict")
+    three = np.flatnonzero(source.task < 3)
+    write_csv(folder / "old.csv", source, three[::2])
+    write_csv(folder / "new.csv", source, three[1::2])
+    words = ["train", "--data", "table", "--path", "old.csv", "--label", "exercise", "--task", "person"]
+    words += ["--loss", "logistic", "--budget", "energy=600", "--json"]
+    facts = json.loads(said(folder, *words))
+    assert facts["spent"]["energy"] <= 600
+    return folder / facts["saved"]
+
+
+def said(folder: Path, *words: str) -> str:
+    """What a command prints, run in a folder."""
+    from typer.testing import CliRunner
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_new_rows_are_predicted_by_the_models_of_a_run(run: Path, source: Source) -> None:
+    """Predictions lie in a table, one for each row in its order, and are as good as the library says."""
+    folder = run.parent.parent
+    words = ["predict", str(run), "--path", "new.csv", "--task-column", "person", "--label", "exercise"]
+    text = said(folder, *words, "--out", "out.csv")
+    with (folder / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    wanted = np.flatnonzero(source.task < 3)[1::2]
+    assert [row["task"] for row in rows] == [source.task_names[source.task[i]] for i in wanted]
+    models = TaskModels.load(run)
+    expected = models.predict(source.X[wanted, :10].astype(np.float64), [row["task"] for row in rows])
+    assert [row["prediction"] for row in rows] == expected.tolist()
+    odds = [sum(float(row[f"probability_{name}"]) for name in models.classes) for row in rows]
+    np.testing.assert_allclose(odds, 1.0)
+    assert f"{len(wanted)} rows predicted, written to out.csv" in text
+    facts = json.loads(said(folder, *words, "--json"))
+    assert f"accuracy {facts['metrics']['accuracy']:.4f}" in text
+    assert facts["metrics"]["accuracy"] > 0.5
+    assert facts["predictions"]["prediction"] == expected.tolist()
+    assert facts["unknown_tasks"] == []
+
+
+def test_an_estimator_takes_up_the_model_of_a_run(run: Path, source: Source) -> None:
+    """Loss, classes, tasks and names come with it."""
+    model = RHFedMTLClassifier.load(run)
+    models = TaskModels.load(run)
+    assert model.loss == "logistic"
+    assert model.classes_.tolist() == models.classes.tolist()
+    table = pd.DataFrame(source.X[:5, :10], columns=list(models.feature_names))
+    np.testing.assert_allclose(model.predict_proba(table, ["person-1"] * 5).sum(axis=1), 1.0)
+    with pytest.raises(DataError, match="cannot use"):
+        RHFedMTLRegressor.load(run)
+
+
+def test_without_a_file_the_table_goes_to_standard_output(run: Path) -> None:
+    """One task can be named for all rows."""
+    text = said(run.parent.parent, "predict", str(run), "--path", "new.csv", "--task", "person-2")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert {row["task"] for row in rows} == {"person-2"}
+
+
+def test_unknown_tasks_are_predicted_and_noted(run: Path, source: Source) -> None:
+    """Rows of a person who was not there get the mean model; a note, and the JSON, say so."""
+    folder = run.parent.parent
+    write_csv(folder / "strangers.csv", source, np.flatnonzero(source.task == 7)[:20])
+    facts = json.loads(
+        said(folder, "predict", str(run), "--path", "strangers.csv", "--task-column", "person", "--json")
+    )
+    assert facts["unknown_tasks"] == ["person-8"]
+    assert len(facts["predictions"]["prediction"]) == 20
+
+
+@pytest.mark.parametrize("form", ["onnx", "npz", "json"])
+def test_a_model_leaves_in_every_format_with_the_same_scores(form: str, run: Path, source: Source) -> None:
+    """ONNX in onnxruntime, a model file of its own, and plain JSON agree with the run's model of the task."""
+    folder = run.parent.parent
+    said(folder, "export", str(run), "--task", "person-1", "--out", f"one.{form}")
+    X = source.X[source.task == 0][:30, :10].astype(np.float64)
+    expected = TaskModels.load(run).scores(X, "person-1")
+    if form == "npz":
+        np.testing.assert_array_equal(TaskModels.load(folder / "one.npz").scores(X), expected)
+    elif form == "onnx":
+        runtime = pytest.importorskip("onnxruntime")
+        found = runtime.InferenceSession(str(folder / "one.onnx")).run(["scores"], {"X": X})[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    else:
+        facts = json.loads((folder / "one.json").read_text())["tasks"]["person-1"]
+        rows = (X - np.array(facts["mean"])) / np.array(facts["scale"])
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        np.testing.assert_allclose(rows @ np.array(facts["weights"]).T + facts["intercept"], expected, atol=1e-12)
+
+
+def test_without_a_task_the_mean_model_is_exported(run: Path) -> None:
+    """And it is said that it is the mean."""
+    text = said(run.parent.parent, "export", str(run), "--out", "mean.npz")
+    assert text.startswith("mean model written to mean.npz")
+    models = TaskModels.load(run)
+    X = np.random.default_rng(0).normal(size=(4, 10))
+    np.testing.assert_array_equal(TaskModels.load(run.parent.parent / "mean.npz").scores(X), models.scores(X))
+
+
+def test_models_without_names_take_columns_by_their_order(tmp_path: Path) -> None:
+    """An estimator fitted to an array knows no names: all columns but task and label are features."""
+    rng = np.random.default_rng(0)
+    X, task = rng.normal(size=(40, 3)), np.arange(40) % 2
+    y = X @ [1.0, -2.0, 0.5] + task
+    RHFedMTLRegressor(random_state=0).fit(X, y, task=task).save(tmp_path / "model.npz")
+    np.savez(tmp_path / "rows.npz", X=X, y=y, task=task)
+    words = ["predict", "model.npz", "--path", "rows.npz", "--label", "y", "--json"]
+    facts = json.loads(said(tmp_path, *words))
+    assert facts["metrics"]["rmse"] < 0.1
+    assert set(facts["predictions"]) == {"task", "prediction"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["predict", "RUN", "--path", "new.csv"], "has no column 'task' that names each row's task"),
+        (["predict", "RUN", "--path", "new.csv", "--task-column", "persn"], "has no column 'persn'"),
+        (["predict", "RUN", "--path", "new.csv", "--task", "person-11"], "did you mean person-1"),
+        (["predict", "RUN", "--path", "few.csv", "--task-column", "person"], "lacks 9 of the 10 features"),
+        (["predict", "RUN", "--path", "nowhere.csv"], "no such file or folder: nowhere.csv"),
+        (["predict", "nowhere", "--path", "new.csv"], "no such model: nowhere"),
+        (["predict", "new.csv", "--path", "new.csv"], "is not a model of rhfedmtl"),
+        (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--task", "person-1"], "give one of them"),
+        (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--label", "person"], "holds the label"),
+        (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--out", "no/out.csv"], "cannot write"),
+        (["export", "RUN", "--task", "person-9", "--out", "m.onnx"], "unknown task 'person-9'"),
+        (["export", "RUN", "--task", "person-1", "--out", "m.pkl"], "unknown format 'pkl'"),
+        (["export", "RUN", "--task", "person-1", "--out", "no/m.onnx"], "cannot write"),
+        (["export", "RUN", "--task", "person-1", "--out", "m.onnx", "--dtype", "int8"], "unknown precision 'int8'"),
+        (["export", "NOEXTRA", "--task", "person-1", "--out", "m.onnx"], "pip install 'rhfedmtl[onnx]'"),
+        (["predict", "PLAIN", "--path", "few.csv", "--task-column", "person"], "the models were learned from 10"),
+    ],
+)
+def test_errors_are_plain_and_end_with_status_2(
+    words: list[str], says: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a new user is likely to get wrong is answered in a line or two, without a traceback."""
+    folder = run.parent.parent
+    monkeypatch.chdir(folder)
+    (folder / "few.csv").write_text(f"person,{TaskModels.load(run).feature_names[0]},other\nperson-1,0.5,1\n")
+    if "NOEXTRA" in words:
+        monkeypatch.setitem(sys.modules, "onnx", None)
+    if "PLAIN" in words:
+        replace(TaskModels.load(run), feature_names=()).save(folder / "plain.npz")
+    places = {"RUN": str(run), "NOEXTRA": str(run), "PLAIN": "plain.npz"}
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *(places.get(word, word) for word in words)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in printed
+    assert len(printed.strip().splitlines()) <= 2

@@ -1,0 +1,191 @@
+"""The command line: one JSON object, plain errors, and nothing lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.cli import main as cli
+from rhfedmtl.cli import train
+from rhfedmtl.cli.options import LEARNING
+from rhfedmtl.training.faults import Faults
+
+SMALL = ["train", "--tasks", "2", "--terminals", "2", "--budget", "energy=100"]
+
+
+def rhfedmtl(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder of its own."""
+    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_help_names_every_algorithm_and_every_setting() -> None:
+    """Lists that are written by hand, so that help stays fast, agree with what there is."""
+    assert set(train.NAMES) == set(ALGORITHMS)
+    assert set(LEARNING) == {field.name for field in dataclasses.fields(Options)}
+
+
+def test_train_prints_one_json_object_and_leaves_a_folder(tmp_path: Path) -> None:
+    """Everything that a program needs is in the object, everything needed to repeat the run in the folder."""
+    done = rhfedmtl(*SMALL, "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    needed = (
+        "accuracy balanced_accuracy primal dual gap rounds terminal_steps seed seconds spent budget binding local_steps"
+    )
+    assert set(needed.split()) <= set(facts)
+    assert facts["spent"]["energy"] <= 100
+    run = json.loads((tmp_path / facts["saved"] / "run.json").read_text())
+    assert run["configuration"]["options"]["lambda1"] == 1e-3
+    assert run["data"]["fingerprint"]
+    with np.load(tmp_path / facts["saved"] / "model.npz", allow_pickle=False) as model:
+        assert model["models"].shape[0] == 2
+    assert (tmp_path / facts["saved"] / "ledger.json").exists()
+
+
+def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
+    """Twice the same, to the bit, but for the clock and the folder."""
+    one, two = (json.loads(rhfedmtl(*SMALL, "--json", folder=tmp_path).stdout) for _ in range(2))
+    assert {**one, "seconds": 0, "saved": ""} == {**two, "seconds": 0, "saved": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "--algorithm", "rhfedmlt"], "did you mean rhfedmtl?"),
+        (["train", "--data", "har", "--path", "nowhere.npz"], "no such file or folder: nowhere.npz"),
+        (["train", "--budget", "energy=1"], "cannot pay one round"),
+        (["train", "--budget", "energy=x"], "energy"),
+        (["train", "--budget", "energy=100", "--cost", "time=1,1"], "has no price"),
+        (["train", "--relationship", "friends"], "unknown relationship 'friends'"),
+        (["train", "--lambda1", "0"], "lambda1 must be a finite number > 0"),
+        (["train", "--loss", "squared-hinge", "--policy", "fixed", "--local-steps", "0"], "local_steps must be"),
+        (["train", "--target-gap", "-1"], "target_gap must be a finite number >= 0"),
+        (["train", "--budget", "enrgy=200"], "has no price"),
+        (["train", "--algorithm", "hfedmtl", "--local-steps", "99999999999999999999"], "local_steps must be"),
+        (["train", "--faults", "rain=1"], "unknown fault 'rain'"),
+        (["train", "--policy", "measured", "--local-steps", "3"], "decides H, K and M itself"),
+        (["train", "--out", "/proc/nothing"], "cannot write to /proc/nothing"),
+        (["data", "split", "synthetic", "--out", "/proc/nothing"], "cannot use /proc/nothing"),
+        (["reproduce", "fig-cost", "--out", "/proc/nothing"], "cannot use /proc/nothing"),
+        (["bench", "--quick", "--out", "/proc/nothing/figures.json"], "cannot use /proc/nothing"),
+        (["compare", "--budgets", "much"], "--budgets needs numbers"),
+    ],
+)
+def test_errors_are_plain_and_end_with_status_2(
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a new user is likely to get wrong is answered in a line or two, without a traceback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in said
+    assert len(said.strip().splitlines()) <= 2
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_an_interrupt_ends_after_the_round_and_keeps_what_was_learned(tmp_path: Path) -> None:
+    """Ctrl-C once: the run ends, is certified and saved."""
+    words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "train", "--cloud-rounds", "1000000"]
+    command = [*words, "--algorithm", "hfedmtl", "--json", "--certify-every", "1000000"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("runs/*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    facts = json.loads(out)
+    assert process.returncode == 130, err
+    assert facts["stopped"] == "interrupted"
+    assert facts["rounds"] > 0
+    assert (tmp_path / facts["saved"] / "model.npz").exists()
+
+
+def test_a_file_is_a_table_unless_told_otherwise(tmp_path: Path) -> None:
+    """--path alone names rows of one's own; in train and in plan."""
+    rows = [f"{i % 7},{i % 3},{i % 5},{'ab'[i % 2]}" for i in range(80)]
+    (tmp_path / "mine.csv").write_text("\n".join(["x,z,task,y", *rows]) + "\n")
+    done = rhfedmtl("train", "--path", "mine.csv", "--budget", "energy=300", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / json.loads(done.stdout)["saved"] / "run.json").read_text())
+    assert run["data"]["name"] == "table"
+    done = rhfedmtl("plan", "--path", "mine.csv", "--budget", "energy=300", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["configuration"]["data"]["path"] == "mine.csv"
+
+
+def test_text_for_people_fits_80_columns(tmp_path: Path) -> None:
+    """Tables and facts of every command that prints them; commands to copy stay whole."""
+    done = rhfedmtl(*SMALL, "--json", folder=tmp_path)
+    run = json.loads(done.stdout)["saved"]
+    commands = (
+        SMALL, ["runs", "list"], ["runs", "show", Path(run).name], ["reproduce"], ["train", "--faults", "help"],
+        ["doctor"], ["data", "list"], ["compare", *SMALL[1:5], "--budgets", "100", "--seeds", "1"], ["--help"],
+    )  # fmt: skip
+    for words in commands:
+        done = rhfedmtl(*words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        wide = [line for line in done.stdout.splitlines() if len(line) > 80 and not line.startswith("repeat")]
+        assert not wide, wide
+
+
+def test_reproduce_and_faults_explain_themselves(tmp_path: Path) -> None:
+    """What can be reproduced has titles, also as JSON; every fault has its default and what it means."""
+    listed = json.loads(rhfedmtl("reproduce", "--json", folder=tmp_path).stdout)
+    assert listed["all"]["table3"].startswith("Table III")
+    assert "dropouts" in listed["beyond"]
+    told = rhfedmtl("train", "--faults", "help", folder=tmp_path)
+    assert told.returncode == 0
+    assert {f"{field.name}={field.default}" for field in dataclasses.fields(Faults)} <= set(
+        told.stdout.replace(",", "").split()
+    )
+
+
+def test_a_run_ends_where_nothing_is_left_to_buy(tmp_path: Path) -> None:
+    """An absurd budget is not spent on digits that no number has."""
+    done = rhfedmtl("train", "--tasks", "2", "--lambda1", "0.1", "--budget", "energy=1e12", "--json", folder=tmp_path)
+    facts = json.loads(done.stdout)
+    assert facts["stopped"] == "target gap reached"
+    assert facts["relative_gap"] <= 1e-12
+
+
+def test_every_command_stands_in_a_panel_of_the_help() -> None:
+    """None is forgotten, and none is named that there is not."""
+    assert {name for names in cli.PANELS.values() for name in names} == set(cli.program().commands)
+
+
+@pytest.mark.parametrize("options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], []])
+def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By budget, by server iterations, or by the logarithm of the gap: from near 0 to 1, and never past it by much."""
+    shares: list[float] = []
+    measure = train._ShareDone.__call__
+
+    def spy(self: train._ShareDone, progress: Any) -> float:
+        shares.append(measure(self, progress))
+        return shares[-1]
+
+    monkeypatch.setattr(train._ShareDone, "__call__", spy)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", "train", "--tasks", "2", *options, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert shares[0] < 0.5
+    assert 0.8 < shares[-1] < 1.2

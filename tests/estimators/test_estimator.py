@@ -1,0 +1,557 @@
+"""The estimators: the same numbers as the library, any kind of array and label, budgets, weights, going on, saving."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from rhfedmtl import DualMethod, Ledger, Measured, Request, RHFedMTLClassifier, RHFedMTLRegressor, Settings, train
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import BudgetError, ConfigError, DataError
+from rhfedmtl.estimators.base import UnknownTaskWarning
+from rhfedmtl.estimators.rows import Rows, gather
+from rhfedmtl.maths.losses import Logistic, SmoothedHinge, Squared
+
+
+def rows_of(federation: Federation) -> tuple[Any, Any, Any, Any]:
+    """Training rows of a federation as an estimator wants them: X, y, task, terminal."""
+    terminal = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
+    return federation.X, federation.y, federation.row_task, terminal
+
+
+def held_out(federation: Federation) -> tuple[Any, Any, Any]:
+    """Test rows, labels and tasks."""
+    task = np.repeat(np.arange(federation.n_tasks), np.diff(federation.test_offsets))
+    return federation.test_X, federation.test_y, task
+
+
+@pytest.fixture(scope="module")
+def watch() -> Federation:
+    """Forty motions of each of ten people; the rest for test."""
+    try:
+        return Request("watch", samples_per_task=40, test_rest=True).federation(0)
+    except DataError as error:
+        pytest.skip(f"the watch data is not to be had: {error}")
+
+
+@pytest.fixture(scope="module")
+def small() -> Federation:
+    """Three synthetic tasks of two terminals."""
+    return Request("synthetic", tasks=3, terminals=2).federation(0)
+
+
+def test_it_is_the_library_to_the_bit(watch: Federation) -> None:
+    """Rows with task and terminal, real ones, give the models, the bill and the accuracy of a run of the library."""
+    X, y, task, terminal = rows_of(watch)
+    model = RHFedMTLClassifier(budget={"energy": 2000}, tol=0.0, random_state=0).fit(X, y, task=task, terminal=terminal)
+    ledger = Ledger("energy=0.1,10", budget="energy=2000")
+    result = train(watch, DualMethod(intercept=True), Measured(), Settings(seed=0), ledger=ledger)
+    np.testing.assert_array_equal(model.models_.models, result.models)
+    assert model.ledger_.spent == ledger.spent
+    assert model.certificate_.gap == result.certificate.gap
+    assert model.plan_.local_steps == tuple(result.local_steps)
+    tX, ty, ttask = held_out(watch)
+    by_task = [np.mean(model.predict(tX[ttask == b], ttask[ttask == b]) == ty[ttask == b]) for b in range(10)]
+    np.testing.assert_array_equal(by_task, result.metrics["accuracy"])
+
+
+def test_har_under_the_budget_of_the_paper() -> None:
+    """Five people of UCI HAR, sitting or not, 52 training rows each and energy 1400: 19 of 20 unseen rows are right."""
+    path = Path(os.environ.get("RHFEDMTL_DATA", ".")) / "har.npz"
+    if not path.exists():
+        pytest.skip("har.npz is not in the folder RHFEDMTL_DATA")
+    request = Request("har", str(path), tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True)
+    federation = request.federation(0)
+    X, y, task, terminal = rows_of(federation)
+    model = RHFedMTLClassifier("energy=1400", random_state=0).fit(X, y, task=task, terminal=terminal)
+    tX, ty, ttask = held_out(federation)
+    assert model.score(tX, ty, task=ttask) > 0.93
+    assert model.ledger_.spent["energy"] <= 1400
+    assert model.certificate_.gap < 0.05
+
+
+def test_the_order_of_rows_does_not_matter_to_what_is_learned(watch: Federation) -> None:
+    """Shuffled rows belong to the same tasks and terminals: the optimum is the same, and so are the predictions."""
+    X, y, task, terminal = rows_of(watch)
+    order = np.random.default_rng(0).permutation(len(X))
+    first, second = (
+        RHFedMTLClassifier(random_state=0, tol=1e-5).fit(X[i], y[i], task=task[i], terminal=terminal[i])
+        for i in (np.arange(len(X)), order)
+    )
+    tX, _, ttask = held_out(watch)
+    assert np.mean(first.predict(tX, ttask) == second.predict(tX, ttask)) > 0.999
+    assert first.certificate_.primal == pytest.approx(second.certificate_.primal, rel=1e-4)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames_are_arrays_with_names(frame: Any, small: Federation) -> None:
+    """pandas and Polars give the same model, know their columns, and refuse other ones."""
+    X, y, task, terminal = rows_of(small)
+    X = X.astype(np.float64)
+    names = [f"f{j}" for j in range(X.shape[1])]
+    table = frame(dict(zip(names, X.T, strict=True)))
+    side = frame({"y": y, "task": task, "terminal": terminal})
+    plain = RHFedMTLClassifier(random_state=0).fit(X, y, task=task, terminal=terminal)
+    model = RHFedMTLClassifier(random_state=0).fit(table, side["y"], task=side["task"], terminal=side["terminal"])
+    np.testing.assert_array_equal(model.coef_, plain.coef_)
+    assert model.feature_names_in_.tolist() == names
+    np.testing.assert_array_equal(model.predict(table, side["task"]), plain.predict(X, task))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[names[::-1]], side["task"])
+
+
+LABELS = {"text": ["no", "yes"], "numbers": [3, -5], "truth": [True, False], "floats": [0.0, 2.0]}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_and_tasks_of_any_kind(kind: str, small: Federation) -> None:
+    """Predictions are labels as they were given; tasks may be text, numbers or categories."""
+    X, y, task, _ = rows_of(small)
+    labels = np.array(LABELS[kind])[y]
+    names = pd.Categorical(np.array(["north", "south", "west"])[task])
+    model = RHFedMTLClassifier(random_state=0).fit(X, labels, task=names)
+    assert model.classes_.tolist() == sorted(LABELS[kind])
+    predicted = model.predict(X, names)
+    assert predicted.dtype == labels.dtype
+    assert np.mean(predicted == labels) > 0.8
+    assert model.tasks_.tolist() == ["north", "south", "west"]
+    assert model.coef_.shape == (3, 1, X.shape[1])
+    assert model.intercept_.shape == (3, 1)
+
+
+def test_a_task_may_know_some_classes_only(watch: Federation) -> None:
+    """Classes of all tasks are one set; a task that never saw some of them still learns, and may get them right."""
+    X, y, task, terminal = rows_of(watch)
+    kept = (task != 0) | np.isin(y, [0, 1])
+    model = RHFedMTLClassifier(random_state=0).fit(X[kept], y[kept], task=task[kept], terminal=terminal[kept])
+    assert model.classes_.tolist() == list(range(7))
+    tX, ty, ttask = held_out(watch)
+    first = ttask == 0
+    assert (
+        model.score(
+            tX[first & np.isin(ty, [0, 1])], ty[first & np.isin(ty, [0, 1])], task=ttask[first & np.isin(ty, [0, 1])]
+        )
+        > 0.8
+    )
+    strange = first & ~np.isin(ty, [0, 1])
+    assert model.score(tX[strange], ty[strange], task=ttask[strange]) > 0.2, "what others know is shared"
+
+
+def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> None:
+    """So do rows without a task; one task alone needs no name."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier(random_state=0).fit(X, y, task=task)
+    with pytest.warns(UnknownTaskWarning, match="not seen in training: task 17"):
+        mixed = model.decision_function(X[:4], task=[0, 17, 17, 2])
+    with pytest.warns(UnknownTaskWarning, match="no task was given"):
+        mean = model.decision_function(X[:4])
+    np.testing.assert_allclose(mixed[1:3], mean[1:3], rtol=1e-9)
+    np.testing.assert_allclose(mixed[[0, 3]], model.decision_function(X[[0, 3]], task=[0, 2]), rtol=1e-9)
+    by_task = np.mean([model.decision_function(X[:4], task=[b] * 4) for b in range(3)], axis=0)
+    np.testing.assert_allclose(mean, by_task, rtol=1e-6)
+    RHFedMTLClassifier().fit(X, y).predict(X)
+
+
+def test_one_name_stands_for_the_task_of_all_rows(small: Federation) -> None:
+    """In predict and its kin; fit wants a name for every row."""
+    model = RHFedMTLClassifier(random_state=0).fit(small.X, small.y, task=small.row_task)
+    np.testing.assert_array_equal(model.predict(small.X, task=1), model.predict(small.X, task=np.ones(len(small.X))))
+    assert "models" not in repr(model.certificate_)
+
+
+def test_probabilities_are_those_of_logistic_regression(small: Federation) -> None:
+    """One task, no scaling: the optimum of scikit-learn, and its probabilities; other losses have none."""
+    X, y, _, _ = rows_of(small)
+    X = X.astype(np.float64)
+    model = RHFedMTLClassifier(
+        loss="logistic", scale="none", intercept=False, lambda1=1e-2, tol=1e-9, random_state=0
+    ).fit(X, y)
+    other = LogisticRegression(C=1.0 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
+    np.testing.assert_allclose(model.coef_[0], other.coef_, atol=1e-4)
+    np.testing.assert_allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-4)
+    np.testing.assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
+    hinge = RHFedMTLClassifier().fit(X, y)
+    assert not hasattr(hinge, "predict_proba")
+    with pytest.raises(AttributeError, match="predict_proba"):
+        hinge.predict_proba(X)
+
+
+def test_probabilities_of_many_classes_sum_to_one(watch: Federation) -> None:
+    """Each class was learned against the rest; divided by their sum, the order of scores is kept."""
+    X, y, task, terminal = rows_of(watch)
+    model = RHFedMTLClassifier(loss="logistic", tol=1e-2, random_state=0).fit(X, y, task=task, terminal=terminal)
+    tX, ty, ttask = held_out(watch)
+    odds = model.predict_proba(tX, ttask)
+    np.testing.assert_allclose(odds.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(model.classes_[odds.argmax(axis=1)], model.predict(tX, ttask))
+    assert -np.log(odds[np.arange(len(ty)), ty]).mean() < np.log(7) / 2, (
+        "better than half of what knowing nothing costs"
+    )
+
+
+def test_the_regression_is_that_of_ridge() -> None:
+    """One task, no scaling, no intercept: the optimum in closed form."""
+    X, y = load_diabetes(return_X_y=True)
+    model = RHFedMTLRegressor(scale="none", intercept=False, lambda1=1e-3, tol=1e-13, random_state=0).fit(X, y)
+    other = Ridge(alpha=1e-3 * len(X), fit_intercept=False).fit(X, y)
+    np.testing.assert_allclose(model.coef_[0, 0], other.coef_, rtol=1e-4, atol=1e-2)
+
+
+def test_labels_of_a_regression_may_lie_anywhere() -> None:
+    """A million added to all labels is added to all predictions: the intercept carries it, whatever lambda1 is."""
+    X, y = load_diabetes(return_X_y=True)
+    near, far = (RHFedMTLRegressor(random_state=0).fit(X, y + shift) for shift in (0.0, 1e6))
+    np.testing.assert_allclose(far.predict(X) - 1e6, near.predict(X), rtol=1e-5)
+    assert near.score(X, y) > 0.5
+
+
+def test_tasks_help_each_other_on_real_numbers() -> None:
+    """Diabetes by age: coupled models do better on held-out rows than each age alone, which has few rows."""
+    X, y = load_diabetes(return_X_y=True)
+    age = np.searchsorted(np.quantile(X[:, 0], [0.2, 0.4, 0.6, 0.8]), X[:, 0])
+    test = np.random.default_rng(0).random(len(X)) < 0.5
+    scores = [
+        RHFedMTLRegressor(relationship=name, lambda2=0.1, random_state=0)
+        .fit(X[~test], y[~test], task=age[~test])
+        .score(X[test], y[test], task=age[test])
+        for name in ("mean", "none")
+    ]
+    assert scores[0] > scores[1] + 0.02
+
+
+def repeated(counts: Any, *arrays: Any) -> list[Any]:
+    """Rows as often as they count."""
+    return [np.repeat(array, counts, axis=0) for array in arrays]
+
+
+@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
+def test_a_weight_counts_as_so_many_rows(kind: Any, small: Federation) -> None:
+    """Rows of weight k are k rows, of weight 0 none, task by task; without scaling, at the optimum."""
+    X, y, task, _ = rows_of(small)
+    X = X.astype(np.float64)
+    k = np.random.default_rng(0).integers(0, 4, len(X))
+    settings = {"scale": "none", "tol": 1e-10, "random_state": 0}
+    weighted = kind(**settings).fit(X, y, task=task, sample_weight=k)
+    again = kind(**settings).fit(*repeated(k, X, y), task=np.repeat(task, k))
+    np.testing.assert_allclose(weighted.coef_, again.coef_, atol=2e-4)
+    larger = kind(**settings).fit(X, y, task=task, sample_weight=1000.0 * k)
+    np.testing.assert_allclose(larger.coef_, weighted.coef_, atol=1e-6)
+
+
+def test_class_weights_are_sample_weights(small: Federation) -> None:
+    """With "balanced" every class has the same weight, on top of the weights of rows; a rare class is then found."""
+    X, y, task, _ = rows_of(small)
+    rare = (y == 0) | (np.arange(len(y)) % 5 == 0)
+    X, y, task = X[rare], y[rare], task[rare]
+    plain = RHFedMTLClassifier(random_state=0, lambda1=0.1).fit(X, y, task=task)
+    balanced = RHFedMTLClassifier(random_state=0, lambda1=0.1, class_weight="balanced").fit(X, y, task=task)
+    by_hand = RHFedMTLClassifier(random_state=0, lambda1=0.1).fit(
+        X, y, task=task, sample_weight=len(y) / (2.0 * np.bincount(y)[y])
+    )
+    np.testing.assert_allclose(balanced.coef_, by_hand.coef_, atol=1e-9)
+    assert np.mean(balanced.predict(X, task)[y == 1]) > np.mean(plain.predict(X, task)[y == 1])
+
+
+def test_budgets_are_kept_and_read_in_every_form(small: Federation) -> None:
+    """Text and tables say the same; nothing is overspent; what cannot pay a round is refused."""
+    X, y, task, terminal = rows_of(small)
+    for budget in ({"energy": 300}, "energy=300", ["energy=300"]):
+        model = RHFedMTLClassifier(budget, random_state=0, tol=0.0).fit(X, y, task=task, terminal=terminal)
+        assert 0 < model.ledger_.spent["energy"] <= 300
+        assert model.plan_.stopped == "budget spent"
+    priced = RHFedMTLClassifier("money=50", cost={"money": {"step": 0.01, "station": 1.0}}, random_state=0)
+    assert priced.fit(X, y, task=task).ledger_.spent["money"] <= 50
+    with pytest.raises(BudgetError, match="cannot pay one round"):
+        RHFedMTLClassifier({"energy": 5}).fit(X, y, task=task)
+    early = RHFedMTLClassifier({"energy": 1e9}, tol=0.1, random_state=0).fit(X, y, task=task)
+    assert early.plan_.stopped == "target gap reached"
+    assert early.certificate_.relative_gap <= 0.1
+
+
+def test_more_budget_goes_on_where_fit_ended(small: Federation) -> None:
+    """With fixed H, half the budget and then the other half is the whole budget, to the bit, bill included."""
+    X, y, task, terminal = rows_of(small)
+    fixed = {"algorithm": "hfedmtl", "local_steps": 5, "random_state": 0, "tol": 0.0}
+    whole = RHFedMTLClassifier("energy=660", **fixed).fit(X, y, task=task, terminal=terminal)
+    half = RHFedMTLClassifier("energy=330", **fixed).fit(X, y, task=task, terminal=terminal)
+    before = half.coef_.copy()
+    assert half.resume({"energy": 330}) is half
+    np.testing.assert_array_equal(half.coef_, whole.coef_)
+    assert (half.coef_ != before).any()
+    assert half.ledger_ == whole.ledger_
+    assert half.n_iter_ == whole.n_iter_
+    assert half.certificate_.gap == whole.certificate_.gap
+
+
+@pytest.mark.parametrize("algorithm", ["rhfedmtl", "fedavg", "mocha", "cocoa"])
+def test_every_kind_of_method_can_go_on(algorithm: str, small: Federation) -> None:
+    """The bill grows by what was added and no more, and the objective gets better."""
+    X, y, task, terminal = rows_of(small)
+    model = RHFedMTLClassifier("energy=200", algorithm=algorithm, random_state=0, tol=0.0)
+    primal = model.fit(X, y, task=task, terminal=terminal).certificate_.primal
+    rounds, spent = model.n_iter_, model.ledger_.spent["energy"]
+    model.resume("energy=400")
+    assert model.n_iter_ > rounds
+    assert spent < model.ledger_.spent["energy"] <= 600
+    assert model.certificate_.primal < primal
+
+
+def test_going_on_without_a_budget_takes_a_smaller_tolerance(small: Federation) -> None:
+    """tol is read anew; with the old one there is nothing left to do."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier(tol=1e-2, random_state=0).fit(X, y, task=task)
+    rounds = model.n_iter_
+    assert model.resume().n_iter_ == rounds
+    assert model.set_params(tol=1e-5).resume().certificate_.relative_gap <= 1e-5
+    assert model.n_iter_ > rounds
+
+
+def test_copies_leave_the_rows_behind(small: Federation) -> None:
+    """A pickled or cloned model predicts, is small, and says why it cannot go on; a warm start can."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier("energy=100", random_state=0, tol=0.0, warm_start=True).fit(X, y, task=task)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict(X, task), model.predict(X, task))
+    with pytest.raises(ConfigError, match="training rows are not here any more"):
+        copy.resume("energy=100")
+    assert copy.fit(X, y, task=task).certificate_.primal < model.certificate_.primal
+    assert not hasattr(clone(model), "coef_")
+
+
+@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
+def test_a_warm_start_begins_at_the_end(kind: Any, small: Federation) -> None:
+    """The same rows are solved at once; changed and added ones take less than from nothing, and end as well."""
+    X, y, task, _ = rows_of(small)
+    rng = np.random.default_rng(0)
+    model = kind(warm_start=True, random_state=0, tol=1e-6).fit(X, y, task=task)
+    first = model.n_iter_
+    assert model.fit(X, y, task=task).n_iter_ <= max(3, first // 4)
+    changed = np.where(rng.random(len(y)) < 0.02, 1 - y, y)
+    cold = kind(random_state=0, tol=1e-6).fit(X, changed, task=task)
+    assert model.fit(X, changed, task=task).certificate_.primal == pytest.approx(cold.certificate_.primal, rel=1e-5)
+    model.set_params(lambda2=0.1).fit(np.vstack([X, X[:6]]), np.append(y, y[:6]), task=np.append(task, task[:6]))
+    assert model.certificate_.relative_gap <= 1e-6
+    model.fit(X[:40], y[:40], task=task[:40], sample_weight=rng.uniform(0, 2, 40))
+    assert model.certificate_.relative_gap <= 1e-6
+
+
+def test_a_warm_start_under_another_loss_starts_anew(small: Federation) -> None:
+    """Dual variables of one loss mean nothing to another; methods without any are refused."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier(warm_start=True, random_state=0).fit(X, y, task=task)
+    rounds = model.set_params(loss="logistic").fit(X, y, task=task).n_iter_
+    assert rounds == RHFedMTLClassifier(loss="logistic", random_state=0).fit(X, y, task=task).n_iter_
+    with pytest.raises(ConfigError, match="no dual variables to start from"):
+        RHFedMTLClassifier(algorithm="fedavg", warm_start=True).fit(X, y)
+
+
+def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
+    """lambda2="auto" tries several at the given lambda1, lambda1="auto" tries both; the record says what was tried."""
+    X, y, task, terminal = rows_of(small)
+    model = RHFedMTLClassifier(lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
+    choice = model.regularisation_
+    assert {trial.lambda1 for trial in choice.trials} == {1e-3}
+    assert choice.best.score == min(trial.score for trial in choice.trials)
+    assert model.relationship_.lambda2 == choice.lambda2
+    both = RHFedMTLClassifier(lambda1="auto", lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
+    assert len({trial.lambda1 for trial in both.regularisation_.trials}) > 3
+    assert RHFedMTLClassifier(random_state=0).fit(X, y).regularisation_ is None
+    with pytest.raises(ConfigError, match="needs lambda2='auto'"):
+        RHFedMTLClassifier(lambda1="auto").fit(X, y)
+    with pytest.raises(ConfigError, match="has no lambda2 to choose"):
+        RHFedMTLClassifier(algorithm="fedavg", lambda2="auto").fit(X, y)
+
+
+def test_groups_are_held_out_together_when_the_coupling_is_chosen() -> None:
+    """Random folds see too much of windows that overlap: with groups, tasks are coupled more strongly."""
+    try:
+        federation = Request("watch", grouped=True, tasks=4).federation(0)
+    except DataError as error:
+        pytest.skip(f"the watch data is not to be had: {error}")
+    X, y, task, terminal = rows_of(federation)
+    model = RHFedMTLClassifier(lambda2="auto", random_state=0, tol=1e-2)
+    blind = model.fit(X, y, task=task, terminal=terminal).regularisation_
+    grouped = model.fit(X, y, task=task, terminal=terminal, groups=federation.group).regularisation_
+    assert grouped.lambda2 > blind.lambda2
+    assert grouped.best.score > blind.best.score, "a loss on recordings that were not seen is larger"
+    tX, ty, ttask = held_out(federation)
+    assert model.score(tX, ty, task=ttask) > 0.6
+
+
+@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
+def test_a_saved_estimator_comes_back(kind: Any, small: Federation, tmp_path: Path) -> None:
+    """Parameters, labels, tasks, names and predictions are the same; the rows are not in the file."""
+    X, y, task, _ = rows_of(small)
+    table = pd.DataFrame(X, columns=[f"f{j}" for j in range(X.shape[1])])
+    model = kind({"energy": 300}, random_state=3, lambda2=0.05).fit(table, y, task=task + 100)
+    model.save(tmp_path / "model.npz")
+    again = kind.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.predict(table, task + 100), model.predict(table, task + 100))
+    assert again.get_params() == model.get_params()
+    assert again.tasks_.tolist() == [100, 101, 102]
+    assert again.feature_names_in_.tolist() == list(table.columns)
+    assert again.certificate_.gap == model.certificate_.gap
+    assert again.models_.ledger["spent"] == model.ledger_.spent
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    with pytest.raises(ConfigError, match="training rows are not here any more"):
+        again.resume("energy=1")
+    other = RHFedMTLRegressor if kind is RHFedMTLClassifier else RHFedMTLClassifier
+    with pytest.raises(DataError, match="cannot use"):
+        other.load(tmp_path / "model.npz")
+    assert (tmp_path / "model.npz").stat().st_size < 20_000
+
+
+def test_a_saved_logistic_model_still_has_probabilities(small: Federation, tmp_path: Path) -> None:
+    """The loss is part of the file."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier(loss="logistic").fit(X, np.array(["n", "y"])[y], task=task)
+    model.save(tmp_path / "model.npz")
+    again = RHFedMTLClassifier.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.predict_proba(X, task), model.predict_proba(X, task))
+    assert again.classes_.tolist() == ["n", "y"]
+
+
+def test_the_relationship_is_there_to_look_at(watch: Federation) -> None:
+    """With a learned one, who helps whom is a matrix over tasks, with ones on its diagonal."""
+    X, y, task, terminal = rows_of(watch)
+    model = RHFedMTLClassifier("energy=2000", relationship="learned", random_state=0).fit(
+        X, y, task=task, terminal=terminal
+    )
+    affinity = model.relationship_.affinity(10)
+    np.testing.assert_allclose(np.diag(affinity), 1.0)
+    assert affinity[~np.eye(10, dtype=bool)].std() > 0.0
+    assert len(model.history_) == model.n_iter_
+
+
+def test_terminals_are_shared_out_evenly(small: Federation) -> None:
+    """n_terminals splits each task evenly where no terminals are named; more terminals than rows are not made."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier(n_terminals=4, random_state=0, cost="energy=1,0").fit(X, y, task=task)
+    assert len(set(model.ledger_.columns()["terminal"])) == 12
+    few = RHFedMTLClassifier(n_terminals=50, random_state=0).fit(X[:9], y[:9])
+    assert few.n_iter_ > 0
+    with pytest.raises(ConfigError, match="n_terminals must be at least 1"):
+        RHFedMTLClassifier(n_terminals=0).fit(X, y)
+
+
+def test_seeds_make_runs_repeatable(small: Federation) -> None:
+    """The same number gives the same model, and threads change nothing; other numbers another order of rows."""
+    X, y, task, _ = rows_of(small)
+    one, two, three = (
+        RHFedMTLClassifier("energy=100", n_terminals=2, random_state=seed, n_jobs=jobs).fit(X, y, task=task).coef_
+        for seed, jobs in ((5, None), (5, 2), (6, None))
+    )
+    np.testing.assert_array_equal(one, two)
+    assert (one != three).any()
+    generator = RHFedMTLClassifier("energy=100", random_state=np.random.RandomState(0)).fit(X, y, task=task)
+    assert generator.n_iter_ > 0
+
+
+def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    """max_rounds ends it with a warning; verbose prints the rounds."""
+    X, y, task, _ = rows_of(small)
+    with pytest.warns(ConvergenceWarning, match="after 2 rounds, above tol"):
+        RHFedMTLClassifier(max_rounds=2, tol=1e-9, verbose=1).fit(X, y, task=task)
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["round 1", "round 2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "extra", "says"),
+    [
+        ({}, {"task": ["a", "b"]}, "name the task of every row"),
+        ({}, {"task": [None] * 60}, "row 0 has no task"),
+        ({}, {"task": pd.Series([1, "a"] * 30)}, "task mixes types"),
+        ({}, {"terminal": "phone"}, "name the terminal of every row"),
+        ({}, {"sample_weight": -np.ones(60)}, "weights are finite and not negative"),
+        (
+            {},
+            {"task": np.arange(60) // 30, "sample_weight": np.arange(60) // 30},
+            "all rows of task '0' have weight zero",
+        ),
+        ({"algorithm": "fedavgg"}, {}, "did you mean fedavg"),
+        ({"loss": "logistics"}, {}, "did you mean logistic"),
+        ({"lambda2": "some"}, {}, "lambda2='some'"),
+        ({"options": {"merger": "add"}}, {}, "did you mean merge"),
+        ({"options": {"lambda1": 0.1}}, {}, "lambda1 is a parameter of its own"),
+        ({"options": {"mu": 0.1}}, {}, "mu has no effect on rhfedmtl"),
+        ({"budget": 2000}, {}, "energy=2000"),
+        ({}, {"task": "site"}, "task is 'site' for 60 rows"),
+        ({"options": {"merge": "add all"}}, {}, "unknown merge"),
+        ({"policy": "measured", "local_steps": 3}, {}, "decides H, K and M itself"),
+        ({"scale": "log"}, {}, "unknown scaling 'log'"),
+        ({"tol": -1.0}, {}, "target_relative_gap must be"),
+        ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, Any], extra: dict[str, Any], says: str) -> None:
+    """Wrong parameters and columns are refused in fit with what is wrong and what would be right."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    with pytest.raises(ValueError, match=says):
+        RHFedMTLClassifier(**settings).fit(X, (X[:, 0] > 0).astype(int), **extra)
+
+
+def test_sparse_rows_are_refused_clearly() -> None:
+    """With what to do instead."""
+    X = sparse.random(30, 4, density=0.5, format="csr", random_state=0)
+    with pytest.raises(TypeError, match="toarray"):
+        RHFedMTLClassifier().fit(X, np.arange(30) % 2)
+
+
+@given(data=st.data())
+def test_every_row_lands_with_its_task_and_terminal(data: st.DataObject) -> None:
+    """Whatever the order of rows: each is in one place, under its task, on a terminal of rows of one name only."""
+    n = data.draw(st.integers(1, 40))
+    task = np.array(data.draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n)))
+    named = data.draw(st.booleans())
+    terminal = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))) if named else None
+    weight = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=n, max_size=n)))
+    weight = np.where(np.isin(task, task[weight > 0]), weight, 1.0)
+    y = np.arange(n) % 2
+    rows = Rows(np.arange(n, dtype=np.float64)[:, None], y, np.array([0, 1]), task, terminal, weight)
+    federation, places = gather(rows, n_terminals=2, centre=False, seed=0)
+    assert sorted(places.order) == np.flatnonzero(weight > 0).tolist()
+    np.testing.assert_array_equal(federation.X[:, 0], places.order)
+    np.testing.assert_array_equal(np.array(federation.task_names)[federation.row_task], task[places.order])
+    on = np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
+    assert np.all(np.diff(federation.terminal_offsets) > 0)
+    if terminal is not None:
+        pairs = {(t, int(terminal[row]), task[row]) for t, row in zip(on.tolist(), places.order.tolist(), strict=True)}
+        assert len(pairs) == federation.n_terminals
+    sums = np.bincount(federation.row_task, places.weight)
+    np.testing.assert_allclose(sums, np.bincount(federation.row_task))
+    kept = places.duals(SmoothedHinge(), (places.targets * places.weight[:, None]))
+    again = places.start(SmoothedHinge(), kept)
+    assert again is not None
+    np.testing.assert_allclose(again, places.targets * places.weight[:, None])
+    assert places.start(Logistic(), kept) is None
+
+
+def test_duals_of_changed_labels_start_at_zero() -> None:
+    """A dual variable belongs to its label; numbers of a regression have no box, so theirs stay."""
+    X, task, y = np.zeros((4, 1)), np.zeros(4, dtype=int), np.array([0, 1, 0, 1])
+    classes = np.array(["n", "y"])
+    _, old = gather(Rows(X, y, classes, task), n_terminals=1, centre=False, seed=0)
+    _, new = gather(Rows(X, np.array([0, 0, 0, 1]), classes, task), n_terminals=1, centre=False, seed=0)
+    known = old.duals(SmoothedHinge(), old.targets * 0.5)
+    start = new.start(SmoothedHinge(), known)
+    assert start is not None
+    assert start[:, 0].tolist() == [-0.5, 0.0, -0.5, 0.5]
+    _, numbers = gather(Rows(X, y * 2.0, np.array([]), task), n_terminals=1, centre=False, seed=0)
+    kept = numbers.start(Squared(), numbers.duals(Squared(), np.full((4, 1), 7.0))._replace(targets=np.zeros((4, 1))))
+    assert kept is not None
+    assert kept[:, 0].tolist() == [7.0] * 4

@@ -1,0 +1,414 @@
+"""Plans before a run: on paper they end where a run ends; what is predicted, priced and refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.loaders.synthetic import Synthetic, make
+from rhfedmtl.data.partition import Column, Dirichlet, PowerLaw
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths.losses import LOSSES, Hinge
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
+from rhfedmtl.planning.dry_run import walk
+from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, fly, pilot_length
+from rhfedmtl.planning.plan import PlanReport, plan
+from rhfedmtl.planning.target import Search, Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.resources.costs import Budget, Cost
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.run import Settings, train
+
+PAPER = "energy=0.1,10"
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return make(Synthetic(tasks=3, terminals=4, samples=8, features=6, test=20), 1)
+
+
+def of_numbers(policy: Policy, budget: str = "energy=1400", cost: str = PAPER, **shape: int) -> PlanReport:
+    return plan(Shape(**shape), policy=policy, ledger=Ledger(cost, budget))  # type: ignore[arg-type]
+
+
+def test_rows_are_dealt_out_as_a_split_would() -> None:
+    """70 samples leave 52 training rows, in sizes that differ by at most one."""
+    shape = Shape()
+    assert shape.train_rows == 52
+    assert shape.sizes().reshape(5, 5).sum(axis=1).tolist() == [52] * 5
+    assert np.ptp(shape.sizes()) == 1
+
+
+@pytest.mark.parametrize("partition", [PowerLaw(2.0), Dirichlet(0.3)])
+def test_uneven_partitions_keep_every_row(partition: PowerLaw | Dirichlet) -> None:
+    """Shapes may be dealt out unevenly; no row is lost and no terminal is empty."""
+    sizes = Shape(partition=partition).sizes()
+    assert sizes.sum() == 5 * 52
+    assert sizes.min() >= 1
+    assert np.ptp(sizes) > 1
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_plan_on_paper_fits_the_budget_and_leaves_less_than_a_round(name: str) -> None:
+    """Every policy's plan is within the budget, and what is left would not pay its own round again."""
+    report = of_numbers(POLICIES[name]())
+    assert report.policy == name
+    assert report.cost["energy"] <= 1400.0
+    per_round = 50.0 + 2.5 * report.local_steps_range[1]
+    assert report.cost["energy"] > 1400.0 - per_round
+    assert report.binding == "energy"
+    assert report.rounds >= report.cloud_rounds >= 1
+
+
+@pytest.mark.parametrize(
+    "policy", [Fixed(2), Fixed(5, 3), Theoretical(), Theoretical("authors", 1e-4, 2), Theoretical("sound"), Measured()]
+)
+@pytest.mark.parametrize("cost", ["energy=0.1,10", "energy=0.5,10,20", "energy=0.1,1,byte:0.001"])
+def test_a_plan_does_what_a_run_does(federation: Federation, policy: Policy, cost: str) -> None:
+    """Where the policy does not learn on the way, plan and run agree: rounds, server iterations, H and spending."""
+    budget = 20.0 * cheapest_plan(situation_of(federation, DualMethod(), Settings(), Cost.of(cost)))["energy"]
+    fixed_mind = isinstance(policy, Measured)
+    limits = {"energy": budget if not fixed_mind else budget / 6}
+    report = plan(federation, policy=policy, ledger=Ledger(cost, limits), pilot_rounds=64 if fixed_mind else 0)
+    result = train(federation, DualMethod(), policy, ledger=Ledger(cost, limits))
+    assert (report.rounds, report.cloud_rounds) == (result.rounds, result.cloud_rounds)
+    assert report.terminal_steps == result.terminal_steps
+    assert report.cost["energy"] == pytest.approx(result.ledger.spent["energy"])
+    assert report.stopped == result.stopped
+    assert report.local_steps == result.local_steps[0]
+
+
+@settings(max_examples=40)
+@given(
+    prices=st.lists(st.floats(0.0, 3.0), min_size=6, max_size=6),
+    limits=st.lists(st.floats(1.0, 60.0), min_size=2, max_size=2),
+    name=st.sampled_from(sorted(POLICIES)),
+)
+def test_no_plan_overspends_any_type(prices: list[float], limits: list[float], name: str) -> None:
+    """Over random prices of two types: spent is at most the budget, or the budget cannot pay one round."""
+    cost = Cost({"a": Cost.of({"a": prices[:3]})["a"], "time": Cost.of({"time": prices[3:]})["time"]})
+    budget = {"a": limits[0], "time": limits[1]}
+    shape = Shape(2, 2, 12)
+    price = cheapest_plan(situation_of(shape, DualMethod(), Settings(), cost), 2 if name == "fixed" else 1)
+    try:
+        report = plan(shape, policy=POLICIES[name](), ledger=Ledger(cost, budget))
+    except BudgetError as refused:
+        message = str(refused)
+    else:
+        message = ""
+    if message:
+        assert "cheapest feasible plan" in message
+        assert "asks for H=" in message or any(price[j] > limit for j, limit in budget.items())
+        return
+    assert all(report.cost[j] <= limit for j, limit in budget.items())
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_authors_curve_is_the_paper_s() -> None:
+    """With the sizes of the paper's figure the curve over H is 14, 13, 13, 12, 12, 11, 11, 10, 10, 9."""
+    shape = Shape(tasks=5, terminals=10, samples_per_task=260, test_fraction=0.0)
+    report = plan(shape, policy=POLICIES["authors"](), ledger=Ledger(PAPER, "energy=1400"))
+    assert [point.bound_rounds for point in report.curve[:10]] == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
+
+
+def test_paper_shows_its_three_cases() -> None:
+    """Little budget is starved, some is enough, much is surplus; K(H) rounds are affordable accordingly."""
+    cases = {amount: of_numbers(Theoretical(), f"energy={amount}") for amount in (200, 600, 1400)}
+    assert [report.case for report in cases.values()] == ["starved", "enough", "surplus"]
+    assert cases[200].feasible_steps["energy"] == []
+    first, last = cases[600].feasible_steps["energy"][0]
+    inside, outside = (next(p for p in cases[600].curve if p.local_steps == h) for h in (last, last + 1))
+    assert first == 1
+    assert inside.cost is not None
+    assert outside.cost is not None
+    assert inside.cost["energy"] <= 600 < outside.cost["energy"]
+
+
+def test_feasible_range_is_the_intersection_over_types() -> None:
+    """With several types the joint range of H is that of the tightest."""
+    report = of_numbers(Measured(), "energy=1400,time=3", "energy=0.1,10,time=0.1,1")
+    tops = {name: ranges[0][1] for name, ranges in report.feasible_steps.items()}
+    assert tops["together"] == min(tops["energy"], tops["time"]) == 20
+
+
+def test_only_the_binding_type_has_a_shadow_price() -> None:
+    """What does not bind is worth nothing more; what binds is, also for plans of theory."""
+    report = of_numbers(Measured(), "energy=100000,time=2", "energy=0.1,10,time=0.01,0.05")
+    assert report.binding == "time"
+    assert report.shadow_price["energy"] == 0.0
+    assert report.shadow_price["time"] > 0.0
+    assert of_numbers(Theoretical(), "energy=1400").shadow_price["energy"] > 0.0
+    ends_first = plan(Shape(), policy=Fixed(cloud_rounds=3), ledger=Ledger(PAPER, "energy=1400"))
+    assert ends_first.shadow_price == {"energy": 0.0}
+
+
+def test_more_budget_is_predicted_to_leave_less() -> None:
+    """The model's share of the suboptimality falls with the budget."""
+    left = [of_numbers(Measured(), f"energy={amount}").suboptimality_left for amount in (200, 600, 1400)]
+    assert left[0] > left[1] > left[2] > 0.0
+
+
+def test_a_fixed_plan_needs_no_budget_if_it_has_an_end() -> None:
+    """Fixed H, K and M are priced without any limit."""
+    report = plan(Shape(), policy=Fixed(2, 3, 4), ledger=Ledger(PAPER))
+    assert (report.rounds, report.cost["energy"], report.binding) == (12, 12 * 55.0, None)
+
+
+def test_sizes_of_messages_count_where_bytes_have_a_price() -> None:
+    """A budget of bytes is planned with round zero in it, and needs the number of features."""
+    cost = "bytes=byte:1"
+    report = plan(Shape(features=10), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
+    bare = plan(Shape(features=10), policy=Fixed(), settings=Settings(scale="unit"), ledger=Ledger(cost, "bytes=1e5"))
+    assert 0 < report.rounds <= bare.rounds
+    with pytest.raises(ConfigError, match="number of features"):
+        plan(Shape(), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
+
+
+def test_a_budget_that_cannot_pay_says_what_the_cheapest_plan_costs(federation: Federation) -> None:
+    """An infeasible budget is refused with the price of the cheapest feasible plan, with and without data."""
+    with pytest.raises(BudgetError, match=r"cheapest feasible plan .* costs energy=52\.5"):
+        of_numbers(Measured(), "energy=40")
+    with pytest.raises(BudgetError, match=r"H=2.*costs energy=32\.4"):
+        plan(federation, policy=Fixed(2), ledger=Ledger(PAPER, "energy=30"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"tasks": 0}, "tasks must be a whole number"),
+        ({"terminals": 53}, "leave 52 training rows for 53 terminals"),
+        ({"samples_per_task": 2.5}, "samples_per_task"),
+        ({"test_fraction": 1.0}, "test_fraction"),
+        ({"test_fraction": math.nan}, "test_fraction"),
+        ({"features": 0}, "features"),
+        ({"columns": 0}, "columns"),
+        ({"partition": Column()}, "from data"),
+    ],
+)
+def test_absurd_shapes_are_refused(shape: dict[str, float], message: str) -> None:
+    """Sizes that no split could make are errors that name them."""
+    with pytest.raises(ConfigError, match=message):
+        Shape(**shape)  # type: ignore[arg-type]
+
+
+def test_theory_needs_a_smooth_loss_and_plans_need_an_end() -> None:
+    """The hinge has no bound, and a policy without budget or number of iterations has no end."""
+    with pytest.raises(ConfigError, match="smooth loss"):
+        plan(Shape(), DualMethod(Hinge()), Theoretical(), ledger=Ledger(PAPER, "energy=1400"))
+    with pytest.raises(BudgetError, match="plans for a budget"):
+        plan(Shape(), policy=Measured(), ledger=Ledger(PAPER))
+    measured = plan(Shape(), DualMethod(Hinge()), Measured(), ledger=Ledger(PAPER, "energy=1400"))
+    assert measured.case is None
+
+
+def test_the_pilot_is_not_charged(federation: Federation) -> None:
+    """Planning with data leaves the ledger as it was, and predicts an interval around its own expectation."""
+    ledger = Ledger(PAPER, "energy=2000")
+    report = plan(federation, ledger=ledger)
+    gap = report.predicted_gap
+    assert ledger.spent == {"energy": 0.0}
+    assert gap is not None
+    assert 0.0 < gap.low < gap.expected < gap.high
+    assert 5 <= gap.pilot_rounds < report.rounds
+    assert any("not charged" in note for note in report.notes)
+    assert plan(federation, ledger=ledger).to_dict() == report.to_dict()
+
+
+def test_the_predicted_interval_holds_most_final_gaps() -> None:
+    """Over seeds, budgets and policies, runs with other random numbers end inside the interval nearly always."""
+    inside = []
+    for seed in range(4):
+        data = make(Synthetic(tasks=3, terminals=4, samples=10, features=8, test=0), seed)
+        for amount, policy in ((400, Measured()), (1500, Measured()), (1500, Fixed(2)), (1500, Fixed(10))):
+            method = DualMethod(relationship=MeanRegularised(1e-3, 1e-3))
+            gap = plan(
+                data, method, policy, Settings(seed=seed), ledger=Ledger(PAPER, {"energy": amount})
+            ).predicted_gap
+            other = Settings(seed=seed + 50, certify_every=1000)
+            final = train(data, method, policy, other, ledger=Ledger(PAPER, {"energy": amount})).certificate.gap
+            assert gap is not None
+            inside.append(gap.low <= final <= gap.high)
+    assert np.mean(inside) >= 0.8
+
+
+def test_the_predicted_interval_holds_for_regressions() -> None:
+    """The squared loss goes on more slowly than its pilots; intervals are wide enough for that, and not for all."""
+    inside, widths = [], []
+    for seed in range(10):
+        data = make(Synthetic(tasks=3, terminals=4, samples=12, features=15, classes=0, noise=0.5, test=0), seed)
+        method = DualMethod(LOSSES["squared"](), MeanRegularised(10.0 ** -(1 + seed % 4), 1e-3))
+        for policy in (Measured(), Fixed(10)):
+            ledger = Ledger(PAPER, {"energy": 2500})
+            settings = Settings(scale="standard", seed=seed, certify_every=1000)
+            gap = plan(data, method, policy, settings, ledger=ledger).predicted_gap
+            final = train(data, method, policy, replace(settings, seed=seed + 50), ledger=ledger).certificate.gap
+            assert gap is not None
+            inside.append(gap.low <= final <= gap.high)
+            widths.append(gap.high / gap.low)
+    assert np.mean(inside) >= 0.8
+    assert np.median(widths) < 100.0
+
+
+def test_a_pilot_that_cannot_tell_says_little(federation: Federation) -> None:
+    """With one server iteration, or a dual that is still below 0, the fall is unknown and the interval wide."""
+    budget, strongly_tied = "energy=1500", DualMethod(relationship=MeanRegularised(1e-6, 1.0))
+    spreads = []
+    for method, policy in ((DualMethod(), Fixed(1)), (DualMethod(), Fixed(1, 10)), (strongly_tied, Fixed(1))):
+        flown = fly(federation, method, policy, Settings(), Ledger(PAPER, budget), 10)
+        gap = flown.forecast(flown.whole(policy, budget, 10_000))
+        spreads.append((flown.fall is None, gap.high / gap.low > 5.0))
+    assert spreads == [(False, False), (True, True), (True, True)]
+
+
+def test_a_run_that_may_end_at_rounding_has_no_lower_edge(federation: Federation) -> None:
+    """Where the gap may fall below what doubles can tell, the interval begins at 0."""
+    easy = DualMethod(relationship=MeanRegularised(1.0, 1.0))
+    gap = plan(federation, easy, Fixed(20), ledger=Ledger(PAPER, "energy=40000")).predicted_gap
+    assert gap is not None
+    assert gap.low == 0.0
+    assert 0.0 < gap.expected <= gap.high
+
+
+@pytest.mark.parametrize("edges", [CLASSES, NUMBERS, UNTOLD])
+@pytest.mark.parametrize("stretch", [1.0, 1.5, 4.0, 100.0])
+def test_edges_of_the_forecast_never_cross(stretch: float, edges: Edges) -> None:
+    """The lower edge falls at least as far as the centre, and the centre as far as the upper edge."""
+    falls = edges.falls(0.7, stretch)
+    assert list(falls) == sorted(falls, reverse=True)
+    assert falls[-1] >= 0.0
+
+
+def test_a_pilot_that_is_the_whole_run_says_so(federation: Federation) -> None:
+    """A budget of a few rounds is simulated to its end."""
+    report = plan(federation, ledger=Ledger(PAPER, "energy=80"))
+    assert any("is the whole run" in note for note in report.notes)
+    assert report.predicted_gap is not None
+    assert report.rounds == report.predicted_gap.pilot_rounds
+
+
+def test_pilots_are_a_quarter_of_the_run_within_reason() -> None:
+    """They have 5 to 256 rounds, three certificates at least, and 64 rounds at most where a round is much work."""
+    start = situation_of(Shape(), DualMethod(), Settings(), Cost.of(PAPER))
+    long = walk(Fixed(2), replace(start, ledger=Ledger(PAPER, "energy=40000")))
+    assert pilot_length(long) == -(-long.rounds // 4) > 64
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 50)) == 256
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 20_000)) == 100
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 10**6)) == 64
+    assert pilot_length(replace(long, rounds=8)) == 5
+    frequent = walk(Fixed(2, 4), replace(start, ledger=Ledger(PAPER, "energy=900")))
+    assert pilot_length(frequent) == 12
+
+
+def test_long_walks_are_closed_at_once() -> None:
+    """A budget for a million rounds is planned without going through them one by one."""
+    start = situation_of(Shape(), DualMethod(), Settings(), Cost.of(PAPER))
+    rich = replace(start, ledger=Ledger(PAPER, "energy=1e9"))
+    assert walk(Fixed(2), rich, most_rounds=10**9).rounds == int(1e9 / 55)
+    assert walk(Measured(), rich, most_rounds=50_000).rounds == 50_000
+
+
+def test_target_from_text() -> None:
+    """A target is a name and a number that can be reached."""
+    assert Target.of("balanced-accuracy=0.9") == Target("balanced_accuracy", 0.9)
+    for text in ("gap", "gap=", "gap=x", "gap=0", "gap=nan", "gap=inf", "accuracy=1.5", "speed=3"):
+        with pytest.raises(ConfigError, match="target"):
+            Target.of(text)
+
+
+def test_pareto_points_are_those_that_no_cheaper_one_equals() -> None:
+    """Cost rises and the result improves along the marked points, and nowhere else."""
+    curve = [TargetPoint(b, r, r, r, {}, 1.0, False) for b, r in ((1, 0.5), (2, 0.5), (3, 0.7), (4, 0.6), (3, 0.8))]
+    marked = mark_pareto(curve, Target("accuracy", 0.9))
+    assert [(p.budget, p.result) for p in marked if p.pareto] == [(1, 0.5), (3, 0.8)]
+    falling = mark_pareto(curve, Target("gap", 0.1))
+    assert [(p.budget, p.result) for p in falling if p.pareto] == [(1, 0.5)]
+
+
+def test_interval_of_one_value_is_the_value() -> None:
+    """With one seed there is no spread; gaps are averaged in their logarithms."""
+    assert interval(np.array([0.3]), logarithmic=False) == (0.3, 0.3, 0.3)
+    mean, low, high = interval(np.array([1e-2, 1e-4]), logarithmic=True)
+    assert mean == pytest.approx(1e-3)
+    assert low < mean < high
+
+
+def test_the_smallest_budget_reaches_the_target_and_a_little_less_does_not() -> None:
+    """The budget found reaches the target when it is run, and the largest that was seen to miss is close below."""
+    data = [make(Synthetic(tasks=2, terminals=3, samples=10, features=6), seed) for seed in (0, 1)]
+    method, cost = DualMethod(relationship=MeanRegularised(1e-2, 1e-2)), Cost.of(PAPER)
+    report = seek(data, Target("gap", 1e-2), method, Fixed(5), cost=cost, search=Search(8, 8))
+    assert report.reached
+    assert report.budget is not None
+    missed = max(p.budget for p in report.curve if not p.reached)
+    assert missed < report.budget <= 1.06 * missed
+    gaps = [
+        train(f, method, Fixed(5), Settings(seed=i), ledger=Ledger(cost, {"energy": report.budget})).certificate.gap
+        for i, f in enumerate(data)
+    ]
+    assert np.exp(np.mean(np.log(gaps))) <= 1e-2
+    assert [p.budget for p in report.curve] == sorted(p.budget for p in report.curve)
+
+
+def test_a_target_out_of_reach_is_said_to_be(federation: Federation) -> None:
+    """Where the grid ends below the target, there is no budget, and the best result is given."""
+    report = seek(
+        [federation], Target("accuracy", 1.0), DualMethod(), Fixed(2), cost=Cost.of(PAPER),
+        budget=Budget({"energy": 200.0}), search=Search(3),
+    )  # fmt: skip
+    assert (report.reached, report.budget) == (False, None)
+    assert report.best == max(p.result for p in report.curve) < 1.0
+    assert report.curve[-1].budget == pytest.approx(200.0)
+
+
+def test_other_budgets_stay_limits_in_a_search(federation: Federation) -> None:
+    """Only one type is sought; the others are never overspent."""
+    cost = Cost.of("energy=0.1,10,time=0.01,1")
+    report = seek(
+        [federation], Target("gap", 1e-9), DualMethod(), Fixed(2), cost=cost, budget=Budget({"time": 5.0}),
+        search=Search(4),
+    )  # fmt: skip
+    assert report.resource == "energy"
+    assert all(point.spent["time"] <= 5.0 for point in report.curve)
+
+
+def test_searches_refuse_what_they_cannot_answer(federation: Federation) -> None:
+    """No such metric, no price, no budget to look for, and runs that do not end with the budget."""
+    cost, gap = Cost.of(PAPER), Target("gap", 1e-3)
+    with pytest.raises(ConfigError, match="no rmse"):
+        seek([federation], Target("rmse", 1.0), DualMethod(), Fixed(), cost=cost)
+    with pytest.raises(ConfigError, match="no prices for 'time'"):
+        seek([federation], gap, DualMethod(), Fixed(), cost=cost, resource="time")
+    with pytest.raises(ConfigError, match="cloud-rounds"):
+        seek([federation], gap, DualMethod(), Fixed(cloud_rounds=3), cost=cost)
+    with pytest.raises(BudgetError, match="cheapest feasible plan"):
+        seek([federation], gap, DualMethod(), Fixed(), cost=cost, budget=Budget({"energy": 1.0}))
+    with pytest.raises(BudgetError, match="costs nothing"):
+        seek([federation], gap, DualMethod(), Fixed(), cost=Cost.of("energy=0,0"))
+    with pytest.raises(ConfigError, match="without data only a gap"):
+        seek_in_theory(Shape(), Target("auc", 0.9), DualMethod(), cost=cost)
+
+
+def test_theory_answers_without_data() -> None:
+    """The paper's necessary budget is below the sound one, and smaller gaps cost more."""
+    report = seek_in_theory(
+        Shape(), Target("gap", 1e-3), DualMethod(), cost=Cost.of(PAPER), budget=Budget.of("energy=1400")
+    )
+    bounds = report.bounds
+    assert bounds["paper"]["cost"]["energy"] < bounds["sound"]["cost"]["energy"] == report.budget
+    assert bounds["paper"]["rounds"] == math.ceil((1 - 1e-9) * math.log(52 / 1e-3))
+    costs = [point.budget for point in sorted(report.curve, key=lambda p: -p.result)]
+    assert costs == sorted(costs)
+    assert sum("budget" in note for note in report.notes) == 2

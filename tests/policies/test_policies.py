@@ -1,0 +1,408 @@
+"""Policies: what they plan from a situation, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.policies.base import Observation, Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.allocation import shapes
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook
+from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.resources.billing import Layout, event_totals, waited
+from rhfedmtl.resources.costs import Cost, Prices
+from rhfedmtl.resources.ledger import Ledger
+
+
+def situation(
+    cost: Any = "energy=0.1,10",
+    budget: Any = "energy=1400",
+    n_tasks: int = 5,
+    n_terminals: int = 5,
+    rows: int = 10,
+    **more: Any,
+) -> Situation:
+    """A fresh run of equal stations."""
+    task = np.repeat(np.arange(n_tasks), n_terminals)
+    return Situation(
+        np.full(len(task), rows), Layout(task, n_tasks), Ledger(cost, budget), **{"lam": 1e-4, "gamma": 1.0} | more
+    )
+
+
+def test_the_authors_curve_is_the_one_behind_the_papers_figure() -> None:
+    """K = 14, 13, 13, 12, 12, 11, 11, 10, 10, 9 for H = 1 … 10, and budget 1400 ends at H = 8."""
+    # 260 samples a station, 26 on the largest terminal: ten of them.
+    s = situation(rows=26, n_terminals=10)
+    forecast = POLICIES["authors"]().forecast(s, 27)  # type: ignore[attr-defined]
+    assert forecast.K[:10].tolist() == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
+
+
+def test_the_papers_procedure_shows_its_three_cases() -> None:
+    """Along rising budgets the authors' curve is starved, then just enough, then surplus."""
+    policy = Theoretical("authors", epsilon=1e-4, planned_cloud_rounds=2)
+    cases = [
+        policy.plan(situation(budget={"energy": budget}, rows=26, n_terminals=5)).why["case"]  # type: ignore[union-attr]
+        for budget in (500.0, 1300.0, 5000.0)
+    ]
+    assert cases == ["starved", "enough", "surplus"]
+
+
+@pytest.mark.parametrize("budget", [100.0, 1e6])
+def test_the_papers_own_bound_ends_at_one_step_for_starved_and_surplus_budgets(budget: float) -> None:
+    """β is about 1e-6 at the paper's settings, so f rises with h and the procedure ends at H = 1."""
+    plan = POLICIES["paper"]().plan(situation(budget={"energy": budget}, rows=14))
+    assert plan is not None
+    assert plan.local_steps.max() == 1
+
+
+def test_the_sound_bound_asks_for_far_more_rounds_than_the_papers() -> None:
+    """The guarantee costs orders of magnitude: K of the sound bound against K of the paper's."""
+    s = situation(rows=14)
+    paper, sound = (POLICIES[name]().forecast(s, 15).K for name in ("paper", "sound"))  # type: ignore[attr-defined]
+    assert np.all(sound > 1e4 * paper)
+
+
+def test_theoretical_policies_need_a_budget() -> None:
+    """Their H comes from the budget: without one they say so."""
+    with pytest.raises(BudgetError, match="energy=1400"):
+        POLICIES["paper"]().plan(situation(budget=None))
+
+
+@pytest.mark.parametrize("settings", [{"epsilon": 0.0}, {"epsilon": float("nan")}, {"planned_cloud_rounds": 0}])
+def test_targets_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    """ε must be positive and finite, M at least 1."""
+    with pytest.raises(ConfigError):
+        Theoretical(**settings)
+
+
+@pytest.mark.parametrize("name", ["local_steps", "station_rounds", "cloud_rounds"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_counts_below_one_are_refused(name: str, value: Any) -> None:
+    """H = 0, K = 0 and M = 0 make no run."""
+    with pytest.raises(ConfigError, match=name):
+        Fixed(**{name: value})
+
+
+def test_measured_spends_all_of_the_budget_in_equal_rounds() -> None:
+    """Its rounds, as planned, take at least 90 % of the budget and never more than it."""
+    s = situation()
+    best = Measured().schedule(s)
+    assert best is not None
+    cost = best.cloud_rounds * event_totals(s.prices, s.round_event(best.local_steps))["energy"]
+    assert 0.9 * 1400 <= cost <= 1400
+
+
+def test_measured_takes_more_steps_where_steps_are_cheaper() -> None:
+    """H falls as the price of a step rises."""
+    steps = [
+        Measured().plan(situation(f"energy={price},10")).local_steps[0]  # type: ignore[union-attr]
+        for price in (0.01, 0.1, 1.0, 10.0)
+    ]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]
+
+
+def test_more_budget_is_never_predicted_to_leave_more() -> None:
+    """The predicted rest falls with the budget, up to the whole steps that a budget pays."""
+    left = [
+        Measured().schedule(situation(budget={"energy": budget})).log_left  # type: ignore[union-attr]
+        for budget in np.geomspace(60, 6000, 30)
+    ]
+    assert all(later <= earlier + 0.02 for earlier, later in pairwise(left))
+
+
+def test_measured_ends_when_not_even_one_step_can_be_paid() -> None:
+    """A round with H = 1 costs 52.5: 52.4 is too little, 52.5 is enough."""
+    assert Measured().plan(situation(budget="energy=52.4")) is None
+    plan = Measured().plan(situation(budget="energy=52.5"))
+    assert plan is not None
+    assert set(plan.local_steps.tolist()) == {1}
+
+
+def test_measured_respects_a_least_number_of_steps() -> None:
+    """With H = 1 an update is a scaled data row: a deployment may forbid it."""
+    plan = Measured(least_steps=4).plan(situation("energy=5,10", "energy=400"))
+    assert plan is None or plan.local_steps.min() >= 4
+    assert Measured(least_steps=4).plan(situation(budget="energy=55")) is None
+
+
+def test_several_types_are_kept_at_once_and_the_binding_one_decides() -> None:
+    """Time that is scarce shortens the plan that energy alone would allow."""
+    both = situation(["energy=0.1,10", "time=1,1"], ["energy=1400", "time=40"])
+    alone = Measured().schedule(situation())
+    best = Measured().schedule(both)
+    assert alone is not None
+    assert best is not None
+    spent = event_totals(both.prices, both.round_event(best.local_steps))
+    assert best.cloud_rounds * spent["time"] <= 40
+    assert best.cloud_rounds * best.local_steps[0] < alone.cloud_rounds * alone.local_steps[0]
+
+
+def test_a_price_on_server_iterations_makes_them_rarer() -> None:
+    """K is 1 while the cloud is free, and grows once it is dear; independent tasks hardly need it."""
+    free = Measured().plan(situation(coupling=0.3))
+    dear = Measured().plan(situation("energy=0.1,10,200", "energy=3000", coupling=0.3))
+    alone = Measured().plan(situation("energy=0.1,10,200", "energy=3000", coupling=0.0))
+    assert free is not None
+    assert dear is not None
+    assert alone is not None
+    assert free.station_rounds.max() == 1
+    assert 1 < dear.station_rounds.max() <= alone.station_rounds.max()
+
+
+def test_stations_with_cheaper_steps_are_given_more_of_them() -> None:
+    """Where stations differ in price, H differs: what a step buys is made alike."""
+    step = np.repeat([0.02, 0.02, 0.1, 0.5, 0.5], 5)
+    plan = Measured().plan(situation({"energy": {"terminal_step": step, "station_round": 10.0}}))
+    assert plan is not None
+    by_station = plan.local_steps.reshape(5, 5)[:, 0]
+    assert by_station[0] > by_station[-1]
+
+
+def test_slow_terminals_take_fewer_steps_instead_of_holding_the_round() -> None:
+    """With time scarce and one terminal 20 times slower, it gets fewer steps than the others."""
+    step = np.full(25, 0.01)
+    step[3] = 0.2
+    cost = {"time": {"terminal_step": step, "station_round": 0.05}}
+    s = situation(cost, {"time": 10.0})
+    plan = Measured().plan(s)
+    assert plan is not None
+    assert plan.local_steps[3] < plan.local_steps[0]
+    assert plan.local_steps.min() >= 1
+
+
+def test_the_plan_leaves_least_of_all_that_can_be_paid() -> None:
+    """By plain loops over M and H, nothing that the budget pays is predicted to leave less."""
+    s = situation(coupling=0.2)
+    best, outlook = Measured().schedule(s), Measured().outlook(s)
+    assert best is not None
+
+    def left(M: int, H: int) -> float:
+        return M * math.log(1.0 - outlook.keep * (1.0 - math.exp(-outlook.rate * H / 10)))
+
+    payable = [(M, H) for M in range(1, 30) for H in range(1, 500) if M * (50.0 + 2.5 * H) <= 1400.0]
+    assert best.log_left == pytest.approx(min(left(M, H) for M, H in payable))
+    assert left(best.cloud_rounds, int(best.local_steps[0])) == pytest.approx(best.log_left)
+
+
+def test_a_plan_is_held_until_there_is_much_more_to_learn_from() -> None:
+    """After the plan of round 3 the same H, and one server iteration fewer each time, up to round 14."""
+    s = situation(rounds=3)
+    plans = [Measured().plan(replace(s, rounds=rounds)) for rounds in range(3, 15)]
+    assert [plan.why["cloud_rounds"] for plan in plans if plan is not None] == list(range(16, 4, -1))
+    assert {int(plan.local_steps[0]) for plan in plans if plan is not None} == {15}
+    again = Measured().plan(replace(s, rounds=15))
+    assert again is not None
+    assert again.why["cloud_rounds"] == 16  # the ledger still has all of the budget
+
+
+def test_a_plan_is_not_held_for_another_budget() -> None:
+    """What was planned for one ledger says nothing of another, though the members are the same."""
+    s = situation(rounds=3)
+    Measured().plan(s)
+    other = Measured().plan(replace(s, rounds=4, ledger=Ledger("energy=0.1,10", "energy=300")))
+    assert other is not None
+    assert other.why["cloud_rounds"] < 5
+
+
+def unequal_speed(budget: Any = "time=20", *, slow: float = 5.0, energy: float = 0.0, **more: Any) -> Situation:
+    """One station of five is slower than the others; with a price for energy if asked."""
+    pace = np.array([slow, 1.0, 1.0, 1.0, 1.0])
+    cost: dict[str, Any] = {"time": {"terminal_step": 0.01 * np.repeat(pace, 5), "station_round": 0.2 * pace}}
+    if energy:
+        cost["energy"] = {"terminal_step": 0.01 * energy, "station_round": energy}
+    return situation(cost, budget, **more)
+
+
+def test_fast_stations_make_more_rounds_while_a_slow_one_makes_its_own() -> None:
+    """K_b is one for the slow station and more for the others, and the server iteration takes no longer for it."""
+    s = unequal_speed()
+    plan = Measured().plan(s)
+    assert plan is not None
+    assert plan.station_rounds[0] == 1
+    assert plan.station_rounds[1:].min() > 1
+    each = [
+        event_totals(s.prices, s.round_event(plan.local_steps, np.arange(5) == b))["time"] * plan.station_rounds[b]
+        for b in range(5)
+    ]
+    assert max(each) <= each[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        situation,
+        lambda: unequal_speed(slow=1.0),
+        lambda: unequal_speed(slow=1.5),
+        lambda: unequal_speed(in_step=True),
+        lambda: unequal_speed("energy=1400", energy=10.0),
+    ],
+    ids=["equal", "equal, with a price each", "hardly different", "in step", "time is not limited"],
+)
+def test_all_stations_make_the_same_number_of_rounds(same: Callable[[], Situation]) -> None:
+    """Where they hardly differ in what is limited, or would have to wait, there is one K for all."""
+    s = same()
+    plan = Measured().plan(s)
+    assert plan is not None
+    assert len(set(plan.station_rounds.tolist())) == 1
+    alone = Measured(same_rounds=True).plan(replace(s, memo={}))
+    assert alone is not None
+    np.testing.assert_array_equal(plan.local_steps, alone.local_steps)
+
+
+def test_different_rounds_are_planned_once_anchors_know_something() -> None:
+    """Strongly coupled tasks make the same number of rounds in the first two server iterations."""
+    first = Measured().plan(unequal_speed(coupling=0.9))
+    third = Measured().plan(unequal_speed(coupling=0.9, cloud_rounds=2, rounds=2))
+    assert first is not None
+    assert third is not None
+    assert first.station_rounds.max() == 1
+    assert third.station_rounds.max() > 1
+
+
+def test_rounds_of_fast_stations_must_be_worth_their_energy() -> None:
+    """With energy for hardly more than one round of all, time to fill is no reason to make more of them."""
+    rich = Measured().plan(unequal_speed(["time=20", "energy=100000"], energy=10.0))
+    poor = Measured().plan(unequal_speed(["time=20", "energy=600"], energy=10.0))
+    assert rich is not None
+    assert poor is not None
+    assert poor.station_rounds.sum() < rich.station_rounds.sum()
+
+
+def test_cheap_stations_make_more_rounds_if_that_promises_clearly_more() -> None:
+    """One station whose rounds cost a hundred times as much makes fewer of them, at a budget for a few."""
+    cost = {"energy": {"terminal_step": 0.1, "station_round": np.array([1000.0, 10.0, 10.0, 10.0, 10.0])}}
+    plan = Measured().plan(situation(cost, "energy=8000"))
+    assert plan is not None
+    assert plan.station_rounds[0] < plan.station_rounds[1:].min()
+
+
+@given(st.lists(st.floats(0.2, 10.0), min_size=5, max_size=5), st.floats(2.0, 200.0), st.floats(0.0, 0.95))
+@settings(deadline=None)
+def test_a_schedule_with_different_rounds_fits_the_budget(pace: list[float], budget: float, coupling: float) -> None:
+    """M server iterations of K_b rounds and H steps, as scheduled, cost no more than there is, of any type."""
+    cost = {
+        "time": {"terminal_step": 0.01 * np.repeat(pace, 5), "station_round": 0.2 * np.array(pace)},
+        "energy": {"terminal_step": 0.1, "station_round": 5.0 * np.array(pace[::-1]), "cloud_round": 1.0},
+    }
+    s = situation(cost, {"time": budget, "energy": 50.0 * budget}, coupling=coupling, cloud_rounds=3, rounds=3)
+    best = Measured().schedule(s)
+    if best is None:
+        return
+    spent = {name: best.cloud_rounds * amount for name, amount in event_totals(s.prices, s.cloud_event()).items()}
+    ahead = None
+    for k in range(int(best.station_rounds.max())):
+        event = replace(s.round_event(best.local_steps, best.station_rounds > k), ahead=ahead)
+        for name, amount in event_totals(s.prices, event).items():
+            spent[name] += best.cloud_rounds * amount
+        ahead = waited(s.prices, event)
+    if best.cloud_rounds * best.station_rounds.max() > 1:  # the last round may be cut to what is left
+        for name, limit in s.ledger.budget.items():
+            assert spent[name] <= limit * (1 + 1e-9)
+
+
+def test_what_is_measured_moves_the_model() -> None:
+    """Curves that saturate early raise the rate of a step, curves that keep rising lower it."""
+    s = situation()
+    prior = Measured().outlook(s).rate
+
+    def seen(rate: float) -> list[Observation]:
+        h = np.append(np.minimum(2.0 ** np.arange(16), 20), 20)
+        gains = np.tile(1 - np.exp(-rate * h), (5, 1))
+        return [Observation(k, np.full(25, 20), np.full(5, 5), np.full(5, 0.2), gains * 0.7**k) for k in (1, 2, 3, 4)]
+
+    assert Measured().outlook(replace(s, observed=seen(0.5))).rate > 1.5 * prior
+    assert Measured().outlook(replace(s, observed=seen(0.03))).rate < 0.7 * prior
+
+
+def observations(rounds: int, rate: float = 0.1, fall: float = 0.7, H: int = 20) -> list[Observation]:
+    """Rounds of five stations whose gains follow the model, and fall by a constant factor."""
+    h = np.append(np.minimum(2.0 ** np.arange(16), H), H)
+    scale = np.array([1.0, 2.0, 0.5, 1.0, 3.0])[:, None]
+    return [
+        Observation(k, np.full(25, H), np.full(5, 5), np.full(5, 0.2), scale * (1 - np.exp(-rate * h)) * fall**k)
+        for k in range(1, rounds + 1)
+    ]
+
+
+@pytest.mark.parametrize("steps", [[20, 20, 20, 20], [5, 20, 20, 7], [1, 3, 300, 300]])
+def test_the_rate_is_that_of_the_least_squares_fit(steps: list[int]) -> None:
+    """Of all rates on the grid, none fits a(1 − e^{−ch/S}) better to the curves of the last rounds, by plain loops."""
+    s = situation()
+    seen = [observations(k + 1, 0.05 * (k + 1), H=H)[k] for k, H in enumerate(steps)]
+    found = Measured(prior=0.5).outlook(replace(s, observed=seen)).rate
+
+    def misfit(rate: float) -> float:
+        total = 0.5 * 0.01 * np.log(rate / PASS_RATE) ** 2
+        for each, H in zip(seen, steps, strict=True):
+            curve = each.gains.sum(axis=0)
+            points = min(int(H).bit_length(), 16)
+            h = np.append(2.0 ** np.arange(points), H)
+            g = np.append(curve[:points], curve[-1]) / curve[-1]
+            F = 1 - np.exp(-rate / 10 * h)
+            total += np.mean(((F @ g) / (F @ F) * F - g) ** 2)
+        return float(total)
+
+    grid = PASS_RATE * np.exp(np.linspace(-2.0, 2.0, 49))
+    assert misfit(found) == pytest.approx(min(map(misfit, grid)), rel=1e-9)
+
+
+def test_stations_that_sat_out_do_not_look_like_progress() -> None:
+    """What a merge keeps is read off the stations that took part in both rounds."""
+    s = situation()
+    all_there = Measured().outlook(replace(s, observed=observations(4)))
+    some = observations(4)
+    for seen in some[1::2]:
+        seen.gains[[0, 3]] = 0.0
+        seen.answers[[0, 3]] = 0
+        seen.local_steps[[*range(5), *range(15, 20)]] = 0
+    assert Measured().outlook(replace(s, observed=some)).keep == pytest.approx(all_there.keep)
+
+
+def test_a_round_that_brought_nothing_teaches_nothing() -> None:
+    """All updates were lost: the model is what it was."""
+    s, lost = situation(), observations(1)[0]
+    lost.gains[:] = 0.0
+    assert Measured().outlook(replace(s, observed=[lost])) == Measured().outlook(s)
+    assert Measured().outlook(replace(s, observed=[*observations(1), lost])) == Measured().outlook(
+        replace(s, observed=observations(1))
+    )
+
+
+def test_without_a_budget_measured_makes_one_pass_a_round() -> None:
+    """Nothing is scarce: every terminal visits each of its rows once."""
+    plan = Measured().plan(situation(budget=None, rows=7))
+    assert plan is not None
+    assert set(plan.local_steps.tolist()) == {7}
+
+
+@pytest.mark.parametrize("waits", [0.0, 0.2])
+def test_what_hundreds_of_rounds_leave_has_a_logarithm(waits: float) -> None:
+    """A station of one terminal that solves its own problem in every round leaves little of it, and never nothing."""
+    outlook = Outlook(PASS_RATE, 0.999, waits)
+    left = [outlook.left(1.0, K) for K in (1, 2, 10, 100, 500)]
+    assert left[-1] > 0.0
+    assert left == sorted(left, reverse=True)
+    assert np.isfinite(outlook.log_left(np.ones(3), np.array([10, 500, 10_000]))).all()
+    assert outlook.left(0.7, 3) == pytest.approx((1 - 0.6993) * (waits + (1 - waits) * (1 - 0.6993) ** 2))
+
+
+def test_a_deadline_does_not_hold_back_terminals_whose_steps_take_no_time() -> None:
+    """Steps that are free of charge fit any deadline: such terminals work as long as asked."""
+    pace = np.array([0.0, 1.0, 1.0, 4.0])
+    cost = Cost({"time": Prices(terminal_step=pace, station_round=1.0, adds="elapsed")})
+    s = Situation(np.full(4, 8), Layout(np.zeros(4, dtype=int), 1), Ledger(cost, "time=500"), lam=1e-2, gamma=1.0)
+    (shaped,) = shapes(s)
+    assert shaped.steps(15.0).tolist() == [15, 15, 15, 3]

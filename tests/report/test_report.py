@@ -1,0 +1,374 @@
+"""The report: one file that asks for nothing, says what the records say, and takes names as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report import small_results
+from typer.testing import CliRunner
+
+from rhfedmtl import report
+from rhfedmtl.cli.main import app
+from rhfedmtl.errors import ConfigError, MissingExtraError
+from rhfedmtl.report import along, figures, folder, tables, words
+from rhfedmtl.report.charts import Heat, Styles
+from rhfedmtl.report.sections import chapter
+from rhfedmtl.studies import cost_figure
+from rhfedmtl.studies.study import StudyResult, run_all
+
+VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}
+
+
+class Outline(HTMLParser):
+    """Tags must close in their order; collects tags, identifiers and headings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.headings: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag opens; none may run a script."""
+        self.tags.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag that closes itself."""
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """A tag closes: the last that was opened."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text, of interest in headings."""
+        if self.open and self.open[-1] in ("h1", "h2", "h3", "h4"):
+            self.headings.append(data)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small studies and the cost figure, as `reproduce` leaves them."""
+    out = tmp_path_factory.mktemp("results")
+    small_results.make(out)
+    cost_figure.save(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(results: Path) -> str:
+    """The report of both."""
+    return report.write(results, draw=False).path.read_text()
+
+
+@pytest.fixture(scope="module")
+def grid(results: Path) -> StudyResult:
+    """The study with a grid."""
+    return StudyResult.load(results, "grid")
+
+
+def outline(page: str) -> Outline:
+    """The page, parsed."""
+    found = Outline()
+    found.feed(page)
+    assert found.open == []
+    return found
+
+
+def charts(page: str) -> list[dict[str, Any]]:
+    """Data of all line charts, as the script reads it."""
+    return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+
+
+def test_the_page_is_whole_and_asks_for_nothing(page: str) -> None:
+    """All tags close, identifiers are unique, and nothing in it leads outside of the file."""
+    found = outline(page)
+    assert len(set(found.ids)) == len(found.ids)
+    assert "img" not in found.tags
+    links = re.findall(r"""(?:href|src)=["']([^"']*)["']""", page)
+    assert all(link.startswith("#") or link == "data:," for link in links)
+    assert {link[1:] for link in links if link.startswith("#")} <= set(found.ids)
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org/2000/svg)", page)
+    assert len(page) < 1_000_000
+
+
+def test_sections_of_the_issue_are_there(page: str) -> None:
+    """Every section that these runs have the data for has its heading."""
+    headings = outline(page).headings
+    for wanted in (
+        "Accuracy by budget and number of terminals",
+        "Accuracy over budget (energy units)",
+        "All cells",
+        "Chosen work",
+        "Task by task",
+        "Along the way",
+        "Certified gap against what was spent",
+        "Chosen H over rounds",
+        "Where the energy went",
+        "Where the time went",
+        "Who answered",
+        "Worst task, and spread between tasks",
+        "Task relationship",
+        "Every difference, tested",
+        "Repeat it",
+        "Settings",
+        "K and cost over H, and the three budget cases",
+    ):
+        assert wanted in headings, wanted
+
+
+def test_sections_without_data_are_left_out(page: str, results: Path) -> None:
+    """A study without learned ties or lost updates has no picture of them; its grid is not shown as a ranking."""
+    of_grid = page[page.index('<section class="study" id="grid"') : page.index("</main>")]
+    headings = outline(of_grid).headings
+    assert "Task relationship" not in headings
+    assert "Answers by station" not in of_grid
+    assert "Every terminal that was asked answered." in of_grid
+    assert "Methods side by side" not in headings
+
+
+def test_the_paper_comes_before_the_rest(page: str) -> None:
+    """Chapters are the paper's tables, its figures, and then all others by their names."""
+    assert re.findall(r'<section class="study" id="([^"]+)"', page) == ["fig-cost", "faulty", "grid"]
+
+
+def test_names_are_taken_as_text(page: str) -> None:
+    """A label with markup in it is shown as it was written, in text, attributes and data, and never as markup."""
+    assert "<img" not in page
+    assert small_results.HOSTILE in unescape(page)
+    assert any(s["name"] == small_results.HOSTILE for chart in charts(page) for s in chart["series"])
+
+
+def test_lines_show_the_cells_of_the_study(page: str, grid: StudyResult) -> None:
+    """Points and intervals of the main chart are the means and intervals of the study, panel by panel."""
+    panels = [c for c in charts(page) if c["x"]["label"] == "budget (energy units)" and c["y"]["label"] == "accuracy"]
+    assert len(panels) == 2
+    for terminals, panel in zip(grid.axes["data.terminals"], panels, strict=True):
+        series = {s["name"]: s for s in panel["series"]}
+        for name, label in words.labels(grid).items():
+            places = [{"data.terminals": terminals, "budget.energy": b} for b in grid.axes["budget.energy"]]
+            cells = [grid.cell(name, at) for at in places]
+            assert series[label]["y"] == pytest.approx([c.mean for c in cells], rel=1e-3)
+            assert series[label]["low"] == pytest.approx([c.mean - c.half for c in cells], rel=1e-3)
+
+
+def test_printed_values_are_hollow_markers(page: str) -> None:
+    """What the paper prints stands beside ours, in a group of its own."""
+    hollow = [s for chart in charts(page) for s in chart["series"] if s.get("group") == "printed in the paper"]
+    assert [s["y"] for s in hollow] == small_results.PRINTED
+    assert "paper 0.61" in page
+
+
+def test_the_table_marks_the_best_and_tests_differences(grid: StudyResult) -> None:
+    """In every column one competitor is marked, the one with the best mean; signs are the verdicts of paired tests."""
+    table = tables.grid(grid)
+    names = list(words.labels(grid))
+    for (_, rows), terminals in zip(table.groups, grid.axes["data.terminals"], strict=True):
+        for column, budget in enumerate(grid.axes["budget.energy"], 1):
+            at = {"data.terminals": terminals, "budget.energy": budget}
+            assert [names[i] for i, row in enumerate(rows) if row[column].best] == [grid.best(at)]
+            for name, row in zip(names, rows, strict=True):
+                assert row[column].sign == tables.SIGNS[grid.cell(name, at).verdict]
+
+
+def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
+    """Each comparison with the reference is listed with its verdict; what cannot be told apart is said to be so."""
+    table = tables.differences(grid)
+    assert table is not None
+    told = [row[2].text for _, rows in table.groups for row in rows]
+    cells = [c for at in grid.places for name in grid.names if (c := grid.cell(name, at)).against is not None]
+    assert told == [tables.VERDICTS[c.verdict] for c in cells]
+    assert "not distinguishable" in tables.VERDICTS.values()
+
+
+def test_bars_add_up_to_what_was_spent(results: Path) -> None:
+    """The pieces of a bar are the tiers of the bill, and together all that the ledger has."""
+    faulty = StudyResult.load(results, "faulty")
+    for name in faulty.names:
+        many = faulty.records(name, {})
+        bill = along.bill(many)
+        for kind, tiers in bill.items():
+            spent = sum(record["result"]["spent"][kind] for record in many) / len(many)
+            assert sum(tiers.values()) == pytest.approx(spent)
+
+
+def test_lost_updates_are_counted(results: Path) -> None:
+    """With updates that get lost, fewer answer than were asked, station by station."""
+    faulty = StudyResult.load(results, "faulty")
+    many = faulty.records("rhfedmtl", {})
+    asked, came = along.answered(many)
+    assert 0 < came < asked
+    columns, shares = along.answered_by_station(many[0])
+    assert (len(shares), len(shares[0])) == (4, len(columns))
+    assert any(share is not None and share < 1.0 for row in shares for share in row)
+
+
+def test_findings_of_the_study_come_first_and_contradictions_stand_out(results: Path, tmp_path: Path) -> None:
+    """The sentences that a study holds are shown as they are; one at odds with the paper is marked."""
+    shutil.copytree(results, tmp_path / "out")
+    path = tmp_path / "out" / "studies" / "grid.json"
+    described = json.loads(path.read_text())
+    described["findings"] = ["More budget helps.", "This contradicts the paper: FedAvg is better than printed."]
+    path.write_text(json.dumps(described))
+    text = report.write(tmp_path / "out", draw=False).path.read_text()
+    assert '<p class="finding">More budget helps.</p>' in text
+    assert '<li class="odds">This contradicts the paper: FedAvg is better than printed.</li>' in text
+
+
+def test_a_finding_is_derived_where_none_is_told(results: Path) -> None:
+    """A study says which method is best and whether that can be told from the next, or where along its axis."""
+    faulty = StudyResult.load(results, "faulty")
+    silent = StudyResult({**faulty.described, "findings": []}, results)
+    (text,) = words.findings(silent)
+    best = silent.best({})
+    assert best is not None
+    assert text.startswith(f"{words.labels(silent)[best]} reaches accuracy {silent.cell(best, {}).mean:.3f} ±")
+    assert "paired over 3 seeds" in text
+    described = StudyResult.load(results, "grid").described
+    along_terminals = StudyResult({**described, "findings": [], "x": "data.terminals"}, results)
+    (text,) = words.findings(along_terminals)
+    assert text.startswith("At budget 400, ")
+    assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", text)
+
+
+def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:
+    """A budget that pays no round leaves a dash with its reason, not a failure."""
+    document = {**small_results.GRID, "axes": {"data.terminals": [2], "budget.energy": [1, 400]}, "paper": []}
+    run_all([small_results.study("poor", document, 1)], tmp_path, workers=1)
+    text = report.write(tmp_path, draw=False).path.read_text()
+    assert "no round paid" in text
+    assert "One seed, so nothing is tested." in text
+
+
+def test_errors_are_better_when_smaller(tmp_path: Path) -> None:
+    """For regression the smallest error is marked, and ranked first."""
+    document: dict[str, Any] = {
+        "metric": "rmse",
+        "data": {"name": "synthetic", "tasks": 2, "terminals": 2, "set": {"classes": 0, "test": 30}},
+        "budget": {"energy": 300},
+        "methods": [{"algorithm": "hfedmtl"}, {"algorithm": "rhfedmtl"}],
+    }
+    (result,) = run_all([small_results.study("numbers", document, 2)], tmp_path, workers=1)
+    ((_, rows),) = tables.ranking(result, {}).groups
+    means = [float(row[1].text.split()[0]) for row in rows]
+    assert means == sorted(means)
+    assert [row[1].best for row in rows] == [True, False]
+
+
+def _runs(folder: Path, *more: str) -> None:
+    words = ["train", "--data", "synthetic", "--set", "test=30", "--tasks", "2", "--out", str(folder), *more]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+
+
+def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None:
+    """Seeds make intervals, budgets an axis, methods and settings variants; missing seeds are paired without."""
+    for seed in "01":
+        for budget in ("200", "400"):
+            _runs(tmp_path, "--seed", seed, "--budget", f"energy={budget}")
+    _runs(tmp_path, "--seed", "1", "--budget", "energy=400", "--algorithm", "hfedmtl")
+    _runs(tmp_path, "--seed", "1", "--budget", "energy=400", "--lambda2", "0.5")
+    (found,) = folder.read(tmp_path)
+    assert found.axes == {"budget.energy": [200.0, 400.0]}
+    assert set(found.names) == {"rhfedmtl, lambda2 0.01", "hfedmtl, lambda2 0.01", "rhfedmtl, lambda2 0.5"}
+    at = {"budget.energy": 400.0}
+    assert found.cell("rhfedmtl, lambda2 0.01", at).seeds == 2
+    assert found.cell("hfedmtl, lambda2 0.01", {"budget.energy": 200.0}).mean is None
+    difference = found.difference("hfedmtl, lambda2 0.01", at, "rhfedmtl, lambda2 0.01")
+    mine, theirs = (found.record(n, at, 1)["result"][found.metric] for n in (found.names[1], found.names[0]))
+    assert difference == (pytest.approx(mine - theirs), 0.0) or difference == (pytest.approx(theirs - mine), 0.0)
+    assert report.write(tmp_path, draw=False).runs == 6
+
+
+def test_runs_that_fill_no_grid_are_reported(tmp_path: Path) -> None:
+    """Two resources with budgets that differ together leave places without any run, and a report all the same."""
+    for energy, time in (("200", "900"), ("400", "30")):
+        cost = ("--cost", "energy=0.1,10", "--cost", "time=0.01,1,2")
+        _runs(tmp_path, *cost, "--budget", f"energy={energy}", "--budget", f"time={time}")
+    made = report.write(tmp_path, draw=False)
+    headings = outline(made.path.read_text()).headings
+    assert made.runs == 2
+    assert "All cells" in headings
+    assert "Who answered" not in headings
+
+
+def test_one_run_has_a_report(tmp_path: Path) -> None:
+    """The folder of a single run gives its tasks, its way and the command to repeat it."""
+    _runs(tmp_path, "--budget", "energy=300")
+    (run,) = tmp_path.iterdir()
+    made = report.write(run, draw=False)
+    text = made.path.read_text()
+    assert (made.path.parent, made.studies, made.runs) == (run, 1, 1)
+    assert "Result by task" in outline(text).headings
+    assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
+
+
+def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> None:
+    """In words, and as one object for machines; the file is written where it was asked for."""
+    out = tmp_path / "new" / "page.html"
+    words = ["report", str(results), "--out", str(out), "--no-figures"]
+    assert str(out) in CliRunner().invoke(app, words).output.replace("\n", "")
+    facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    assert facts == {"report": str(out), "figures": [], "studies": 2, "runs": 48}
+    assert out.is_file()
+
+
+def test_what_cannot_be_reported_is_refused_plainly(results: Path, tmp_path: Path) -> None:
+    """No folder, no records, a damaged study or record, and a place that cannot be written: each is named."""
+    with pytest.raises(ConfigError, match=r"no folder .*nowhere"):
+        report.write(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="no records in"):
+        report.write(tmp_path)
+    shutil.copytree(results, tmp_path / "out")
+    study = tmp_path / "out" / "studies" / "grid.json"
+    whole = study.read_text()
+    study.write_text(whole[:100])
+    with pytest.raises(ConfigError, match=r"grid\.json"):
+        report.write(tmp_path / "out", draw=False)
+    study.write_text(whole)
+    record = next((tmp_path / "out" / "runs").glob("*.json"))
+    record.write_text("{")
+    with pytest.raises(ConfigError, match=record.name):
+        report.write(tmp_path / "out", draw=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write the report"):
+        report.write(results, tmp_path / "file" / "report.html", draw=False)
+
+
+def test_without_matplotlib_there_is_a_report_and_no_figures(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures that were asked for are refused with what to install; else the report does without."""
+    monkeypatch.setattr(figures, "available", lambda: False)
+    assert report.write(results, tmp_path / "report.html").figures == ()
+    with pytest.raises(MissingExtraError, match=r"rhfedmtl\[plot\]"):
+        report.write(results, tmp_path / "report.html", draw=True)
+
+
+def test_every_chart_becomes_a_figure(results: Path, tmp_path: Path) -> None:
+    """Each chart of the page is there as PDF and PNG, of every kind, and the same records give the same bytes."""
+    pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    shutil.copytree(results, tmp_path / "out", ignore=shutil.ignore_patterns("faulty.json", "theory"))
+    made = report.write(tmp_path / "out", draw=True)
+    names = {path.name for path in made.figures}
+    assert {"grid-values.pdf", "grid-values.png", "grid-bill-energy.pdf"} <= names
+    assert len(names) == len(made.figures) == 2 * made.path.read_text().count("<figure")
+    faulty = chapter(StudyResult.load(results, "faulty"), Styles()).charts
+    heat = [chart for chart in faulty if isinstance(chart, Heat)]
+    drawn = [*made.figures, *figures.save(heat, tmp_path / "one", "faulty")]
+    heads = {".pdf": b"%PDF", ".png": b"\x89PNG"}
+    assert all(path.read_bytes().startswith(heads[path.suffix]) for path in drawn)
+    again = figures.save(heat, tmp_path / "two", "faulty")
+    assert [p.read_bytes() for p in again] == [(tmp_path / "one" / p.name).read_bytes() for p in again]

@@ -1,0 +1,127 @@
+"""Sweeps and comparisons: recorded once, continued where they stopped, the same whatever the workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.runs import sweep as sweeps
+from rhfedmtl.runs.sweep import Store, execute, sweep
+from rhfedmtl.training.config import RunConfig
+
+SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
+BASE = RunConfig(request=SMALL, cost=("energy=0.1,10",), budget=("energy=100",))
+
+
+def configs(n: int = 3) -> list[RunConfig]:
+    """A few runs that differ by their seed."""
+    return [RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, seed=seed) for seed in range(n)]
+
+
+def without_seconds(records: list[sweeps.Record]) -> list[sweeps.Record]:
+    """Records without what a clock says."""
+    return [{**r, "result": {**r["result"], "seconds": 0.0}} for r in records]
+
+
+def test_workers_do_not_change_a_number(tmp_path: Path) -> None:
+    """One process or two give the same records."""
+    one = sweep(configs(), Store(tmp_path / "one"), workers=1)
+    two = sweep(configs(), Store(tmp_path / "two"), workers=2)
+    assert without_seconds(one) == without_seconds(two)
+
+
+def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that goes on makes only the runs that are missing, and returns all of them in their order."""
+    store = Store(tmp_path)
+    first = sweep(configs(2), store, workers=1)
+    made = []
+    monkeypatch.setattr(sweeps, "execute", lambda config: (made.append(config.seed), execute(config))[1])
+    again = sweep(configs(4), store, workers=1)
+    assert made == [2, 3]
+    assert again[:2] == first
+    assert [record["configuration"]["seed"] for record in again] == [0, 1, 2, 3]
+
+
+def test_a_torn_record_is_made_again(tmp_path: Path) -> None:
+    """What a killed process left behind in a record's place is no record."""
+    store = Store(tmp_path)
+    whole = sweep(configs(1), store, workers=1)
+    key = configs(1)[0].key
+    (tmp_path / f"{key}.json").write_text(json.dumps(whole[0])[:100])
+    assert without_seconds(sweep(configs(1), store, workers=1)) == without_seconds(whole)
+
+
+def test_runs_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
+    """A record that another version wrote is made anew."""
+    store = Store(tmp_path)
+    (record,) = sweep(configs(1), store, workers=1)
+    config = configs(1)[0]
+    store.write(config.key, {**record, "versions": {**record["versions"], "numpy": "0.1"}})
+    assert store.read(config) is None
+
+
+def test_runs_on_other_data_are_not_mixed_in(tmp_path: Path) -> None:
+    """A record is made anew where the file of the data has changed since, whatever its name."""
+    path = tmp_path / "rows.csv"
+    rows = ["a,b,y,task", *(f"{i % 7},{i % 3},{i % 2},t{i % 4 // 2}" for i in range(80))]
+    path.write_text("\n".join(rows))
+    config = RunConfig(request=Request("table", str(path), terminals=2), cost=BASE.cost, budget=BASE.budget)
+    store = Store(tmp_path / "runs")
+    sweep([config], store, workers=1)
+    assert store.read(config) is not None
+    path.write_text("\n".join(rows[:-4]))
+    assert store.read(config) is None
+
+
+def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(tmp_path: Path) -> None:
+    """Runs that differ in their seed split the same rows; another file in the same place is another one."""
+    path = tmp_path / "own.csv"
+    rows = [f"{i % 3},{i % 2},{0.1 * i * (-1) ** i},{i % 7}" for i in range(60)]
+    path.write_text("\n".join(["site,label,a,b", *rows]))
+    request = Request("table", str(path), settings={"label": "label", "task": "site"})
+    wanted = [RunConfig(request=request, cost=BASE.cost, budget=BASE.budget, seed=seed) for seed in range(3)]
+    sweeps._source_of.cache_clear()
+    first = sweep(wanted, Store(tmp_path / "runs"), workers=1)
+    assert sweeps._source_of.cache_info().misses == 1
+    for config, record in zip(wanted, first, strict=True):
+        assert record["data"]["fingerprint"] == request.federation(config.seed).fingerprint()
+    path.write_text("\n".join(["site,label,a,b", *rows, "0,1,9,9"]))
+    again = sweep(wanted[:1], Store(tmp_path / "runs"), workers=1)
+    assert again[0]["data"]["fingerprint"] != first[0]["data"]["fingerprint"]
+
+
+def test_a_split_that_the_data_does_not_allow_is_refused_before_any_run(tmp_path: Path) -> None:
+    """Too many terminals in one of many runs stop the sweep before the first."""
+    good = configs(1)[0]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["a,y,task", *(f"{i},{i % 2},t{i % 4 // 2}" for i in range(40))]))
+    bad = RunConfig(request=Request("table", str(path), terminals=200), cost=BASE.cost, budget=BASE.budget)
+    with pytest.raises(DataError, match="200"):
+        sweep([good, bad], Store(tmp_path / "runs"), workers=1)
+    assert not list((tmp_path / "runs").glob("*.json"))
+
+
+def test_every_setting_is_in_the_key() -> None:
+    """Two runs that differ in anything have different keys; the same run has the same."""
+    others = [
+        RunConfig(request=SMALL, cost=BASE.cost, budget=("energy=101",)),
+        RunConfig(request=SMALL, cost=("energy=0.2,10",), budget=BASE.budget),
+        RunConfig("hfedmtl", SMALL, cost=BASE.cost, budget=BASE.budget),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, faults="dropout=0.1"),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, seed=1),
+        RunConfig(request=SMALL, cost=BASE.cost, budget=BASE.budget, tune="auc"),
+    ]
+    assert len({config.key for config in (BASE, *others)}) == 7
+    assert BASE.key == RunConfig(request=SMALL, cost=("energy=step:0.1,station:10",), budget=("energy=100.0",)).key
+
+
+def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
+    """An unknown algorithm among many runs is refused before the first of them."""
+    bad = RunConfig("nothing", SMALL, cost=BASE.cost, budget=BASE.budget)
+    with pytest.raises(ConfigError, match="unknown algorithm 'nothing'"):
+        sweep([*configs(1), bad], Store(tmp_path), workers=1)
+    assert not list(tmp_path.glob("*.json"))

@@ -1,0 +1,138 @@
+"""Choosing λ1 and λ2 on training rows: nothing leaks, warm starts change nothing but the cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.errors import ConfigError, ProtocolError
+from rhfedmtl.maths.relationships import RELATIONSHIPS, Learned, MeanRegularised, Safe, Unrelated
+from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve
+from rhfedmtl.selection.regularisation import choose, weighted
+
+QUICK = Precision(3e-2, 2.0, 40)
+GRID = {"lambda1": (1e-1, 1e-2, 1e-3), "ratios": (10.0, 1.0, 0.0), "near": (0.3,)}
+
+
+def federation(seed: int = 0, **settings: float) -> Federation:
+    """Four related tasks with two terminals each."""
+    return Request(data="synthetic", tasks=4, terminals=2, settings={"samples": 12, **settings}).federation(seed)
+
+
+def test_every_training_row_is_held_out_once() -> None:
+    """Folds share out the rows of every task, class by class, and hold no test rows."""
+    data = federation()
+    folds = make_folds(data, 3, seed=1)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.held for fold in folds])), np.arange(len(data.X)))
+    for fold in folds:
+        assert len(fold.federation.test_X) == 0
+        assert len(fold.federation.X) + len(fold.held) == len(data.X)
+        np.testing.assert_array_equal(
+            fold.federation.row_task, np.delete(data.row_task, fold.held), err_msg="rows stay with their task"
+        )
+        assert not set(map(bytes, fold.federation.X)) & set(map(bytes, data.X[fold.held]))
+
+
+def test_terminals_that_lose_all_rows_are_left_out() -> None:
+    """A terminal of one row has none while that row is held out, and the rest still learns."""
+    data = Request(data="synthetic", tasks=2, terminals=4, settings={"rows": 6, "unequal": 2.0}).federation(0)
+    for fold in make_folds(data, 3):
+        assert np.all(np.diff(fold.federation.terminal_offsets) > 0)
+        solve(fold.federation, DualMethod(), QUICK)
+
+
+def test_too_few_rows_or_folds_are_refused() -> None:
+    """Validation needs two folds, a row for each, and rows that stay when a group is held out."""
+    with pytest.raises(ConfigError, match="at least 2 folds"):
+        make_folds(federation(), 1)
+    with pytest.raises(ConfigError, match="too few for 30 folds"):
+        make_folds(federation(), 30)
+    whole = federation()
+    with pytest.raises(ConfigError, match="'task-1' has one group of training rows"):
+        make_folds(replace(whole, group=np.where(whole.row_task == 1, 0, np.arange(len(whole.y)))), 3)
+
+
+@pytest.mark.parametrize("name", RELATIONSHIPS)
+def test_every_relationship_gets_weights_and_the_bill(name: str) -> None:
+    """The choice is among what was tried, says what each trial showed and cost, and reads as text."""
+    choice = choose(federation(), DualMethod(relationship=RELATIONSHIPS[name](1e-3, 1e-3)), precision=QUICK, **GRID)  # type: ignore[arg-type]
+    assert choice.best in choice.trials
+    assert choice.best.score == min(trial.score for trial in choice.trials)
+    assert choice.effort.solves == 3 * len(choice.trials)
+    assert choice.effort.terminal_steps > choice.effort.rounds > 0
+    assert choice.to_dict()["rounds"] == choice.effort.rounds
+    assert "cost: " in choice.text()
+    assert len({(trial.lambda1, trial.lambda2) for trial in choice.trials}) == len(choice.trials)
+
+
+def test_test_rows_change_nothing() -> None:
+    """Weights and scores are the same whatever the test rows are."""
+    data = federation()
+    other = replace(data, test_X=data.test_X[::-1] * 3.0, test_y=1 - data.test_y)
+    first, second = (
+        choose(rows, DualMethod(relationship=MeanRegularised()), precision=QUICK, **GRID) for rows in (data, other)
+    )  # type: ignore[arg-type]
+    assert [trial.score for trial in first.trials] == [trial.score for trial in second.trials]
+
+
+def test_a_warm_start_reaches_the_same_optimum_sooner() -> None:
+    """From the duals of a neighbouring λ the same objective is reached, in fewer rounds."""
+    data, exact = federation(), Precision(1e-6, 2.0, 3000)
+    near = solve(data, DualMethod(relationship=MeanRegularised(1e-2, 1e-2)), exact)
+    method = DualMethod(relationship=MeanRegularised(9e-3, 1e-2))
+    cold, warm = solve(data, method, exact), solve(data, method, exact, near)
+    assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
+    assert warm.effort.rounds < cold.effort.rounds
+
+
+def test_restored_duals_keep_the_invariant() -> None:
+    """U_b = Σ_t X_tᵀα_t holds after a restore, and duals of other rows or a late restore are refused."""
+    data = federation()
+    first = solve(data, DualMethod(intercept=False), QUICK)
+    network = InProcess(data, DualMethod(intercept=False))
+    network.restore(first.alpha)
+    expected = [data.X[data.row_task == b].T.astype(float) @ first.alpha[data.row_task == b, 0] / 24 for b in range(4)]
+    np.testing.assert_allclose(network.V[:, 0], expected, rtol=1e-6, atol=1e-9)
+    with pytest.raises(ProtocolError, match="duals of shape"):
+        network.restore(first.alpha[:-1])
+
+
+def test_what_is_learned_stays_when_weights_change() -> None:
+    """Other weights keep Ω; a relationship without λ2 takes λ1 alone."""
+    learned = Learned(1e-3, 1e-3, omega=np.diag([0.2, 0.8]))
+    changed = weighted(learned, 1.0, 2.0)
+    assert isinstance(changed, Learned)
+    assert (changed.lambda1, changed.lambda2) == (1.0, 2.0)
+    np.testing.assert_array_equal(changed.covariance(2), learned.covariance(2))
+    assert weighted(Unrelated(1e-3), 1.0, 2.0) == Unrelated(1.0)
+    assert weighted(Safe(MeanRegularised(1e-3, 1e-3)), 1.0, 2.0) == Safe(MeanRegularised(1.0, 2.0))
+
+
+def test_a_start_at_the_optimum_is_not_taken_for_divergence() -> None:
+    """From a gap of rounding error, the gap after a change of λ is no reason to leave the fast anchors."""
+    data, exact = federation(), Precision(1e-12, 3.0, 3000)
+    near = solve(data, DualMethod(relationship=MeanRegularised(1e-1, 1e-2)), exact)
+    for lambda1 in (1e-1, 1e-2, 1e-4):
+        again = solve(data, DualMethod(relationship=MeanRegularised(lambda1, 1e-2)), Precision(1e-9, 3.0), near)
+        assert again.relationship == MeanRegularised(lambda1, 1e-2)
+
+
+def test_warm_trials_show_what_cold_ones_do() -> None:
+    """Every trial of a path has the score that its weights have when solved alone."""
+    data = federation()
+    exact = Precision(1e-8, 3.0, 3000)
+    method = DualMethod(relationship=Unrelated(1e-3))
+    path = choose(data, method, precision=exact, lambda1=(1e-1, 1e-2, 1e-3))
+    alone = [choose(data, method, precision=exact, lambda1=(value,)).trials[0] for value in (1e-1, 1e-2, 1e-3)]
+    np.testing.assert_allclose([t.score for t in path.trials], [t.score for t in alone], rtol=1e-4)
+
+
+def test_efforts_add_up() -> None:
+    """The cost of a path is the sum of its parts."""
+    assert Effort(1, 2, 3, 0.5) + Effort(1, 1, 1, 0.5) == Effort(2, 3, 4, 1.0)

@@ -1,0 +1,283 @@
+"""Studies and their specifications: grids, paired differences, printed values, and errors that point at the line."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rhfedmtl.cli.main import app
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.runs.sweep import execute, interval
+from rhfedmtl.studies import cost_figure
+from rhfedmtl.studies import spec as specs
+from rhfedmtl.studies.reproduce import expand, folder, names, reproduce
+from rhfedmtl.studies.study import StudyResult, side_by_side
+from rhfedmtl.training.config import RunConfig
+
+SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
+BASE = RunConfig(request=SMALL, cost=("energy=0.1,10",))
+SPEC = """\
+title = "A small study"
+seeds = 2
+metric = "accuracy"
+x = "budget.energy"
+
+[data]
+name = "synthetic"
+tasks = 2
+terminals = 2
+
+[data.set]
+test = 20
+
+[learning]
+lambda1 = 1e-3
+
+[cost.energy]
+step = 0.1
+station = 10
+
+[axes]
+"data.terminals" = [2, 3]
+"budget.energy" = [60, 100]
+
+[[methods]]
+algorithm = "rhfedmtl"
+
+[[methods]]
+algorithm = "hfedmtl"
+local-steps = 3
+
+[[methods]]
+algorithm = "pooled"
+
+[[paper]]
+method = "rhfedmtl"
+values = [[0.1, 0.2], [0.3, 1.4]]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A specification in a file."""
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_specification_spans_its_grid(tmp_path: Path) -> None:
+    """Methods × grid × seeds; a method's own words count; yardsticks are the same run at every budget."""
+    study = specs.read(written(tmp_path, SPEC))
+    assert len(study.points) == 3 * 4 * 2
+    ours = next(
+        p for p in study.points if p.variant == "hfedmtl" and dict(p.at) == {"data.terminals": 3, "budget.energy": 100}
+    )
+    assert ours.config.request.terminals == 3
+    assert ours.config.options.local_steps == 3
+    assert ours.config.resources()[1]["energy"] == 100
+    assert len({p.config.key for p in study.points if p.variant == "pooled"}) == 2 * 2
+
+
+def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
+    """Means, intervals, printed values and paired differences, the same from the folder as from the run."""
+    study = specs.read(written(tmp_path, SPEC))
+    study.run(tmp_path, workers=1)
+    result = StudyResult.load(tmp_path, "small")
+    cell = result.cell("rhfedmtl", {"data.terminals": 2, "budget.energy": 100})
+    values = result.values("rhfedmtl", cell.at)
+    assert values is not None
+    assert (cell.mean, cell.half) == interval(values)
+    assert cell.paper == 0.2
+    with (tmp_path / "small.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["algorithm", "n_terminals", "budget", "accuracy", "ci95", "paper"]
+    assert len(rows) == 12
+    said = "rhfedmtl lies above the value that the paper prints in 3 of 4 cells"
+    assert result.findings()[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
+
+
+def _mean_above(result: StudyResult) -> float:
+    ours = [c for c in result.cells if c.variant == "rhfedmtl"]
+    return 100 * float(np.mean([(c.mean or 0) - (c.paper or 0) for c in ours]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "lambda1 = 1e-3",
+            "lamda1 = 1e-3",
+            r"small.toml:15: unknown key 'lamda1' in \[learning\]; did you mean lambda1",
+        ),
+        ("lambda1 = 1e-3", 'lambda1 = "small"', r"small.toml:15: lambda1 must be float, got 'small'"),
+        ("lambda1 = 1e-3", "lambda1 = -1.0", r"small.toml:25: method 'rhfedmtl': .*lambda"),
+        ("seeds = 2", "seeds = 0", r"small.toml:2: 0 seeds"),
+        ("seeds = 2", "seeds = true", r"small.toml:2: seeds must be int, got True"),
+        ("seeds = 2", "seed = 2", r"small.toml:2: unknown key 'seed'; did you mean seeds"),
+        ('"accuracy"', '"accurate"', r"small.toml:3: no metric 'accurate'"),
+        ('x = "budget.energy"', 'x = "budget.time"', r"small.toml:4: x = 'budget.time' is none of the axes"),
+        ('"data.terminals" = [2, 3]', '"data.terminal" = [2, 3]', r"small.toml:22: axis 'data.terminal': unknown key"),
+        ('"data.terminals" = [2, 3]', '"data.terminals" = 2', r"small.toml:22: axis 'data.terminals' needs a list"),
+        ('"data.terminals" = [2, 3]', '"data.terminals" = [2, "x"]', r"small.toml:22: terminals must be int, got 'x'"),
+        (
+            '"data.terminals" = [2, 3]',
+            '"data.terminals" = [2, 2]',
+            r"small.toml:22: axis 'data.terminals' has a value twice",
+        ),
+        ('"budget.energy" = [60, 100]', '"budget.energy" = [-5, 100]', r"small.toml:25: method 'rhfedmtl': .*-5"),
+        ('"budget.energy" = [60, 100]', '"budget.money" = [60, 100]', r"small.toml:4: x"),
+        (
+            'algorithm = "hfedmtl"',
+            'algorithm = "hfedmlt"',
+            r"small.toml:28: method 'hfedmlt': unknown algorithm .*hfedmtl",
+        ),
+        ('algorithm = "hfedmtl"', 'algorithm = "rhfedmtl"', r"two methods have one name"),
+        ("local-steps = 3", "mu = 0.5", r"small.toml:28: method 'hfedmtl': mu has no effect on hfedmtl: leave it out"),
+        (
+            'algorithm = "rhfedmtl"',
+            'algorithm = "rhfedmtl"\nlocal-steps = 3',
+            r"small.toml:25: method 'rhfedmtl': policy 'measured' decides H",
+        ),
+        ("lambda1 = 1e-3", "mu = 0.5", r"small.toml:15: mu has no effect on any of the methods: leave it out"),
+        (
+            '"data.terminals" = [2, 3]',
+            '"learning.mu" = [0.1, 0.5]',
+            r"small.toml:22: mu has no effect on any of the methods",
+        ),
+        ("values = [[0.1, 0.2], [0.3, 1.4]]", "values = [0.1]", r"small.toml:35: printed values: .* 4 values, got 1"),
+        ("[learning]", "[learning", r"small.toml: no valid TOML: .*line 14"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """Unknown keys, bad values and impossible grids are refused before anything runs, each with where it stands."""
+    assert old in SPEC
+    with pytest.raises(ConfigError, match=message):
+        specs.read(written(tmp_path, SPEC.replace(old, new)))
+
+
+def test_every_specification_of_the_repository_is_valid() -> None:
+    """What the wheel carries along can be read, and all names are known to `reproduce`."""
+    for group in ("paper", "beyond"):
+        for path in (folder() / group).glob("*.toml"):
+            assert specs.read(path).points
+            assert path.stem in names(group)
+    assert set(expand(["all"])) == set(names("paper"))
+    with pytest.raises(ConfigError, match="did you mean table3"):
+        expand(["tabel3"])
+
+
+def test_a_cell_that_cannot_be_paid_stays_empty(tmp_path: Path) -> None:
+    """The others are filled, and there is no best where nobody could pay."""
+    study = side_by_side(BASE, ["rhfedmtl", "hfedmtl"], [15.0, 100.0], 1, "accuracy")
+    found = study.run(tmp_path, workers=1)
+    assert found.cell("rhfedmtl", {"budget.energy": 15.0}).mean is None
+    assert found.cell("rhfedmtl", {"budget.energy": 100.0}).mean is not None
+    assert found.best({"budget.energy": 15.0}) is None
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    """The difference to the reference is that of each seed, with its own interval."""
+    found = side_by_side(BASE, ["hfedmtl", "local"], [100.0], 3, "accuracy").run(tmp_path, workers=1)
+    values = {
+        name: [
+            execute(RunConfig(name, SMALL, cost=BASE.cost, budget=("energy=100",), seed=s))["result"]["accuracy"]
+            for s in range(3)
+        ]
+        for name in ("hfedmtl", "local")
+    }
+    cell = found.cell("local", {"budget.energy": 100.0})
+    assert cell.against == interval(np.array(values["local"]) - values["hfedmtl"])
+
+
+def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
+    """`compare` shows every method, marks the best, and leaves a file for other programs."""
+    words = ["compare", "--tasks", "2", "--terminals", "2", "--seeds", "2", "--algorithms", "rhfedmtl,local"]
+    result = CliRunner().invoke(app, [*words, "--budgets", "60,100", "--workers", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "rhfedmtl" in result.output
+    assert "*" in result.output
+    assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
+
+
+def test_a_specification_runs_from_the_command_line(tmp_path: Path) -> None:
+    """`compare FILE` runs the study in it."""
+    path = written(tmp_path, SPEC)
+    result = CliRunner().invoke(app, ["compare", str(path), "--seeds", "1", "--workers", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "small.csv").is_file()
+
+
+def test_a_killed_sweep_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    """SIGKILL in the middle, continued: every table is byte for byte that of a sweep that nobody disturbed."""
+    path = written(tmp_path, SPEC)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    specs.read(path, seeds=6).run(whole, workers=1)
+    words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "compare", str(path)]
+    words += ["--seeds", "6", "--workers", "2", "--out", str(torn)]
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as running:
+        deadline = time.monotonic() + 60
+        while len(list(torn.glob("runs/*.json"))) < 5 and time.monotonic() < deadline and running.poll() is None:
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGKILL)
+    done = len(list(torn.glob("runs/*.json")))
+    assert 5 <= done < len(list(whole.glob("runs/*.json")))
+    specs.read(path, seeds=6).run(torn, workers=2)
+    for name in ("small.csv", "small-differences.csv", "studies/small.json"):
+        assert (torn / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_interrupted_sweep_makes_no_more_runs(tmp_path: Path) -> None:
+    """Ctrl-C ends the workers with the command, which says what is kept, and the runs that wait are not made."""
+    path, out = written(tmp_path, SPEC), tmp_path / "out"
+    words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "compare", str(path)]
+    words += ["--seeds", "400", "--workers", "2", "--out", str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("runs/*.json"))) < 5 and time.monotonic() < deadline and running.poll() is None:
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGINT)
+        said, err = running.communicate(timeout=60)
+    assert (running.returncode, said) == (130, b"")
+    assert err == b"interrupted: what is finished is kept, and the same command goes on from there\n"
+    assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 400
+
+
+def test_the_cost_figure_shows_the_three_cases(tmp_path: Path) -> None:
+    """The authors' curve is the published one, and every curve has a starved, a just sufficient and a rich budget."""
+    cost_figure.save(tmp_path)
+    curves = cost_figure.load(tmp_path)
+    assert curves == cost_figure.compute()
+    authors = next(curve for curve in curves if (curve.formula, curve.epsilon) == ("authors", 1e-4))
+    assert authors.rounds[:10] == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
+    for curve in curves:
+        assert [chosen.case for chosen in curve.chosen] == ["starved", "enough", "surplus"]
+
+
+def test_the_paper_is_reproduced_on_real_data(tmp_path: Path, real_file: Callable[[str], Path]) -> None:
+    """A figure from HAR: values for every cell, findings in words, and rounds of all runs in one file."""
+    found = reproduce(["fig-lambda2", "fig-cost"], tmp_path, path=real_file("har.npz"), seeds=1, workers=1)
+    (study,) = found.studies
+    assert all(cell.mean is not None and cell.mean > 0.8 for cell in study.cells)
+    assert study.described["findings"]
+    assert (tmp_path / "rounds.parquet").is_file()
+    assert (tmp_path / "fig-cost.csv").is_file()
+
+
+def test_data_that_is_not_at_hand_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' protocol without their file says which file to give."""
+    monkeypatch.setenv("RHFEDMTL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(RHFedMTLError, match=r"small\.mat"):
+        reproduce(["table3"], tmp_path / "out", seeds=1, protocol="authors")
