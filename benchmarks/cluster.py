@@ -87,7 +87,7 @@ def rounds(count: int) -> None:
         ratios = np.quantile(medians[:, 1:] / medians[:, :1], [0.5, 0.0, 1.0], axis=0).T
         print(f"{tasks * terminals:>9}  {text}   " + "  ".join(f"{m:.2f} ({a:.2f}, {b:.2f})" for m, a, b in ratios))
         for each in made[1:]:
-            each.crew.close()
+            each.actors.close()
 
 
 def recovery(ray: Any) -> None:
@@ -105,7 +105,7 @@ def recovery(ray: Any) -> None:
     print(
         f"\nkilled actor, 2,500 terminals: a round of {usual:.0f} ms then takes {min(waits):.1f} to {max(waits):.1f} s"
     )
-    made.crew.close()
+    made.actors.close()
 
 
 class Timed(checkpoint.Keeper):

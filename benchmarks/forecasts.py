@@ -35,7 +35,7 @@ from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import RELATIONSHIPS
 from rhfedmtl.planning import pilot
 from rhfedmtl.planning.data_shape import situation_of
-from rhfedmtl.planning.dry_run import walk
+from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
@@ -156,7 +156,7 @@ def one(job: tuple[int, tuple[str, ...]]) -> dict[str, Any] | None:
     method, policy, settings, cost, budget = settings_of(rng, data)
     try:
         start = situation_of(data, method, settings, Cost.of(cost))
-        planned = walk(policy, replace(start, ledger=start.ledger.with_budget(budget)))
+        planned = dry_run(policy, replace(start, ledger=start.ledger.with_budget(budget)))
         if not 3 <= planned.rounds <= MOST_ROUNDS:
             return None
         ledger = Ledger(cost, budget)

@@ -124,7 +124,7 @@ def test_pages_are_linked_and_pictures_are_small() -> None:
 
 
 def test_citation_names_this_version_and_the_papers() -> None:
-    """CITATION.cff is valid YAML, names the version of the package, and both papers with all their authors."""
+    """CITATION.cff is valid YAML, names the version of the package, and both credentials with all their authors."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     import rhfedmtl
 

@@ -16,7 +16,7 @@ from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.adaptive import AdaptiveControl, Estimates, estimates
 from rhfedmtl.policies.base import Observation, Plan, Situation
-from rhfedmtl.resources.billing import Layout
+from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Run, Settings
 
@@ -32,7 +32,7 @@ def situation(
     observed = observed or []
     ledger = Ledger(cost, budget)
     return Situation(
-        SIZES, Layout(TASK, 2), ledger, lam=1e-3, gamma=1.0, rounds=len(observed), cloud_rounds=len(observed),
+        SIZES, Placement(TASK, 2), ledger, lam=1e-3, gamma=1.0, rounds=len(observed), cloud_rounds=len(observed),
         observed=observed,
     )  # fmt: skip
 
@@ -112,7 +112,9 @@ def test_terminals_that_differ_more_call_for_fewer_steps() -> None:
 def test_the_scarcest_type_decides() -> None:
     """Of two types, that with the larger share of its budget per step rules τ."""
     ledger = Ledger(["energy=0.1,10", "money=1,0.1"], "energy=1e9,money=400")
-    two = Situation(SIZES, Layout(TASK, 2), ledger, lam=1e-3, gamma=1.0, rounds=2, observed=rounds(50), cloud_rounds=2)
+    two = Situation(
+        SIZES, Placement(TASK, 2), ledger, lam=1e-3, gamma=1.0, rounds=2, observed=rounds(50), cloud_rounds=2
+    )
     found, taus = Estimates(1.0, 1.0, 0.3), np.arange(1, 20)
     money = situation("money=1,0.1", "money=400", rounds(50))
     np.testing.assert_allclose(CONTROL.bound(two, taus, found), CONTROL.bound(money, taus, found))

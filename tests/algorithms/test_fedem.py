@@ -66,14 +66,14 @@ def test_the_likelihood_rises_from_round_to_round() -> None:
     """With small steps over whole passes it never falls by more than the noise of a pass."""
     data = two_clusters()
     seen = Run(data, FedEM(Squared(), components=2, step=0.02, intercept=False), Settings(scale="none"), Ledger({}))
-    course = []
+    profile = []
     for _ in range(40):
         seen.learn(Fixed(10, 1, seen.cloud.cloud_round + 1))
-        course.append(negative_log_likelihood(data, seen.cloud.merged(seen.network.models), 2))
-    falls = -np.diff(course)
-    assert falls.min() > -0.01 * course[0]
+        profile.append(negative_log_likelihood(data, seen.cloud.merged(seen.network.models), 2))
+    falls = -np.diff(profile)
+    assert falls.min() > -0.01 * profile[0]
     assert (falls > 0.0).mean() > 0.9
-    assert course[-1] < 0.5 * course[0]
+    assert profile[-1] < 0.5 * profile[0]
 
 
 def test_components_start_apart_by_their_seed_and_predictions_mix_them() -> None:

@@ -11,9 +11,9 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.data.scaling import SCALES, scalers
-from rhfedmtl.engines.cluster.sharded import Grouped
+from rhfedmtl.engines.cluster.sharded import Sharded
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.message_passing import Linked
+from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.maths.losses import LOSSES
 from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
 from rhfedmtl.roles.messages import Message
@@ -58,7 +58,7 @@ def alpha_of(network: Any) -> Any:
         return np.concatenate(
             [network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)]
         )
-    if isinstance(network, Grouped):
+    if isinstance(network, Sharded):
         alpha, starts = network.state().alpha.array(), network._offsets
         return np.concatenate([alpha[a : a + n] for a, n in zip(starts[:-1], network.sizes, strict=True)])
     return np.concatenate([terminal.state.alpha for terminal in network.terminals])
@@ -79,7 +79,7 @@ def test_engines_agree_to_the_bit(loss: str, merge: str, relationship: str) -> N
     method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](1e-2, 3e-2), MERGES[merge], intercept=True)
     data = federation("regression" if loss == "squared" else "classes", weighted=True)
     batched = InProcess(data, method, seed=4, threads=2)
-    assert_same(script(batched, method), script(Linked(data, method, seed=4), method))
+    assert_same(script(batched, method), script(MessagePassing(data, method, seed=4), method))
 
 
 @pytest.mark.parametrize("per_station", [False, True])
@@ -88,7 +88,7 @@ def test_scaling_agrees_to_the_bit(how: str, per_station: bool) -> None:
     """Round zero by moments of terminals gives what the batch computes at once."""
     method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2))
     data = federation()
-    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, MessagePassing))
     assert_same(
         script(batched, method, how=how, per_station=per_station),
         script(linked, method, how=how, per_station=per_station),
@@ -102,7 +102,7 @@ def test_rows_that_arrive_late_agree_to_the_bit(per_station: bool) -> None:
     data = federation(sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)), weighted=True)
     present = np.diff(data.terminal_offsets) - np.array([1, 0, 2, 0, 1, 0, 2, 0, 1])
     present[[0, 2, 4, 6]] = [5, 9, 3, 2]
-    batched, linked = (engine(data, method, seed=1, present=present) for engine in (InProcess, Linked))
+    batched, linked = (engine(data, method, seed=1, present=present) for engine in (InProcess, MessagePassing))
     assert_same(
         script(batched, method, how="standard-unit", per_station=per_station, late=True),
         script(linked, method, how="standard-unit", per_station=per_station, late=True),
@@ -114,7 +114,7 @@ def test_many_terminals_agree_to_the_bit(merge: str) -> None:
     """Stations with several blocks of terminals are summed in one canonical order, drawing rows with replacement."""
     method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES[merge], uniform=True)
     data = federation(sizes=BLOCKS)
-    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, MessagePassing))
     assert_same(script(batched, method), script(linked, method))
 
 
@@ -122,11 +122,11 @@ def test_float32_rows_agree_to_the_bit() -> None:
     """The two paths agree in single precision too."""
     method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), intercept=True)
     data = federation(dtype=np.float32)
-    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, Linked))
+    batched, linked = (engine(data, method, seed=1) for engine in (InProcess, MessagePassing))
     assert_same(script(batched, method), script(linked, method))
 
 
-@pytest.mark.parametrize("engine", [InProcess, Linked])
+@pytest.mark.parametrize("engine", [InProcess, MessagePassing])
 def test_a_station_may_lose_all_of_its_terminals(engine: Any) -> None:
     """A task without terminals keeps its place, and the certificate of the others stays sound."""
     method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES["add"])
@@ -163,7 +163,7 @@ def test_messages_have_the_sizes_that_are_charged(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Terminal, "work", recorded)
     monkeypatch.setattr(BaseStation, "receive_anchor", lambda station, anchor: (note(anchor), take(station, anchor)))
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge], intercept=True)
-    linked = Linked(federation("classes"), method)
+    linked = MessagePassing(federation("classes"), method)
     linked.assign(cloud_of(linked, method.relationship).assign())
     linked.round(1, np.full(9, 3))
     for report in linked.reports(1):

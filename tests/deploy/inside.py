@@ -14,8 +14,8 @@ from tests.deploy.test_intruders import NUMBERS, Still
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import read_cloud, read_station
-from rhfedmtl.deploy.node.credentials import Papers, Passport
-from rhfedmtl.deploy.node.link import Session
+from rhfedmtl.deploy.node.credentials import Credentials, PeerCertificate
+from rhfedmtl.deploy.node.link import PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -46,13 +46,13 @@ def make_station(folder: Path, tmp_path: Path) -> StationService:
     return service
 
 
-async def connect(service: StationService, folder: Path, t: int, *, incarnation: int = 1) -> Session:
+async def connect(service: StationService, folder: Path, t: int, *, incarnation: int = 1) -> PeerSession:
     """A terminal that has just been let in; what it is sent waits in its outbox."""
-    session = Session(Passport.read(Papers.of(folder / f"terminal-{t}").pair()[1]), Still())
+    session = PeerSession(PeerCertificate.read(Credentials.of(folder / f"terminal-{t}").pair()[1]), Still())
     session._task = None  # it has no connection that could be cut
     hello = wire.Hello(node=t, incarnation=incarnation, epoch=service.memory.epoch)
     session.send(await service.members._greet(session, hello))
-    service.members.door.sessions[t] = session
+    service.members.acceptor.sessions[t] = session
     await settle()
     return session
 
@@ -63,7 +63,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def sent(session: Session) -> list[wire.TerminalDown]:
+def sent(session: PeerSession) -> list[wire.TerminalDown]:
     """What a terminal was sent since this was last asked."""
     waiting = session.outbox._waiting
     return [wire.TerminalDown.FromString(waiting.get_nowait() or b"") for _ in range(waiting.qsize())]
@@ -90,21 +90,21 @@ def make_cloud(folder: Path, tmp_path: Path) -> CloudService:
     return CloudService(config, Log("test", "error"), Meters())
 
 
-async def attach(cloud: CloudService, folder: Path, b: int) -> Session:
+async def attach(cloud: CloudService, folder: Path, b: int) -> PeerSession:
     """A station that has just been let in."""
-    session = Session(Passport.read(Papers.of(folder / f"station-{b}").pair()[1]), Still())
+    session = PeerSession(PeerCertificate.read(Credentials.of(folder / f"station-{b}").pair()[1]), Still())
     session._task = None
-    cloud.door.sessions[b] = session
+    cloud.acceptor.sessions[b] = session
     return session
 
 
-def requests(session: Session) -> list[wire.Request]:
+def requests(session: PeerSession) -> list[wire.Request]:
     """What a station was asked since this was last asked."""
     waiting = session.outbox._waiting
     return [wire.StationDown.FromString(waiting.get_nowait() or b"").request for _ in range(waiting.qsize())]
 
 
-async def say(cloud: CloudService, session: Session, **body: Any) -> None:
+async def say(cloud: CloudService, session: PeerSession, **body: Any) -> None:
     """Let a station say something."""
     await cloud._receive(session, wire.StationUp(**body).SerializeToString())
     await settle()

@@ -121,9 +121,9 @@ def trained(operator: Operator, each: Callable[[], Any] = lambda: None, **argume
     """What a training came to."""
     operator.command("train", **arguments)
     status = wait(operator, at_rest, each)
-    standing: dict[str, Any] = status["training"]
-    assert standing["state"] == "ended", standing
-    return standing
+    status: dict[str, Any] = status["training"]
+    assert status["state"] == "ended", status
+    return status
 
 
 def logged(folder: Path, name: str, event: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from rhfedmtl.deploy.node.credentials import Identity, Papers, caller
+from rhfedmtl.deploy.node.credentials import Credentials, Identity, caller
 from rhfedmtl.deploy.node.link import channel_options, server_options
 
 LARGEST = 1 << 26
@@ -37,12 +37,12 @@ class Mischief:
 
 
 class Proxy:
-    """Stands in front of one node (cloud or station), with its papers, and calls it with the papers of its callers."""
+    """Stands in front of one node (cloud or station), and calls it, with the credentials of both sides."""
 
     def __init__(self, network: Path, name: str, listen: str, address: str, mischief: Mischief) -> None:
         self._network, self._listen, self._address, self._mischief = network, listen, address, mischief
-        self._papers = Papers.of(network / name)
-        self._above: Identity = self._papers.passport.identity
+        self._credentials = Credentials.of(network / name)
+        self._above: Identity = self._credentials.peer.identity
         self._method = "/rhfedmtl.v1.Cloud/Attach" if name == "cloud" else "/rhfedmtl.v1.Station/Attach"
         self._server: Any = None
 
@@ -52,7 +52,7 @@ class Proxy:
         service = self._method.split("/")[1]
         handler = grpc.stream_stream_rpc_method_handler(self._attach)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Attach": handler}),))
-        self._server.add_secure_port(self._listen, self._papers.server())
+        self._server.add_secure_port(self._listen, self._credentials.server())
         await self._server.start()
 
     async def stop(self) -> None:
@@ -61,9 +61,9 @@ class Proxy:
 
     async def _attach(self, _: Any, context: Any) -> None:
         who = caller(context.auth_context()).identity
-        papers = Papers.of(self._network / f"{who.role}-{who.number}")
+        credentials = Credentials.of(self._network / f"{who.role}-{who.number}")
         async with aio.secure_channel(
-            self._address, papers.client(), options=channel_options(self._above, LARGEST)
+            self._address, credentials.client(), options=channel_options(self._above, LARGEST)
         ) as channel:
             call = channel.stream_stream(self._method)()
             ways = [

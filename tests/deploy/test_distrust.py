@@ -12,13 +12,13 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.test_intruders import NUMBERS, Still
 
-from rhfedmtl.deploy.cloud.checks import Checker
+from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.registry import Registry, Token
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import Learning, Limits, read_cloud, read_station
-from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key, requested_key
-from rhfedmtl.deploy.node.link import Session
+from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, requested_key
+from rhfedmtl.deploy.node.link import PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.operator import Operator, enrol
 from rhfedmtl.deploy.station.service import StationService
@@ -33,10 +33,10 @@ ROUND = wire.Request(round=wire.RoundRequest(round=4, terminals=[0, 1], local_st
 SUMS = wire.Request(sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS)))))
 
 
-def checker() -> Checker:
+def checker() -> AnswerChecks:
     """For twenty features and an intercept."""
     learning = Learning(features=NUMBERS - 1, tasks=("a", "b"), classes=("n", "p"))
-    return Checker(jobs.job_of(learning), Limits(), 60.0)
+    return AnswerChecks(jobs.job_of(learning), Limits(), 60.0)
 
 
 def effort(**more: Any) -> wire.Effort:
@@ -116,7 +116,7 @@ def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:
     async def claim() -> list[list[int]]:
         service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("test", "error"), Meters())
         for b, claimed in ((0, (0, 1)), (1, (0, 2, 3))):
-            session = Session(Passport.read(Papers.of(folder / f"station-{b}").pair()[1]), Still())
+            session = PeerSession(PeerCertificate.read(Credentials.of(folder / f"station-{b}").pair()[1]), Still())
             outlook = wire.Outlook(**roster(*((t, 5) for t in claimed)))
             await service._receive(session, wire.StationUp(outlook=outlook).SerializeToString())
         return [[seat.terminal for seat in service.outlooks[b].roster.seats] for b in range(2)]
@@ -132,7 +132,7 @@ def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:
         service = StationService(read_station(folder / "station-0" / "station.toml"), Log("test", "error"), Meters())
         service.memory.begin(jobs.job_of(read_cloud(folder / "cloud" / "cloud.toml").learning))
         service.memory.allowed = {0}
-        session = Session(Passport.read(Papers.of(folder / "terminal-0").pair()[1]), Still())
+        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "terminal-0").pair()[1]), Still())
         members = service.members
         async with service.memory.turn:
             for i in range(1, 1001):
@@ -145,42 +145,42 @@ def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:
     assert asyncio.run(flood()) == (1, 1000)
 
 
-# Papers and tokens.
+# Credentials and tokens.
 
 
 def test_papers_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> None:
     """Half a file, another node's, a key without its certificate and an expired one are refused; good ones are not."""
     authority, _ = Authority.make("test-net")
     me = Identity("test-net", "terminal", 7)
-    papers = Papers.of(tmp_path)
+    credentials = Credentials.of(tmp_path)
 
     def write(identity: Identity, *, mixed: bool = False, **more: Any) -> None:
         key, secret = new_key()
         certified = new_key()[0] if mixed else key
-        papers.write(secret, authority.issue(identity, certified.public_key(), **more), authority.certificate)
+        credentials.write(secret, authority.issue(identity, certified.public_key(), **more), authority.certificate)
 
     write(me)
-    papers.check(me)
-    fetch = papers._fetcher()
-    whole = papers.own.read_bytes()
+    credentials.check(me)
+    fetch = credentials._fetcher()
+    whole = credentials.own.read_bytes()
     for spoil, reason in (
-        (lambda: papers.own.write_bytes(whole[: len(whole) // 2]), "must hold"),
+        (lambda: credentials.own.write_bytes(whole[: len(whole) // 2]), "must hold"),
         (lambda: write(Identity("test-net", "terminal", 8)), "terminal/8"),
         (lambda: write(me, mixed=True), "do not belong together"),
         (lambda: write(me, lasts=timedelta(days=-1)), "network rotate"),
-        (papers.own.unlink, "no key"),
+        (credentials.own.unlink, "no key"),
     ):
         spoil()
         assert fetch() is None
         with pytest.raises(ConfigError, match=reason):
-            papers.check(me)
+            credentials.check(me)
     write(me)
     assert fetch() is not None
     assert fetch() is None
 
 
 def test_tokens_are_for_terminals_and_stations_that_there_are(tmp_path: Path) -> None:
-    """Nobody gets the papers of a cloud or an operator for a token, nor those of a station that is not planned."""
+    """Nobody gets the credentials of a cloud or an operator for a token, nor those of a station that is not planned."""
     registry = Registry.open(read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml"))
     for role, number in (("cloud", 0), ("operator", 0), ("station", 1), ("station", None)):
         with pytest.raises(ConfigError):

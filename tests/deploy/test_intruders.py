@@ -18,8 +18,8 @@ from tests.deploy.proxy import Mischief, Proxies, Proxy
 
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key
-from rhfedmtl.deploy.node.link import SERVICE, Session, channel_options
+from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key
+from rhfedmtl.deploy.node.link import SERVICE, PeerSession, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.operator import Operator, enrol
 from rhfedmtl.deploy.station.service import StationService
@@ -36,7 +36,7 @@ NUMBERS = 21
 
 
 class Intruder:
-    """Speaks to a node with whatever papers it has."""
+    """Speaks to a node with whatever credentials it has."""
 
     def __init__(self, address: str, above: Identity, credentials: grpc.ChannelCredentials) -> None:
         self._address, self._above, self._credentials = address, above, credentials
@@ -61,7 +61,7 @@ def hello(node: int, network: str = "test-net", newest: int = codec.PROTOCOL) ->
     ).SerializeToString()
 
 
-def papers(authority: Authority, identity: Identity, **more: Any) -> grpc.ChannelCredentials:
+def credentials_for(authority: Authority, identity: Identity, **more: Any) -> grpc.ChannelCredentials:
     """Credentials with a new key."""
     key, secret = new_key()
     return grpc.ssl_channel_credentials(
@@ -111,19 +111,19 @@ def test_papers_that_do_not_count(net: Any) -> None:
     foreign, _ = Authority.make("test-net")
     me = Identity("test-net", "terminal", 0)
     key, secret = new_key()
-    for credentials in (
+    for presented in (
         grpc.ssl_channel_credentials(authority.certificate),
         grpc.ssl_channel_credentials(authority.certificate, secret, foreign.issue(me, key.public_key())),
-        papers(authority, me, lasts=timedelta(days=-1)),
+        credentials_for(authority, me, lasts=timedelta(days=-1)),
     ):
-        assert Intruder(*station(folder), credentials).say("Station", [hello(0)]).startswith("UNAVAILABLE")
+        assert Intruder(*station(folder), presented).say("Station", [hello(0)]).startswith("UNAVAILABLE")
 
 
 def test_a_station_that_is_none(net: Any) -> None:
     """A terminal insists on the certificate of its own station: another node's does not do."""
     folder, _ = net
     address, _ = station(folder)
-    credentials = papers(Authority.load(folder / "ca"), Identity("test-net", "terminal", 0))
+    credentials = credentials_for(Authority.load(folder / "ca"), Identity("test-net", "terminal", 0))
     other = Identity("test-net", "station", 1)
     assert Intruder(address, other, credentials).say("Station", [hello(0)]).startswith("UNAVAILABLE")
 
@@ -134,7 +134,7 @@ def test_names_that_are_not_theirs(net: Any) -> None:
     authority, (address, above) = Authority.load(folder / "ca"), station(folder)
 
     def refused(identity: Identity, message: bytes, reason: str) -> None:
-        answer = Intruder(address, above, papers(authority, identity)).say("Station", [message])
+        answer = Intruder(address, above, credentials_for(authority, identity)).say("Station", [message])
         assert answer.startswith("PERMISSION_DENIED"), answer
         assert reason in answer
         nets.wait(operator, lambda _: reason in json.dumps(nets.logged(folder, "station-0", "refused")))
@@ -152,7 +152,7 @@ def test_a_terminal_at_the_cloud(net: Any) -> None:
     folder, _ = net
     cloud = read_cloud(folder / "cloud" / "cloud.toml").node.listen
     above, me = Identity("test-net", "cloud"), Identity("test-net", "terminal", 0)
-    credentials = papers(Authority.load(folder / "ca"), me)
+    credentials = credentials_for(Authority.load(folder / "ca"), me)
     up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
     assert "may not speak here" in Intruder(cloud, above, credentials).say("Cloud", [up])
     with grpc.secure_channel(cloud, credentials, options=channel_options(above, 1 << 20)) as channel:
@@ -162,12 +162,12 @@ def test_a_terminal_at_the_cloud(net: Any) -> None:
 
 
 def test_a_member_that_misbehaves(net: Any, tmp_path: Path) -> None:
-    """One with good papers that sends what nobody should is dropped and told why; the others go on."""
+    """One with good credentials that sends what nobody should is dropped and told why; the others go on."""
     folder, operator = net
     invited = operator.command("invite", station=0)
     np.savez(tmp_path / "rows.npz", X=np.zeros((1, 1)), y=np.zeros(1, dtype=int))
     enrol(invited["token"], tmp_path / "evil", tmp_path / "rows.npz")
-    number, credentials = invited["number"], Papers.of(tmp_path / "evil").client()
+    number, credentials = invited["number"], Credentials.of(tmp_path / "evil").client()
     nets.wait(operator, lambda s: number in [t["terminal"] for t in s["stations"][0]["terminals"]])
 
     def dropped(message: bytes, reason: str) -> None:
@@ -183,7 +183,7 @@ def test_a_member_that_misbehaves(net: Any, tmp_path: Path) -> None:
     for name, (message, reason) in _bad_messages(number, folder).items():
         dropped(message, reason)
         assert operator.command("status")["stations"][0]["connected"], name
-    revoked = Passport.read(Papers.of(tmp_path / "evil").pair()[1]).serial
+    revoked = PeerCertificate.read(Credentials.of(tmp_path / "evil").pair()[1]).serial
     assert operator.command("revoke", node=f"terminal/{number}")["revoked"] == [revoked]
     nets.wait(
         operator,
@@ -195,7 +195,7 @@ def _bad_messages(number: int, folder: Path) -> dict[str, tuple[bytes, str]]:
     """What a terminal must not say, and the reason that it is given."""
     limit = read_station(folder / "station-0" / "station.toml").limits.message_bytes
     zeros = np.zeros((1, NUMBERS))
-    nothing = {"gains": codec.tensor(np.zeros(17)), "course": codec.tensor(np.zeros(0))}
+    nothing = {"gains": codec.tensor(np.zeros(17)), "profile": codec.tensor(np.zeros(0))}
 
     def update(delta: Any, **more: Any) -> wire.TerminalUp:
         return wire.TerminalUp(update=wire.Update(**{"round": 1, "terminal": number, **nothing, **more}, delta=delta))
@@ -239,7 +239,7 @@ def corpus(node: int, rng: np.random.Generator) -> list[bytes]:
     model = codec.tensor(rng.normal(size=(1, NUMBERS)))
     place = {"round": 3, "terminal": node}
     made = [
-        wire.TerminalUp(update=wire.Update(**place, delta=model, gains=codec.tensor(np.ones(17)), course=model)),
+        wire.TerminalUp(update=wire.Update(**place, delta=model, gains=codec.tensor(np.ones(17)), profile=model)),
         wire.TerminalUp(sums=wire.Sums(terminal=node, number=2, losses=codec.tensor(np.ones(5)), dual=1.0)),
         wire.TerminalUp(leave=wire.Leave(terminal=node, incarnation=9, share=model)),
         wire.TerminalUp(moments=wire.MomentsReport(sender=node, count=3, mean=model, spread=model)),
@@ -280,7 +280,7 @@ async def feed(receive: Callable[[bytes], Any], messages: list[bytes], count: in
 
 
 def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
-    """A station refuses or ignores all that a terminal with good papers can make of its messages."""
+    """A station refuses or ignores all that a terminal with good credentials can make of its messages."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
 
     async def attack() -> tuple[int, bytes, bytes]:
@@ -293,7 +293,7 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
         service.memory.station.admit(
             codec.join_in(wire.Join(terminal=0, incarnation=1, n_samples=15, share=codec.tensor(np.ones((1, NUMBERS)))))
         )
-        session = Session(Passport.read(Papers.of(folder / "terminal-0").pair()[1]), Still())
+        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "terminal-0").pair()[1]), Still())
         session._task = None  # it has no connection that could be cut
         before = service.memory._record(service.memory.station.state).SerializeToString(deterministic=True)
         messages = corpus(0, np.random.default_rng(0))
@@ -344,7 +344,7 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
 
     async def attack() -> tuple[int, CloudService]:
         service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("fuzz", "error"), Meters())
-        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
         session._task = None
         waiting = asyncio.create_task(service.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
         await asyncio.sleep(0)
@@ -366,5 +366,5 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
 
     refused, service = asyncio.run(attack())
     assert refused > 1_000
-    assert service.trainer.standing == {"state": "idle"}
-    assert not service.carrier.replaying
+    assert service.trainer.status == {"state": "idle"}
+    assert not service.journal.replaying

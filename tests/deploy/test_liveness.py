@@ -28,12 +28,12 @@ from tests.deploy.inside import (
 from tests.deploy.test_distrust import roster
 from tests.deploy.test_intruders import NUMBERS, Still
 
-from rhfedmtl.deploy.cloud.journal import Carrier
+from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import Registry
 from rhfedmtl.deploy.cloud.service import AT_ONCE
 from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.node.credentials import Papers, Passport
-from rhfedmtl.deploy.node.link import NotReadyError, Session
+from rhfedmtl.deploy.node.credentials import Credentials, PeerCertificate
+from rhfedmtl.deploy.node.link import NotReadyError, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
@@ -137,8 +137,8 @@ def test_a_terminal_that_is_not_let_in_is_not_waited_for(folder: Path, tmp_path:
         await members._receive(one, sums(0))
         with pytest.raises(PeerError):
             await members._receive(other, sums(0))
-        members.door._barred[1] = time.monotonic() + NEVER_S
-        del members.door.sessions[1]
+        members.acceptor._barred[1] = time.monotonic() + NEVER_S
+        del members.acceptor.sessions[1]
         members._on_gone(other)
         await settle()
         assert asking.done()
@@ -181,7 +181,7 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(folder: Path, tmp_pa
         share = role.members[0].share
         service.members._silent.add(0)
         service.members.forget(0)
-        assert service.members.door.sessions[0].reason  # it is cut off, so that it notices
+        assert service.members.acceptor.sessions[0].reason  # it is cut off, so that it notices
         assert terminal.role.pending is not None
         await greet()
         assert role.members[0].incarnation == first + 1
@@ -258,7 +258,7 @@ def test_a_station_that_awaits_its_terminals_hears_that_one_will_not_come(folder
         waiting = asyncio.create_task(members.assemble())
         await settle()
         assert not waiting.done()
-        await service._on_standing(wire.Standing(allowed=[0]))
+        await service._on_access(wire.Access(allowed=[0]))
         await settle()
         assert waiting.done()
 
@@ -325,7 +325,7 @@ def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path / "cloud")
         cloud.trainer._network.anchors = {0: codec.anchor_in(anchor())}
-        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
         down = wire.StationDown.FromString(await cloud._greet(session, wire.Hello()))
         config = read_station(folder / "station-0" / "station.toml")
         object.__setattr__(config.node, "state", str(tmp_path / "station"))
@@ -389,7 +389,7 @@ def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> N
 
         for b, other in ((0, 1), (1, 0), (0, 1)):
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
-            cloud._office._place(0, other)
+            cloud._operator_api._place(0, other)
             for session in sessions:
                 requests(session)
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
@@ -414,7 +414,7 @@ def test_who_is_being_moved_can_still_come_back(tmp_path: Path) -> None:
 
 
 def test_an_invitation_that_nobody_took_up_holds_up_no_training(tmp_path: Path) -> None:
-    """A training waits for terminals that have papers, and not for one that may never come for them."""
+    """A training waits for terminals that have credentials, and not for one that may never come for them."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(2, 2, 40)) / "cloud" / "cloud.toml")
     secret, number = Registry.open(config).invite("terminal", None, 1)
     registry = Registry.open(config)
@@ -429,15 +429,15 @@ def test_a_stop_that_follows_its_order_at_once_counts(tmp_path: Path) -> None:
     """An operator who ends a training before the cloud has begun with it has ended it."""
 
     async def body() -> None:
-        carrier = Carrier(tmp_path / "journal", None, asyncio.get_running_loop(), fsync=False)  # type: ignore[arg-type]
-        carrier.order(json.dumps({"budget": None}))
-        carrier.stop()
-        carrier.next_order()
-        assert carrier.stopping
-        assert carrier.stopped()
-        carrier.order("{}")
-        carrier.next_order()
-        assert not carrier.stopped()
+        journal = TrainingJournal(tmp_path / "journal", None, asyncio.get_running_loop(), fsync=False)  # type: ignore[arg-type]
+        journal.order(json.dumps({"budget": None}))
+        journal.stop()
+        journal.next_order()
+        assert journal.stopping
+        assert journal.stopped()
+        journal.order("{}")
+        journal.next_order()
+        assert not journal.stopped()
 
     run(body)
 
@@ -463,7 +463,7 @@ def test_a_cloud_waits_while_nobody_can_work(folder: Path, tmp_path: Path) -> No
         await answer(idle, {"trouble": "something else", "away": False})
         assert [each.away for each in (await asking).values()] == [True, False]
         asking = asyncio.create_task(cloud.ask_all(wanted, NEVER_S))
-        cloud.carrier.stop()
+        cloud.journal.stop()
         await answer(idle, idle)
         assert [each.away for each in (await asking).values()] == [True, True]
 
@@ -475,8 +475,8 @@ def test_stations_wait_until_the_cloud_has_read_its_journal(folder: Path, tmp_pa
 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path)
-        cloud.carrier._past.append(wire.Entry(kind="train"))
-        session = Session(Passport.read(Papers.of(folder / "station-0").pair()[1]), Still())
+        cloud.journal._past.append(wire.Entry(kind="train"))
+        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
         with pytest.raises(NotReadyError, match="journal"):
             await cloud._greet(session, wire.Hello())
 

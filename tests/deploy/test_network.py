@@ -45,16 +45,16 @@ def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
     federation = nets.small()
     folder = nets.build(tmp_path / "net", federation, observed=True)
     with nets.running(folder) as (_, operator):
-        standing = nets.trained(operator, budget=[BUDGET])
+        status = nets.trained(operator, budget=[BUDGET])
         operator.export(tmp_path / "first")
         result = in_process(federation)
         assert_same(tmp_path / "first", result)
-        assert standing["rounds"] == result.rounds
-        assert standing["accuracy"] == pytest.approx(result.metrics["accuracy"].mean(), abs=0)
+        assert status["rounds"] == result.rounds
+        assert status["accuracy"] == pytest.approx(result.metrics["accuracy"].mean(), abs=0)
         check_windows(folder)
         # A larger budget goes on where the first ended, as a run in one process does.
-        standing = nets.trained(operator, budget=["energy=900"])
-        assert 700 < standing["spent"]["energy"] <= 900
+        status = nets.trained(operator, budget=["energy=900"])
+        assert 700 < status["spent"]["energy"] <= 900
         with pytest.raises(ConfigError, match="money=1 has no price"):
             operator.command("train", budget=["money=1"])
         operator.command("train", budget=["energy=50"])
@@ -116,8 +116,8 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
     learning = {"precision": "float32", "options": {"lambda1": 0.1, "lambda2": 0.1}, "target_gap": 1e-6}
     folder = nets.build(tmp_path / "net", federation, learning=learning)
     with nets.running(folder) as (_, operator):
-        standing = nets.trained(operator)
-        assert standing["gap"] <= 1e-6
+        status = nets.trained(operator)
+        assert status["gap"] <= 1e-6
     nets.assert_invariant(folder, 2, tolerance=1e-6)
 
 
@@ -134,12 +134,12 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
     )
     nets.shorten_journals(folder, 5_000)
     with nets.running(folder) as (supervisor, operator):
-        standing = nets.trained(operator, budget=["bytes=60000"])
+        status = nets.trained(operator, budget=["bytes=60000"])
         operator.export(tmp_path / "out")
-        spent = standing["spent"]
+        spent = status["spent"]
         assert all(spent[name] > 0 for name in ("time", "bytes", "energy"))
         assert spent["bytes"] <= 60_000 + 2_000
-        assert standing["accuracy"] is not None
+        assert status["accuracy"] is not None
         supervisor.kill("cloud")
         supervisor.processes["cloud"].join()
         supervisor.keep_up()
@@ -155,11 +155,11 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
                     break
 
         try:
-            standing = nets.trained(operator, freeze, budget=[f"time={limit}"])
+            status = nets.trained(operator, freeze, budget=[f"time={limit}"])
         finally:
             for name in ("terminal-0", "station-1"):
                 supervisor.kill(name, signal.SIGCONT)
-        assert standing["spent"]["time"] <= limit + 0.5
+        assert status["spent"]["time"] <= limit + 0.5
     tiers = Ledger.load(tmp_path / "out" / "ledger.json").totals("tier")["bytes"]
     assert set(tiers) == {"terminal-link", "station-link"}
 

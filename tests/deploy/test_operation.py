@@ -1,4 +1,4 @@
-"""Terminals come, go and move, papers change and state files break, while a network learns."""
+"""Terminals come, go and move, credentials change and state files break, while a network learns."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _serials(folder: Path, name: str) -> set[str]:
 
 
 def test_a_revoked_terminal_is_cut_off_and_the_others_go_on(net: Any) -> None:
-    """A revoked certificate ends its connection and lets nobody in; the terminal is forgotten, and gets new papers."""
+    """A revoked certificate ends its connection and lets nobody in; the terminal is forgotten, and is let in anew."""
     folder, _, operator = net
     operator.command("revoke", node="terminal/4", serials=issued_by(folder)["terminal/4"])
     nets.wait(operator, lambda s: 4 not in members(s, 1))

@@ -1,4 +1,4 @@
-"""Parts of a deployment on their own: messages, papers, configurations, rounding, the journal of a training."""
+"""Parts of a deployment on their own: messages, credentials, configurations, rounding, the journal of a training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from tests.deploy import nets
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.deploy.cloud.journal import Carrier, ClosingError
+from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful
 from rhfedmtl.deploy.cloud.registry import Registry, Token
 from rhfedmtl.deploy.node import job as jobs
@@ -26,14 +26,14 @@ from rhfedmtl.deploy.node.config import (
     Learning,
     Resources,
     Waits,
+    credentials_of,
     identity_of,
-    papers_of,
     read_cloud,
     read_station,
     read_terminal,
     to_toml,
 )
-from rhfedmtl.deploy.node.credentials import Authority, Identity, Papers, Passport, new_key, signing_request
+from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -42,7 +42,7 @@ from rhfedmtl.errors import ConfigError, DataError, PeerError
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Layout
+from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation
@@ -153,7 +153,7 @@ def test_a_terminal_whose_station_forgot_everything_joins_with_what_it_knows() -
         assert terminal.incarnation == lost + 1
 
 
-# Papers.
+# Credentials.
 
 
 def test_papers_say_who_they_are_for(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_papers_say_who_they_are_for(tmp_path: Path) -> None:
     authority, _ = Authority.make("test-net")
     identity = Identity("test-net", "terminal", 7)
     key, secret = new_key()
-    papers = Papers.of(tmp_path)
-    papers.write(secret, authority.issue_for(identity, signing_request(key)), authority.certificate)
-    assert papers.passport.identity == identity
+    credentials = Credentials.of(tmp_path)
+    credentials.write(secret, authority.issue_for(identity, signing_request(key)), authority.certificate)
+    assert credentials.peer.identity == identity
     assert stat.S_IMODE((tmp_path / "node.pem").stat().st_mode) == 0o600
     (tmp_path / "node.pem").chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
-        papers.client()
+        credentials.client()
 
 
 @pytest.mark.parametrize("uri", ["http://a/terminal/1", "rhfedmtl://a/terminal/x", "rhfedmtl://a/king/1", "rhfedmtl:"])
@@ -183,7 +183,7 @@ def test_only_real_requests_are_signed() -> None:
     with pytest.raises(PeerError):
         authority.issue_for(Identity("test-net", "terminal", 1), b"no request")
     with pytest.raises(PeerError):
-        Passport.read(authority.certificate)
+        PeerCertificate.read(authority.certificate)
 
 
 def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert [entry.terminals for entry in cloud.stations] == [(0, 1), (2, 3)]
     station = read_station(folder / "station-1" / "station.toml")
     assert station.waits.forget == 60.0
-    assert papers_of(station.node, station.folder).passport.identity == identity_of(station.node)
+    assert credentials_of(station.node, station.folder).peer.identity == identity_of(station.node)
     for name in ("compose.yaml", "Dockerfile", "systemd/rhfedmtl-station@.service"):
         assert (folder / name).exists()
     with pytest.raises(ConfigError, match="not empty"):
@@ -284,7 +284,7 @@ def test_tokens_count_once(tmp_path: Path) -> None:
 
 def situation(prices: str, budget: str) -> Situation:
     """Two stations with two terminals each."""
-    layout = Layout(np.array([0, 0, 1, 1]), 2)
+    layout = Placement(np.array([0, 0, 1, 1]), 2)
     return Situation(np.full(4, 20), layout, Ledger(prices.split(), budget), lam=0.1, gamma=1.0)
 
 
@@ -325,38 +325,38 @@ class Loop:
         self.loop.close()
 
 
-def script(carrier: Carrier, rounds: int) -> list[int]:
+def script(journal: TrainingJournal, rounds: int) -> list[int]:
     """A training of so many rounds; what came back."""
-    assert carrier.next_order() == "{}"
+    assert journal.next_order() == "{}"
     found = []
     for number in range(rounds):
-        answers = carrier.ask("round", [number], {0: wire.Request(), 1: wire.Request()}, 1.0)
+        answers = journal.ask("round", [number], {0: wire.Request(), 1: wire.Request()}, 1.0)
         found.append(int(answers[1].report.round))
-        found.append(carrier.write_once("news", lambda: len(found)))
+        found.append(journal.write_once("news", lambda: len(found)))
     return found
 
 
 def test_a_training_comes_out_the_same_from_its_journal(tmp_path: Path) -> None:
     """Killed after any step, a training that goes through its journal sees what it saw, and asks only what is open."""
     world = Loop()
-    carrier = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
-    carrier.order("{}")
-    first = script(carrier, 4)
+    journal = TrainingJournal(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    journal.order("{}")
+    first = script(journal, 4)
     assert world.asked == 4
-    again = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    again = TrainingJournal(tmp_path / "journal", world.ask, world.loop, fsync=False)
     assert script(again, 4) == first
     assert world.asked == 4
     assert not again.replaying
-    once_more = Carrier(tmp_path / "journal", world.ask, world.loop, fsync=False)
+    once_more = TrainingJournal(tmp_path / "journal", world.ask, world.loop, fsync=False)
     with pytest.raises(CorruptError, match="changed since"):
         once_more.next_order() and once_more.ask("round", [9], {}, 1.0)
     once_more.close()
     with pytest.raises(ClosingError):
-        Carrier.next_order(replace_past(once_more))
+        TrainingJournal.next_order(replace_past(once_more))
     world.close()
 
 
-def replace_past(carrier: Carrier) -> Carrier:
+def replace_past(journal: TrainingJournal) -> TrainingJournal:
     """The same with nothing left to go through."""
-    carrier._past.clear()
-    return carrier
+    journal._past.clear()
+    return journal

@@ -29,7 +29,7 @@ from rhfedmtl.deploy.node.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
-from rhfedmtl.resources.billing import Charge, Layout, RoundEvent
+from rhfedmtl.resources.billing import Charge, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
@@ -186,7 +186,7 @@ def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
 
 def test_charges_survive_folding() -> None:
     """Charges of all nodes, of some, and with an amount for each come back in their order, to the bit."""
-    layouts = [Layout(np.array([0, 0, 1]), 2), Layout(np.array([0, 1, 1]), 2)]
+    layouts = [Placement(np.array([0, 0, 1]), 2), Placement(np.array([0, 1, 1]), 2)]
     charges = [
         Charge.make(1, "terminal", "energy", layouts[0], None, 0.1),
         Charge.make(1, "station", "energy", layouts[0], np.array([1]), 10.0),
@@ -210,7 +210,7 @@ def unfolded(ledger: Ledger) -> Ledger:
 
 def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
     """Of rounds that were added up, what was spent comes back as it was and not as their rounded sums have it."""
-    layout = Layout(np.array([0, 0, 1]), 2)
+    layout = Placement(np.array([0, 0, 1]), 2)
     ledger = Ledger("energy=0.1,0.7", "energy=1e5")
     for number in range(1, 200):
         ledger.charge(RoundEvent(number, layout, np.array([1, 2, number])))

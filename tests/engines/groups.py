@@ -11,8 +11,8 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.outline import Outline
 from rhfedmtl.engines.cluster.ray import FromRecipe
-from rhfedmtl.engines.cluster.shard import Group, Source, Taken
-from rhfedmtl.engines.cluster.sharded import Grouped, share_out
+from rhfedmtl.engines.cluster.shard import RowSource, Shard, Taken
+from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.training.run import ENGINES
 
 
@@ -31,7 +31,7 @@ class Held:
 class Here:
     """A crew of groups in this process; all that is said to them passes through bytes, as between machines."""
 
-    def __init__(self, groups: list[Group], make: Any = None) -> None:
+    def __init__(self, groups: list[Shard], make: Any = None) -> None:
         self.groups = groups
         self.make = make
 
@@ -58,19 +58,19 @@ class Here:
 
 def grouped(
     federation: Federation, method: Method, *, seed: int = 0, present: Any = None, n: int = 2, anew: bool = False
-) -> Grouped:
+) -> Sharded:
     """Network of ``n`` groups in this process; ``anew`` makes them anew after every round."""
-    source: Source = Held(federation)
+    source: RowSource = Held(federation)
     if isinstance(federation, Outline) and federation.recipe is not None:
         source = FromRecipe(federation.recipe)
     else:
         method.check(federation)
     parts = share_out(federation, [1.0] * n, federation.sizes if present is None else present)
 
-    def make(g: int) -> Group:
-        return Group(parts[g], source, method, seed=seed, threads=1)
+    def make(g: int) -> Shard:
+        return Shard(parts[g], source, method, seed=seed, threads=1)
 
-    return Grouped(federation, method, parts, Here([make(g) for g in range(len(parts))], make if anew else None))
+    return Sharded(federation, method, parts, Here([make(g) for g in range(len(parts))], make if anew else None))
 
 
 ENGINES["groups"] = lambda f, method, s, present: grouped(f, method, seed=s.seed, present=present, n=s.actors or 2)

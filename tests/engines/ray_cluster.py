@@ -85,13 +85,13 @@ class Assassin:
     """
 
     def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
-        from rhfedmtl.engines.cluster.ray_crew import Crew
+        from rhfedmtl.engines.cluster.actors import RayActors
         from rhfedmtl.engines.cluster.ray_line import Line
 
         self.struck: list[int] = []
-        plain = Crew._answer
+        plain = RayActors._answer
 
-        def answer(crew: Any, group: int, ref: Any, commands: Any) -> Any:
+        def answer(actors: Any, group: int, ref: Any, commands: Any) -> Any:
             name, given = commands[-1]
             if name == "round" and given[0] in strikes:
                 number, strike = given[0], strikes.pop(given[0])
@@ -100,6 +100,6 @@ class Assassin:
                 else:
                     self.struck.append(number)
                     strike()
-            return plain(crew, group, ref, commands)
+            return plain(actors, group, ref, commands)
 
-        monkeypatch.setattr(Crew, "_answer", answer)
+        monkeypatch.setattr(RayActors, "_answer", answer)

@@ -161,7 +161,7 @@ def test_without_a_gpu_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_shapes_on_the_card_hold_every_row() -> None:
     """Two parts of a power of two cover what is read of a row, for any number of features."""
     for features in (*range(1, 200), 561, 1000, 4096, 16384):
-        shape = gpu.Shape(features, True)
+        shape = gpu.CardLayout(features, True)
         assert shape.features <= shape.filled <= shape.stride
         assert shape.main + shape.rest >= shape.filled
         assert shape.main <= shape.stride

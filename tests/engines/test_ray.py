@@ -27,9 +27,10 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.engines.cluster import ray_crew, ray_session
-from rhfedmtl.engines.cluster.ray_session import Node, session
-from rhfedmtl.engines.cluster.shard import Group, Taken
+from rhfedmtl.engines.cluster import actors as ray_actors
+from rhfedmtl.engines.cluster import session as ray_session
+from rhfedmtl.engines.cluster.session import ClusterNode, session
+from rhfedmtl.engines.cluster.shard import Shard, Taken
 from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.resources.ledger import Ledger
@@ -40,7 +41,7 @@ from rhfedmtl.training.run import Result, Settings, train
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'rhfedmtl[ray]'")
 
 SLOW_ROUNDS = Request(data="synthetic", tasks=3, terminals=40, settings={"samples": 200, "features": 100, "test": 10})
-NODE = Node("a", "10.0.0.1", 2.0, 1e6)
+NODE = ClusterNode("a", "10.0.0.1", 2.0, 1e6)
 
 
 def learn(engine: str, data: Any, steps: int = 2000) -> Result:
@@ -169,15 +170,15 @@ def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
 
 def test_nodes_with_other_versions_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """They would give other numbers, or none; with another CPU only the last digits may differ, which is said."""
-    crew = ray_crew.Crew.__new__(ray_crew.Crew)
-    crew._check(ray_crew.Reply(ray_crew.kind()), NODE)
+    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
+    actors._check(ray_actors.Reply(ray_actors.kind()), NODE)
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 has other versions.*numpy 0.1, here"):
-        crew._check(ray_crew.Reply({**ray_crew.kind(), "numpy": "0.1"}), NODE)
+        actors._check(ray_actors.Reply({**ray_actors.kind(), "numpy": "0.1"}), NODE)
     with caplog.at_level("WARNING"):
-        crew._check(ray_crew.Reply({**ray_crew.kind(), "cpu": "another"}), NODE)
+        actors._check(ray_actors.Reply({**ray_actors.kind(), "cpu": "another"}), NODE)
     assert "node 10.0.0.1 has another kind of CPU (another, here" in caplog.text
     with pytest.raises(DataError, match=r"on node 10.0.0.1: no such file"):
-        crew._check(ray_crew.Reply(error=DataError("no such file")), NODE)
+        actors._check(ray_actors.Reply(error=DataError("no such file")), NODE)
 
 
 def test_calls_of_a_machine_that_differs_or_fails_are_refused() -> None:
@@ -189,9 +190,9 @@ def test_calls_of_a_machine_that_differs_or_fails_are_refused() -> None:
     pool = Pool()
     lost = ray.exceptions.RaySystemError("ray::_call() (pid=7, ip=10.0.0.3)\nNo module named 'rhfedmtl'")
     answers = [
-        (Answer(7, None, ray_crew.kind(), "10.0.0.1"), None),
-        (Answer(7, None, {**ray_crew.kind(), "sources": "0"}, "10.0.0.2"), "node 10.0.0.2 has .*sources 0, here"),
-        (Answer(None, DataError("no such file"), ray_crew.kind(), "10.0.0.1"), "^no such file$"),
+        (Answer(7, None, ray_actors.kind(), "10.0.0.1"), None),
+        (Answer(7, None, {**ray_actors.kind(), "sources": "0"}, "10.0.0.2"), "node 10.0.0.2 has .*sources 0, here"),
+        (Answer(None, DataError("no such file"), ray_actors.kind(), "10.0.0.1"), "^no such file$"),
         (lost, r"No module named 'rhfedmtl' \(on node 10.0.0.3\); all machines of the cluster need the same rhfedmtl"),
     ]
     for answer, said in answers:
@@ -205,13 +206,15 @@ def test_an_actor_that_cannot_be_made_is_not_waited_for() -> None:
     """One that was lost comes back; one whose machine has no rhfedmtl never does."""
     import ray
 
-    crew = ray_crew.Crew.__new__(ray_crew.Crew)
-    crew._ray = SimpleNamespace(exceptions=ray.exceptions, get=raiser(ray.exceptions.RayActorError("a", "it is gone")))
-    assert crew._reply(None) is None
+    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
+    actors._ray = SimpleNamespace(
+        exceptions=ray.exceptions, get=raiser(ray.exceptions.RayActorError("a", "it is gone"))
+    )
+    assert actors._reply(None) is None
     failed = ray.exceptions.RayActorError("a", "in its creation:\nno module rhfedmtl", actor_init_failed=True)
-    crew._ray.get = raiser(failed)
+    actors._ray.get = raiser(failed)
     with pytest.raises(ClusterError, match="an actor cannot start: no module rhfedmtl; all machines"):
-        crew._reply(None)
+        actors._reply(None)
 
 
 def raiser(error: Exception) -> Any:
@@ -225,17 +228,17 @@ def raiser(error: Exception) -> Any:
 
 def test_a_line_to_another_machine_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try takes as long as many calls by Ray; an actor that was restarted may be elsewhere."""
-    crew = ray_crew.Crew.__new__(ray_crew.Crew)
-    crew._ray, crew._lines, crew._near, crew._actors = None, [None], [True], [SimpleNamespace(serve=None)]
-    crew._restore = lambda group, number: None  # type: ignore[method-assign]
-    crew._reply = lambda sent: ray_crew.Reply()  # type: ignore[method-assign]
+    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
+    actors._ray, actors._lines, actors._near, actors._actors = None, [None], [True], [SimpleNamespace(serve=None)]
+    actors._restore = lambda group, number: None  # type: ignore[method-assign]
+    actors._reply = lambda sent: ray_actors.Reply()  # type: ignore[method-assign]
     tries: list[int] = []
-    monkeypatch.setattr(ray_crew.ray_line, "call_up", lambda ray, serve: tries.append(1))
+    monkeypatch.setattr(ray_actors.ray_line, "call_up", lambda ray, serve: tries.append(1))
     for _ in range(5):
-        crew._call_up(0)
+        actors._call_up(0)
     assert len(tries) == 1
-    crew._recovered(0, 3)
-    crew._call_up(0)
+    actors._recovered(0, 3)
+    actors._call_up(0)
     assert len(tries) == 2
 
 
@@ -288,7 +291,7 @@ def test_a_group_holds_its_rows_once() -> None:
         rows = np.array(data.X)
         rows.flags.writeable = own
         source = SimpleNamespace(rows=lambda *_, rows=rows: Taken(rows, data.y, None))
-        group = Group(part, source, method)
+        group = Shard(part, source, method)
         group.scale(scalers)
         del source
         group._source = None  # type: ignore[assignment]
@@ -308,7 +311,7 @@ def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytes
         ray_session._start(None, 1000 * ray_session.MIB, "")
     data = Request(data="synthetic", tasks=2, terminals=2).federation(0)
     (part,) = engine.share_out(data, [1.0], np.diff(data.terminal_offsets))
-    plan = ray_crew.Plan(part, None, None, 0, 1, engine._bytes(data, part))  # type: ignore[arg-type]
+    plan = ray_actors.ActorPlan(part, None, None, 0, 1, engine._bytes(data, part))  # type: ignore[arg-type]
     engine._check_room([plan], [NODE])
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 take about 0 MiB, and it has 0 MiB"):
         engine._check_room([plan, plan], [NODE._replace(memory=1.5 * plan.bytes)] * 2)
@@ -321,7 +324,7 @@ def test_actors_are_placed_where_the_cores_are() -> None:
     """One on each node, the larger ones first where there are fewer, and round again where there are more."""
     from rhfedmtl.engines.cluster.ray import _places
 
-    small, large = NODE, Node("b", "10.0.0.2", 8.0, 1e6)
+    small, large = NODE, ClusterNode("b", "10.0.0.2", 8.0, 1e6)
     assert _places([small, large], None, 9) == [small, large]
     assert _places([small, large], 1, 9) == [large]
     assert _places([small, large], 3, 9) == [small, large, large]
@@ -332,13 +335,13 @@ def test_an_old_ray_and_words_for_others_are_refused(monkeypatch: pytest.MonkeyP
     """With the command that helps."""
     import ray
 
-    from rhfedmtl.runs.session import How
+    from rhfedmtl.runs.session import Execution
 
     monkeypatch.setattr(ray, "__version__", "2.9.1")
     with pytest.raises(ClusterError, match=r"Ray 2.9.1 is too old: pip install -U 'ray>=2.60'"):
         ray_session.ray_module()
     with pytest.raises(ConfigError, match="for the engine ray, not for inprocess"):
-        How(address="auto")
+        Execution(address="auto")
     answer = CliRunner().invoke(app, ["compare", "--engine", "ray", "--workers", "2", "--out", str(tmp_path)])
     assert isinstance(answer.exception, ConfigError)
     answer = CliRunner().invoke(app, ["compare", "--address", "10.0.0.1:6379", "--out", str(tmp_path)])

@@ -23,7 +23,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.cluster import ray_crew
+from rhfedmtl.engines.cluster import actors as ray_actors
 from rhfedmtl.errors import DataError, DivergenceError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
@@ -89,7 +89,7 @@ def test_every_kind_of_fault_and_any_number_of_actors(
     three: Any, monkeypatch: pytest.MonkeyPatch, weather: str
 ) -> None:
     """Two actors, with three classes; all that is said goes by Ray, as to other machines."""
-    monkeypatch.setattr(ray_crew, "LINES", False)
+    monkeypatch.setattr(ray_actors, "LINES", False)
     same(learn("rhfedmtl", weather, classes=3), learn("rhfedmtl", weather, "ray", classes=3, actors=2))
 
 
@@ -104,8 +104,8 @@ def test_killed_actors_and_nodes_do_not_show_in_the_result(
     whole = long_run("inprocess", data, name)
     first, second = sorted(three.worker_nodes, key=raylet)
     strikes = {3: lambda: kill(*actors(first)), 5: lambda: kill_node(three, second), 7: lambda: kill(*actors(first))}
-    monkeypatch.setattr(ray_crew, "SNAPSHOT_SECONDS", 0.0)  # the second life starts from snapshots
-    monkeypatch.setattr(ray_crew, "LINES", name == "hfedmtl")  # spoken to directly, or by Ray
+    monkeypatch.setattr(ray_actors, "SNAPSHOT_SECONDS", 0.0)  # the second life starts from snapshots
+    monkeypatch.setattr(ray_actors, "LINES", name == "hfedmtl")  # spoken to directly, or by Ray
     assassin = Assassin(monkeypatch, ray, strikes)
     same(whole, long_run("ray", data, name))
     assert len(assassin.struck) == 3
@@ -288,7 +288,7 @@ def test_memory_of_a_driver_does_not_grow_with_the_number_of_terminals(
 
     from rhfedmtl.engines.cluster.ray import outline
 
-    monkeypatch.setattr(ray_crew, "SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr(ray_actors, "SNAPSHOT_SECONDS", 0.0)
 
     def peak(terminals: int) -> int:
         settings = {"samples": 5, "features": 40, "test": 5}

@@ -126,20 +126,20 @@ def test_an_actor_that_fails_breaks_the_line() -> None:
 def test_who_does_not_know_the_token_is_not_let_in(tmp_path: Path) -> None:
     """Others on the machine who find the socket, and say something else or nothing."""
     address = str(tmp_path / "line")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(address)
-        door.listen()
-        door.settimeout(0.1)
-        assert ray_line._accepted(door, b"t" * 32) is None
+    with socket.socket(socket.AF_UNIX) as acceptor:
+        acceptor.bind(address)
+        acceptor.listen()
+        acceptor.settimeout(0.1)
+        assert ray_line._accepted(acceptor, b"t" * 32) is None
         for told in (b"f" * 32, b"t" * 31, b""):
             with socket.socket(socket.AF_UNIX) as guest:
                 guest.connect(address)
                 guest.sendall(told)
                 guest.shutdown(socket.SHUT_WR)
-                assert ray_line._accepted(door, b"t" * 32) is None
+                assert ray_line._accepted(acceptor, b"t" * 32) is None
         with socket.socket(socket.AF_UNIX) as guest:
             guest.connect(address)
             guest.sendall(b"t" * 32)
-            let_in = ray_line._accepted(door, b"t" * 32)
+            let_in = ray_line._accepted(acceptor, b"t" * 32)
             assert let_in is not None
             let_in.close()

@@ -202,8 +202,8 @@ def test_the_line_is_the_course_of_the_conjugate(
         assert math.isfinite(loss.conjugate(a + room * d, y))
         assert loss.conjugate(a + (room + 1e-6 / abs(d)) * d, y) == math.inf
     if loss.quadratic:
-        course = -loss.conjugate(a, y) + linear * eta - quadratic * eta * eta / 2
-        assert -loss.conjugate(a + eta * d, y) == pytest.approx(course, abs=1e-9 * (1 + loss.smoothness))
+        profile = -loss.conjugate(a, y) + linear * eta - quadratic * eta * eta / 2
+        assert -loss.conjugate(a + eta * d, y) == pytest.approx(profile, abs=1e-9 * (1 + loss.smoothness))
 
 
 @njit

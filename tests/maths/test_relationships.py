@@ -14,6 +14,7 @@ from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
+from rhfedmtl.maths.coupling import LearningSchedule
 from rhfedmtl.maths.relationships import (
     RELATIONSHIPS,
     Clusters,
@@ -22,7 +23,6 @@ from rhfedmtl.maths.relationships import (
     MeanRegularised,
     Relationship,
     Safe,
-    Schedule,
     Unrelated,
 )
 from rhfedmtl.roles.cloud import Cloud
@@ -296,7 +296,7 @@ def test_as_many_clusters_as_stand_out_are_found() -> None:
         (lambda: Graph.from_laplacian(0.1, 0.1, np.eye(2)), "add up to 0"),
         (lambda: Graph(0.1, 0.1, neighbours=0), "neighbours"),
         (lambda: Clusters(0.1, 0.1, count=0), "count of clusters"),
-        (lambda: Schedule(growth=0.5), "cannot work"),
+        (lambda: LearningSchedule(growth=0.5), "cannot work"),
     ],
 )
 def test_what_cannot_be_a_relationship_is_refused(build: Any, message: str) -> None:
@@ -307,8 +307,8 @@ def test_what_cannot_be_a_relationship_is_refused(build: Any, message: str) -> N
 
 def test_learning_gets_rarer() -> None:
     """After 2 server iterations, then at half as many again each time; 1 as growth means every one."""
-    assert [m for m in range(30) if Schedule().due(m)] == [2, 3, 5, 8, 12, 18, 27]
-    assert all(Schedule(first=1, growth=1.0).due(m) for m in range(1, 9))
+    assert [m for m in range(30) if LearningSchedule().due(m)] == [2, 3, 5, 8, 12, 18, 27]
+    assert all(LearningSchedule(first=1, growth=1.0).due(m) for m in range(1, 9))
 
 
 def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:

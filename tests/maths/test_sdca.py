@@ -218,7 +218,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, t
     for count in (1, threads):
         duals = duals_of(loss, rows)
         orders = orders_of(rows, 3, np.arange(140) % 11)
-        answers = run(loss, rows, duals, orders, station, threads=count, course_length=3)
+        answers = run(loss, rows, duals, orders, station, threads=count, profile_length=3)
         duals.settle[:] = 0.5
         sums = sdca.run_sums(loss, rows, layout, duals, orders.models[None].astype(float), threads=count)
         seen.append([*answers, duals.alpha, *sums])

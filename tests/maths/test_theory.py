@@ -177,6 +177,6 @@ def test_bad_input_is_refused() -> None:
         theory.paper_choice([1, 2], 1, [3])
 
 
-def assert_choice(choice: theory.Choice, H: list[int], case: str) -> None:
+def assert_choice(choice: theory.PaperChoice, H: list[int], case: str) -> None:
     """Compare a choice with what is expected."""
     assert (choice.H.tolist(), choice.case) == (H, case)

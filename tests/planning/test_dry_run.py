@@ -9,7 +9,7 @@ import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.request import Request
-from rhfedmtl.planning.dry_run import Frozen, walk
+from rhfedmtl.planning.dry_run import Frozen, dry_run
 from rhfedmtl.policies.base import Plan
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Run, Settings
@@ -25,7 +25,7 @@ def test_different_numbers_of_rounds_cost_on_paper_what_they_cost() -> None:
     run = Run(federation, DualMethod(), Settings(certify_every=10**9), Ledger(cost, {"time": 40.0, "energy": 90.0}))
     policy = Frozen(Plan(np.array([3, 4, 5, 6, 7, 8]), np.array([1, 3, 5])))
     start = run.situation()
-    walked = walk(policy, replace(start, memo={}))
+    walked = dry_run(policy, replace(start, memo={}))
     run.learn(policy)
     assert (walked.rounds, walked.cloud_rounds) == (run.round, run.cloud.cloud_round)
     assert walked.terminal_steps == run.terminal_steps

@@ -18,8 +18,8 @@ from rhfedmtl.data.partition import Column, Dirichlet, PowerLaw
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.losses import LOSSES, Hinge
 from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
-from rhfedmtl.planning.dry_run import walk
+from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
+from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
 from rhfedmtl.planning.target import Search, Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
@@ -41,12 +41,12 @@ def federation() -> Federation:
 
 
 def of_numbers(policy: Policy, budget: str = "energy=1400", cost: str = PAPER, **shape: int) -> PlanReport:
-    return plan(Shape(**shape), policy=policy, ledger=Ledger(cost, budget))  # type: ignore[arg-type]
+    return plan(DataShape(**shape), policy=policy, ledger=Ledger(cost, budget))  # type: ignore[arg-type]
 
 
 def test_rows_are_dealt_out_as_a_split_would() -> None:
     """70 samples leave 52 training rows, in sizes that differ by at most one."""
-    shape = Shape()
+    shape = DataShape()
     assert shape.train_rows == 52
     assert shape.sizes().reshape(5, 5).sum(axis=1).tolist() == [52] * 5
     assert np.ptp(shape.sizes()) == 1
@@ -55,7 +55,7 @@ def test_rows_are_dealt_out_as_a_split_would() -> None:
 @pytest.mark.parametrize("partition", [PowerLaw(2.0), Dirichlet(0.3)])
 def test_uneven_partitions_keep_every_row(partition: PowerLaw | Dirichlet) -> None:
     """Shapes may be dealt out unevenly; no row is lost and no terminal is empty."""
-    sizes = Shape(partition=partition).sizes()
+    sizes = DataShape(partition=partition).sizes()
     assert sizes.sum() == 5 * 52
     assert sizes.min() >= 1
     assert np.ptp(sizes) > 1
@@ -101,7 +101,7 @@ def test_no_plan_overspends_any_type(prices: list[float], limits: list[float], n
     """Over random prices of two types: spent is at most the budget, or the budget cannot pay one round."""
     cost = Cost({"a": Cost.of({"a": prices[:3]})["a"], "time": Cost.of({"time": prices[3:]})["time"]})
     budget = {"a": limits[0], "time": limits[1]}
-    shape = Shape(2, 2, 12)
+    shape = DataShape(2, 2, 12)
     price = cheapest_plan(situation_of(shape, DualMethod(), Settings(), cost), 2 if name == "fixed" else 1)
     try:
         report = plan(shape, policy=POLICIES[name](), ledger=Ledger(cost, budget))
@@ -119,7 +119,7 @@ def test_no_plan_overspends_any_type(prices: list[float], limits: list[float], n
 
 def test_authors_curve_is_the_paper_s() -> None:
     """With the sizes of the paper's figure the curve over H is 14, 13, 13, 12, 12, 11, 11, 10, 10, 9."""
-    shape = Shape(tasks=5, terminals=10, samples_per_task=260, test_fraction=0.0)
+    shape = DataShape(tasks=5, terminals=10, samples_per_task=260, test_fraction=0.0)
     report = plan(shape, policy=POLICIES["authors"](), ledger=Ledger(PAPER, "energy=1400"))
     assert [point.bound_rounds for point in report.curve[:10]] == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
 
@@ -151,7 +151,7 @@ def test_only_the_binding_type_has_a_shadow_price() -> None:
     assert report.shadow_price["energy"] == 0.0
     assert report.shadow_price["time"] > 0.0
     assert of_numbers(Theoretical(), "energy=1400").shadow_price["energy"] > 0.0
-    ends_first = plan(Shape(), policy=Fixed(cloud_rounds=3), ledger=Ledger(PAPER, "energy=1400"))
+    ends_first = plan(DataShape(), policy=Fixed(cloud_rounds=3), ledger=Ledger(PAPER, "energy=1400"))
     assert ends_first.shadow_price == {"energy": 0.0}
 
 
@@ -163,18 +163,20 @@ def test_more_budget_is_predicted_to_leave_less() -> None:
 
 def test_a_fixed_plan_needs_no_budget_if_it_has_an_end() -> None:
     """Fixed H, K and M are priced without any limit."""
-    report = plan(Shape(), policy=Fixed(2, 3, 4), ledger=Ledger(PAPER))
+    report = plan(DataShape(), policy=Fixed(2, 3, 4), ledger=Ledger(PAPER))
     assert (report.rounds, report.cost["energy"], report.binding) == (12, 12 * 55.0, None)
 
 
 def test_sizes_of_messages_count_where_bytes_have_a_price() -> None:
     """A budget of bytes is planned with round zero in it, and needs the number of features."""
     cost = "bytes=byte:1"
-    report = plan(Shape(features=10), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
-    bare = plan(Shape(features=10), policy=Fixed(), settings=Settings(scale="unit"), ledger=Ledger(cost, "bytes=1e5"))
+    report = plan(DataShape(features=10), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
+    bare = plan(
+        DataShape(features=10), policy=Fixed(), settings=Settings(scale="unit"), ledger=Ledger(cost, "bytes=1e5")
+    )
     assert 0 < report.rounds <= bare.rounds
     with pytest.raises(ConfigError, match="number of features"):
-        plan(Shape(), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
+        plan(DataShape(), policy=Fixed(), ledger=Ledger(cost, "bytes=1e5"))
 
 
 def test_a_budget_that_cannot_pay_says_what_the_cheapest_plan_costs(federation: Federation) -> None:
@@ -201,16 +203,16 @@ def test_a_budget_that_cannot_pay_says_what_the_cheapest_plan_costs(federation: 
 def test_absurd_shapes_are_refused(shape: dict[str, float], message: str) -> None:
     """Sizes that no split could make are errors that name them."""
     with pytest.raises(ConfigError, match=message):
-        Shape(**shape)  # type: ignore[arg-type]
+        DataShape(**shape)  # type: ignore[arg-type]
 
 
 def test_theory_needs_a_smooth_loss_and_plans_need_an_end() -> None:
     """The hinge has no bound, and a policy without budget or number of iterations has no end."""
     with pytest.raises(ConfigError, match="smooth loss"):
-        plan(Shape(), DualMethod(Hinge()), Theoretical(), ledger=Ledger(PAPER, "energy=1400"))
+        plan(DataShape(), DualMethod(Hinge()), Theoretical(), ledger=Ledger(PAPER, "energy=1400"))
     with pytest.raises(BudgetError, match="plans for a budget"):
-        plan(Shape(), policy=Measured(), ledger=Ledger(PAPER))
-    measured = plan(Shape(), DualMethod(Hinge()), Measured(), ledger=Ledger(PAPER, "energy=1400"))
+        plan(DataShape(), policy=Measured(), ledger=Ledger(PAPER))
+    measured = plan(DataShape(), DualMethod(Hinge()), Measured(), ledger=Ledger(PAPER, "energy=1400"))
     assert measured.case is None
 
 
@@ -301,23 +303,23 @@ def test_a_pilot_that_is_the_whole_run_says_so(federation: Federation) -> None:
 
 def test_pilots_are_a_quarter_of_the_run_within_reason() -> None:
     """They have 5 to 256 rounds, three certificates at least, and 64 rounds at most where a round is much work."""
-    start = situation_of(Shape(), DualMethod(), Settings(), Cost.of(PAPER))
-    long = walk(Fixed(2), replace(start, ledger=Ledger(PAPER, "energy=40000")))
+    start = situation_of(DataShape(), DualMethod(), Settings(), Cost.of(PAPER))
+    long = dry_run(Fixed(2), replace(start, ledger=Ledger(PAPER, "energy=40000")))
     assert pilot_length(long) == -(-long.rounds // 4) > 64
     assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 50)) == 256
     assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 20_000)) == 100
     assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 10**6)) == 64
     assert pilot_length(replace(long, rounds=8)) == 5
-    frequent = walk(Fixed(2, 4), replace(start, ledger=Ledger(PAPER, "energy=900")))
+    frequent = dry_run(Fixed(2, 4), replace(start, ledger=Ledger(PAPER, "energy=900")))
     assert pilot_length(frequent) == 12
 
 
 def test_long_walks_are_closed_at_once() -> None:
     """A budget for a million rounds is planned without going through them one by one."""
-    start = situation_of(Shape(), DualMethod(), Settings(), Cost.of(PAPER))
+    start = situation_of(DataShape(), DualMethod(), Settings(), Cost.of(PAPER))
     rich = replace(start, ledger=Ledger(PAPER, "energy=1e9"))
-    assert walk(Fixed(2), rich, most_rounds=10**9).rounds == int(1e9 / 55)
-    assert walk(Measured(), rich, most_rounds=50_000).rounds == 50_000
+    assert dry_run(Fixed(2), rich, most_rounds=10**9).rounds == int(1e9 / 55)
+    assert dry_run(Measured(), rich, most_rounds=50_000).rounds == 50_000
 
 
 def test_target_from_text() -> None:
@@ -398,13 +400,13 @@ def test_searches_refuse_what_they_cannot_answer(federation: Federation) -> None
     with pytest.raises(BudgetError, match="costs nothing"):
         seek([federation], gap, DualMethod(), Fixed(), cost=Cost.of("energy=0,0"))
     with pytest.raises(ConfigError, match="without data only a gap"):
-        seek_in_theory(Shape(), Target("auc", 0.9), DualMethod(), cost=cost)
+        seek_in_theory(DataShape(), Target("auc", 0.9), DualMethod(), cost=cost)
 
 
 def test_theory_answers_without_data() -> None:
     """The paper's necessary budget is below the sound one, and smaller gaps cost more."""
     report = seek_in_theory(
-        Shape(), Target("gap", 1e-3), DualMethod(), cost=Cost.of(PAPER), budget=Budget.of("energy=1400")
+        DataShape(), Target("gap", 1e-3), DualMethod(), cost=Cost.of(PAPER), budget=Budget.of("energy=1400")
     )
     bounds = report.bounds
     assert bounds["paper"]["cost"]["energy"] < bounds["sound"]["cost"]["energy"] == report.budget

@@ -21,7 +21,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import Layout, event_totals, waited
+from rhfedmtl.resources.billing import Placement, event_totals, waited
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.ledger import Ledger
 
@@ -37,7 +37,7 @@ def situation(
     """A fresh run of equal stations."""
     task = np.repeat(np.arange(n_tasks), n_terminals)
     return Situation(
-        np.full(len(task), rows), Layout(task, n_tasks), Ledger(cost, budget), **{"lam": 1e-4, "gamma": 1.0} | more
+        np.full(len(task), rows), Placement(task, n_tasks), Ledger(cost, budget), **{"lam": 1e-4, "gamma": 1.0} | more
     )
 
 
@@ -403,6 +403,6 @@ def test_a_deadline_does_not_hold_back_terminals_whose_steps_take_no_time() -> N
     """Steps that are free of charge fit any deadline: such terminals work as long as asked."""
     pace = np.array([0.0, 1.0, 1.0, 4.0])
     cost = Cost({"time": Prices(terminal_step=pace, station_round=1.0, adds="elapsed")})
-    s = Situation(np.full(4, 8), Layout(np.zeros(4, dtype=int), 1), Ledger(cost, "time=500"), lam=1e-2, gamma=1.0)
+    s = Situation(np.full(4, 8), Placement(np.zeros(4, dtype=int), 1), Ledger(cost, "time=500"), lam=1e-2, gamma=1.0)
     (shaped,) = shapes(s)
     assert shaped.steps(15.0).tolist() == [15, 15, 15, 3]

@@ -56,4 +56,4 @@ def make(out: Path, seeds: int = SEEDS) -> list[StudyResult]:
 
 def study(name: str, document: dict[str, Any], seeds: int = SEEDS) -> Any:
     """A study from its document."""
-    return specs.study(document, name, specs.Lines(name, {}), seeds=seeds)
+    return specs.study(document, name, specs.SourceLines(name, {}), seeds=seeds)

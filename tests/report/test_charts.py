@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.report import along, svg
-from rhfedmtl.report.charts import Axis, Bars, Heat, Lines, Panels, Series, Style, Styles, short, thinned, ticks
+from rhfedmtl.report.charts import Axis, Bars, Heat, LineChart, Panels, Series, Style, Styles, short, thinned, ticks
 
 finite = st.floats(-1e6, 1e6)
 
@@ -67,7 +67,7 @@ def test_counts_have_whole_ticks() -> None:
 def test_an_accuracy_axis_ends_at_one() -> None:
     """An interval that reaches beyond 1 does not stretch the axis of an accuracy, and its band ends there."""
     series = Series("a", [0.0, 1.0], [0.9, 0.95], [0.7, 0.8], [1.3, 1.2])
-    chart = Lines("k", "t", Axis("x"), Axis("accuracy", floor=0.0, ceiling=1.0), (series,)).fitted()
+    chart = LineChart("k", "t", Axis("x"), Axis("accuracy", floor=0.0, ceiling=1.0), (series,)).fitted()
     assert chart.y.high == 1.0
     band = re.search(r'class="band" d="([^"]+)"', svg.draw(chart))
     assert band is not None
@@ -128,7 +128,7 @@ def test_labels_at_line_ends_do_not_overlap(wanted: list[float]) -> None:
 def test_the_data_in_a_drawing_is_the_data_of_the_chart() -> None:
     """What the script reads are the points of the series, gaps included."""
     series = Series("a", [1.0, 2.0, 3.0], [0.5, None, 0.25], style=Style(2, 1))
-    chart = Lines("k", "t", Axis("x"), Axis("y"), (series,))
+    chart = LineChart("k", "t", Axis("x"), Axis("y"), (series,))
     found = re.search(r'<script type="application/json">(.*?)</script>', svg.draw(chart))
     assert found is not None
     data = json.loads(found[1])
@@ -145,7 +145,7 @@ def test_the_data_in_a_drawing_is_the_data_of_the_chart() -> None:
 def test_steps_go_along_before_they_go_up() -> None:
     """A line of steps holds each value until the next one."""
     series = Series("H", [1.0, 2.0, 3.0], [10.0, 20.0, 10.0], kind="steps")
-    chart = Lines("k", "t", Axis("round", low=1.0, high=3.0), Axis("H", low=0.0, high=20.0), (series,))
+    chart = LineChart("k", "t", Axis("round", low=1.0, high=3.0), Axis("H", low=0.0, high=20.0), (series,))
     path = re.search(r'class="line" d="M([^"]+)"', svg.draw(chart))
     assert path is not None
     points = [tuple(map(float, point.split())) for point in path[1].split("L")]
@@ -155,7 +155,7 @@ def test_steps_go_along_before_they_go_up() -> None:
 
 def test_every_chart_has_its_values_as_a_table() -> None:
     """Lines, bars and matrices give a header and rows of the same length, with what they show."""
-    lines = Lines("k", "t", Axis("x"), Axis("y"), (Series("a", [1.0, 2.0], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7]),))
+    lines = LineChart("k", "t", Axis("x"), Axis("y"), (Series("a", [1.0, 2.0], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7]),))
     bars = Bars("k", "t", Axis("energy"), ("a", "b"), ("terminal", "station"), ((1.0, 2.0), (3.0, 4.0)))
     heat = Heat("k", "t", ("a", "b"), ("a", "b"), ((None, 0.5), (0.5, None)), "tie")
     for head, rows in (lines.table(), bars.table(), heat.table()):
@@ -168,7 +168,7 @@ def test_every_chart_has_its_values_as_a_table() -> None:
 def test_panels_share_their_axes() -> None:
     """Small multiples are drawn on one scale, so that they can be compared."""
     low, high = Series("a", [0.0, 1.0], [0.1, 0.2]), Series("a", [5.0, 9.0], [0.8, 0.9])
-    parts = tuple(Lines("k", "t", Axis("x"), Axis("y"), (series,)) for series in (low, high))
+    parts = tuple(LineChart("k", "t", Axis("x"), Axis("y"), (series,)) for series in (low, high))
     first, second = Panels("k", "t", parts).fitted().parts
     assert (first.x, first.y) == (second.x, second.y)
     assert first.y.place(0.1) > 0.0

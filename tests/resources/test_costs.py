@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.resources.billing import (
     CloudEvent,
-    Layout,
     Parts,
+    Placement,
     RoundEvent,
     charges,
     cost_curve,
@@ -29,7 +29,7 @@ from rhfedmtl.resources.billing import (
 from rhfedmtl.resources.costs import PRICE_NAMES, Budget, Cost, Prices, binding, fits, times_affordable
 
 PRICE = st.floats(0, 1e6, allow_subnormal=False)
-PAPER = Layout(np.repeat(np.arange(5), 5), 5)
+PAPER = Placement(np.repeat(np.arange(5), 5), 5)
 
 
 @st.composite
@@ -61,7 +61,7 @@ def round_events(draw: st.DrawFn) -> tuple[Cost, RoundEvent]:
     )
     event = RoundEvent(
         3,
-        Layout(task, n_tasks),
+        Placement(task, n_tasks),
         rng.integers(0, 6, n),
         stations=rng.random(n_tasks) < 0.8,
         terminals=rng.random(n) < 0.8,
@@ -225,7 +225,7 @@ def test_paper_prices_by_hand() -> None:
 
 def test_elapsed_names_the_critical_path() -> None:
     """The slowest terminal under the slowest station is charged, and nobody else."""
-    layout = Layout(np.array([0, 0, 1]), 2)
+    layout = Placement(np.array([0, 0, 1]), 2)
     cost = Cost.of({"time": {"step": [1, 2, 3], "station": [10, 1], "terminal_byte_up": [0, 1, 0]}})
     made = charges(cost, RoundEvent(1, layout, 2, bytes_up=4))
     rows = [(c.tier, *(column.tolist() for column in c.columns())) for c in made]
@@ -235,21 +235,21 @@ def test_elapsed_names_the_critical_path() -> None:
 def test_a_station_without_terminals_can_be_the_slowest() -> None:
     """A slow station counts even where none of its terminals works."""
     cost = Cost.of({"time": {"step": 1, "station": [1, 50]}})
-    made = charges(cost, RoundEvent(1, Layout(np.array([0, 1]), 2), 3, terminals=np.array([True, False])))
+    made = charges(cost, RoundEvent(1, Placement(np.array([0, 1]), 2), 3, terminals=np.array([True, False])))
     assert totals(made) == {"time": 50.0}
 
 
 def test_a_deadline_caps_the_wait() -> None:
     """Stations wait until the deadline and no longer, while the work of the slow terminal is still paid."""
     cost = Cost.of({"time": {"step": [1, 9]}, "energy": "1"})
-    event = RoundEvent(1, Layout(np.array([0, 0]), 1), 2, deadline={"time": 5.0})
+    event = RoundEvent(1, Placement(np.array([0, 0]), 1), 2, deadline={"time": 5.0})
     assert event_totals(cost, event) == {"time": 5.0, "energy": 4.0}
 
 
 def test_a_station_that_was_waiting_anyway_takes_no_more_time() -> None:
     """While the slow station makes its only round, the fast one makes three more; a fourth takes time."""
     cost = Cost.of({"time": {"step": 1, "station": [9, 1]}})
-    event = RoundEvent(1, Layout(np.array([0, 1]), 2), 1)
+    event = RoundEvent(1, Placement(np.array([0, 1]), 2), 1)
     spent = [event_totals(cost, event)["time"]]
     for k in range(2, 7):
         event = replace(event, round=k, stations=np.array([False, True]), ahead=waited(cost, event))
@@ -261,7 +261,7 @@ def test_a_station_that_was_waiting_anyway_takes_no_more_time() -> None:
 def test_what_was_waited_is_taken_off_the_path_from_its_beginning() -> None:
     """Half of the work was done while others were waited for: the other half, the link and the station are charged."""
     cost = Cost.of("time=step:1,station:2,byte:1")
-    event = RoundEvent(1, Layout(np.array([0]), 1), 4, bytes_up=3, ahead={"time": np.array([2.0])})
+    event = RoundEvent(1, Placement(np.array([0]), 1), 4, bytes_up=3, ahead={"time": np.array([2.0])})
     made = charges(cost, event)
     assert [(c.tier, c.total) for c in made] == [("terminal", 2.0), ("terminal-link", 3.0), ("station", 2.0)]
     later = replace(event, ahead={"time": np.array([8.0])})
@@ -299,7 +299,7 @@ def test_waiting_is_checked() -> None:
 def test_cloud_iteration_by_hand() -> None:
     """A server iteration is paid once, its links per station; elapsed counts the slowest link."""
     cost = Cost.of("energy=cloud:7,byte:2,time=cloud:7,station_byte_up:1/2/3")
-    event = CloudEvent(4, Layout(np.arange(3), 3), stations=np.array([True, True, False]), bytes_down=1, bytes_up=10)
+    event = CloudEvent(4, Placement(np.arange(3), 3), stations=np.array([True, True, False]), bytes_down=1, bytes_up=10)
     assert event_totals(cost, event) == {"energy": 7.0 + 2 * 2 * 11, "time": 27.0}
     assert event_totals(cost, replace(event, merges=False))["energy"] == 44.0
 
@@ -308,7 +308,7 @@ def test_measured_amounts_replace_prices() -> None:
     """Where a type was measured, its charges are what was measured, and the caller's arrays stay its own."""
     used = np.array([1.0, 5.0, 2.0])
     measured = {"time": Parts(terminal=used, station=0.5), "bytes": Parts(terminal_link=used * 100)}
-    made = charges(Cost.of("time=1,1,bytes=byte:1"), RoundEvent(1, Layout(np.zeros(3), 1), 1), measured)
+    made = charges(Cost.of("time=1,1,bytes=byte:1"), RoundEvent(1, Placement(np.zeros(3), 1), 1), measured)
     used[:] = 0
     assert totals(made) == {"time": 5.5, "bytes": 800.0}
 
@@ -425,4 +425,4 @@ def test_bad_events_are_refused(change: dict[str, object], message: str) -> None
     with pytest.raises(ConfigError, match="bytes_down"):
         CloudEvent(1, PAPER, bytes_down=-1)
     with pytest.raises(ConfigError, match="stations 0 to 1"):
-        Layout(np.array([0, 2]), 2)
+        Placement(np.array([0, 2]), 2)

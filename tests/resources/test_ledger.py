@@ -20,8 +20,8 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError, MissingExtraErr
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
-    Layout,
     Parts,
+    Placement,
     RoundEvent,
     charges,
     event_totals,
@@ -30,15 +30,15 @@ from rhfedmtl.resources.billing import (
 from rhfedmtl.resources.costs import SLACK, Budget, Cost
 from rhfedmtl.resources.ledger import COLUMNS, Ledger
 
-PAPER = Layout(np.repeat(np.arange(5), 5), 5)
+PAPER = Placement(np.repeat(np.arange(5), 5), 5)
 ENERGY = Cost.of("energy=0.1,10")
 
 
-def random_events(seed: int, n_events: int, layout: Layout) -> Iterator[Event]:
+def random_events(seed: int, n_events: int, layout: Placement) -> Iterator[Event]:
     """Rounds and server iterations with random work, drop-outs and bytes; terminals move half way."""
     rng = np.random.default_rng(seed)
     n = layout.n_terminals
-    moved = Layout(rng.integers(-1, layout.n_tasks, n), layout.n_tasks)
+    moved = Placement(rng.integers(-1, layout.n_tasks, n), layout.n_tasks)
     for k in range(n_events):
         here = layout if k < n_events // 2 else moved
         stations = rng.random(here.n_tasks) < 0.9
@@ -64,7 +64,7 @@ def situations(draw: st.DrawFn) -> tuple[Cost, Budget, list[Event]]:
     names = draw(st.lists(st.sampled_from(list(types)), unique=True, min_size=1))
     limited = draw(st.lists(st.sampled_from(names), unique=True))
     limits = {name: draw(st.floats(0, {"energy": 50, "time": 20, "bytes": 999}[name])) for name in limited}
-    layout = Layout(rng.integers(0, n_tasks, n), n_tasks)
+    layout = Placement(rng.integers(0, n_tasks, n), n_tasks)
     events = list(random_events(seed, draw(st.integers(0, 12)), layout))
     return Cost.of({name: types[name] for name in names}), Budget(limits), events
 
@@ -94,7 +94,7 @@ def test_decimal_prices_behave_as_on_paper() -> None:
     """Three steps at 0.1 fit a budget of 0.3, and 0.3 is what is reported, by every column."""
     ledger = Ledger("energy=0.1", "energy=0.3")
     for k in range(3):
-        ledger.charge(RoundEvent(k, Layout(np.array([0]), 1), 1))
+        ledger.charge(RoundEvent(k, Placement(np.array([0]), 1), 1))
     assert ledger.spent == {"energy": 0.3}
     assert ledger.left == {"energy": 0.0}
     assert ledger.totals("tier") == {"energy": {"terminal": 0.3}}
@@ -104,7 +104,7 @@ def test_decimal_prices_behave_as_on_paper() -> None:
 def test_many_small_charges_do_not_drift() -> None:
     """Ten thousand charges of 0.1 are 1000, where plain addition is already off."""
     ledger = Ledger("energy=0.1", "energy=1000")
-    event = RoundEvent(0, Layout(np.array([0]), 1), 1)
+    event = RoundEvent(0, Placement(np.array([0]), 1), 1)
     for _ in range(10_000):
         ledger.charge(event)
     assert ledger.spent["energy"] == 1000.0
@@ -114,7 +114,7 @@ def test_many_small_charges_do_not_drift() -> None:
 
 def test_small_charges_count_beside_large_ones() -> None:
     """A thousand charges of 1 after one of 1e17 are all there, though each alone is lost to rounding."""
-    ledger, layout = Ledger("money=1"), Layout(np.array([0]), 1)
+    ledger, layout = Ledger("money=1"), Placement(np.array([0]), 1)
     ledger.charge(RoundEvent(0, layout, 10**17))
     for k in range(1000):
         ledger.charge(RoundEvent(k, layout, 1))
@@ -183,7 +183,7 @@ def test_a_condensed_ledger_keeps_all_totals_but_those_by_round(
 
 def test_a_training_without_an_end_holds_a_bounded_number_of_amounts() -> None:
     """Charges that differ in every round are held in full for the last rounds only; nothing is forgotten in sum."""
-    layout, ledger = Layout(np.repeat([0, 1], 5), 2), Ledger("energy=0.25,1")
+    layout, ledger = Placement(np.repeat([0, 1], 5), 2), Ledger("energy=0.25,1")
     held = []
     for number in range(1, 2001):
         ledger.charge(RoundEvent(number, layout, np.arange(number % 7, number % 7 + 10)))
@@ -220,7 +220,7 @@ def test_the_largest_affordable_round_is_accepted_and_one_step_more_refused(
 ) -> None:
     """What `steps_affordable` finds in the ledger's room is what the ledger takes, to the step."""
     ledger, _ = charge_what_fits(*situation)
-    event = RoundEvent(99, Layout(np.arange(3) % 2, 2), 0)
+    event = RoundEvent(99, Placement(np.arange(3) % 2, 2), 0)
     cost = Cost.of(dict.fromkeys(ledger.cost, "0.1,0.7"))
     h = steps_affordable(cost, event, ledger.room, most=200)
     assert h == 200 or not ledger.can_afford(charges(cost, replace(event, local_steps=h + 1)))
@@ -233,7 +233,7 @@ def test_a_different_ledger_is_not_equal() -> None:
     """One other step, round, price or budget makes another ledger."""
     events = [RoundEvent(1, PAPER, 2)]
     ledger = Ledger.replay(ENERGY, "energy=100", events)
-    assert ledger == Ledger.replay(ENERGY, "energy=100", [RoundEvent(1, Layout(PAPER.terminal_task, 5), 2)])
+    assert ledger == Ledger.replay(ENERGY, "energy=100", [RoundEvent(1, Placement(PAPER.terminal_task, 5), 2)])
     assert ledger != Ledger.replay(ENERGY, "energy=100", [RoundEvent(1, PAPER, 3)])
     assert ledger != Ledger.replay(ENERGY, "energy=100", [RoundEvent(2, PAPER, 2)])
     assert ledger != Ledger.replay(ENERGY, "energy=101", events)
@@ -244,7 +244,7 @@ def test_a_different_ledger_is_not_equal() -> None:
 def test_elapsed_time_adds_up_and_says_who_determined_it() -> None:
     """Totals of an elapsed type are the time that passed, and every second has an owner."""
     cost = Cost.of({"time": {"step": [1.0, 2.0, 5.0], "station": [3.0, 1.0], "cloud": 10}})
-    layout = Layout(np.array([0, 0, 1]), 2)
+    layout = Placement(np.array([0, 0, 1]), 2)
     ledger = Ledger(cost, "time=100")
     ledger.charge(RoundEvent(1, layout, 2))
     ledger.charge(RoundEvent(2, layout, 2, terminals=np.array([True, True, False])))
@@ -256,7 +256,7 @@ def test_elapsed_time_adds_up_and_says_who_determined_it() -> None:
 
 def test_a_million_terminals_stay_compact(tmp_path: Path) -> None:
     """A round of a million equal charges is one number, and of different charges one array."""
-    layout = Layout(np.repeat(np.arange(1000), 1000), 1000)
+    layout = Placement(np.repeat(np.arange(1000), 1000), 1000)
     ledger = Ledger("energy=0.1,10", "energy=2e7")
     for k in range(50):
         ledger.charge(RoundEvent(k, layout, 2))

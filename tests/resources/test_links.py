@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.resources.billing import Layout, RoundEvent, event_totals
+from rhfedmtl.resources.billing import Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.links import CSV_COLUMNS, Link, read_links, with_links
 
@@ -49,7 +49,7 @@ def test_links_become_prices() -> None:
     assert cost["energy"].terminal_step == 0.1
     np.testing.assert_allclose(cost["time"].terminal_byte_up, [4e-6, 2e-6])
     assert cost["time"].station_byte_down == pytest.approx(1e-6)
-    used = event_totals(cost, RoundEvent(1, Layout(np.array([0, 0]), 1), 1, bytes_up=1e6))
+    used = event_totals(cost, RoundEvent(1, Placement(np.array([0, 0]), 1), 1, bytes_up=1e6))
     assert used == pytest.approx({"energy": 0.2 + 10 + 0.5 * 6, "time": 4.0})
 
 

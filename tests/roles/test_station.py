@@ -28,8 +28,8 @@ def station(method: DualMethod | None = None, members: int = 2) -> BaseStation:
 
 
 def update(number: int, terminal: int = 0, **changes: Any) -> Update:
-    course = changes.pop("course", np.empty(0))
-    return replace(Update(number, terminal, np.ones(SHAPE), np.zeros(CURVE), course), **changes)
+    profile = changes.pop("profile", np.empty(0))
+    return replace(Update(number, terminal, np.ones(SHAPE), np.zeros(CURVE), profile), **changes)
 
 
 def test_late_repeated_and_unasked_updates_change_nothing() -> None:
@@ -104,8 +104,8 @@ def test_rounds_are_driven_in_order() -> None:
         (DualMethod(), {"delta": np.full(SHAPE, np.nan)}),
         (DualMethod(), {"gains": np.full(CURVE, np.inf)}),
         (DualMethod(), {"gains": np.zeros(3)}),
-        (DualMethod(), {"course": np.zeros(3)}),
-        (DualMethod(merge=LineSearch()), {"course": np.array([0.0, np.nan, 1.0])}),
+        (DualMethod(), {"profile": np.zeros(3)}),
+        (DualMethod(merge=LineSearch()), {"profile": np.array([0.0, np.nan, 1.0])}),
     ],
 )
 def test_an_update_that_cannot_be_right_is_refused(method: DualMethod, changes: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from rhfedmtl.cli.main import app, main
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.runs import session as single
-from rhfedmtl.runs.session import How, Session, begin
+from rhfedmtl.runs.session import Execution, Session, begin
 from rhfedmtl.training.config import RunConfig
 
 WORDS = ["train", "--tasks", "3", "--terminals", "3", "--algorithm", "hfedmtl", "--local-steps", "3"]
@@ -163,7 +163,7 @@ def test_a_tuned_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.M
         interrupt_at(patch, 2)
         assert call(*words, "--out", str(tmp_path / "runs")).exit_code == 130
     (folder,) = (tmp_path / "runs").iterdir()
-    monkeypatch.setattr(How, "tuned", lambda *_: pytest.fail("tuned again"))
+    monkeypatch.setattr(Execution, "tuned", lambda *_: pytest.fail("tuned again"))
     assert outcome(call("train", "--resume", str(folder), "--json")) == outcome(whole)
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_fails_leaves_no_folder_unless_it_can_go_on(tmp_path: Path, m
 
     monkeypatch.setattr(RunConfig, "run", lost)
     for error, left in ((ClusterError, 1), (ConfigError, 0)):
-        run = begin(RunConfig(seed=left), How(), tmp_path / error.__name__)
+        run = begin(RunConfig(seed=left), Execution(), tmp_path / error.__name__)
         with pytest.raises(error, match="go on with: rhfedmtl train --resume" if left else "the cluster is gone$"):
             run.run()
         assert len(list((tmp_path / error.__name__).iterdir())) == left

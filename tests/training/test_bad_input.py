@@ -12,13 +12,13 @@ from tests.reference.problems import certify, cloud_of, federation
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.scaling import scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.message_passing import Linked
+from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.errors import ConfigError, DataError, PeerError, ProtocolError
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, Squared
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 
-ENGINES = pytest.mark.parametrize("engine", [InProcess, Linked])
+ENGINES = pytest.mark.parametrize("engine", [InProcess, MessagePassing])
 DATA = federation()
 
 

@@ -196,7 +196,7 @@ def test_nothing_but_records_of_this_package_is_written_or_made() -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         Packer().pack(Ledger({}))
     assert Packer().pack(Loose({"good": 1, "bad": Path("x")})) == {"dict": [["good", 1]]}
-    for name in ("os:system", "rhfedmtl.cli.main:main", "rhfedmtl.resources.ledger:Ledger", "rhfedmtl.cli.main:Exit"):
+    for name in (
         "os:system",
         "rhfedmtl.cli.main:main",
         "rhfedmtl.resources.ledger:Ledger",

@@ -130,13 +130,13 @@ def test_rounding_at_the_edge_of_the_box_does_not_stop_a_line_search() -> None:
     # The first row went down by 0.3 and up again, which leaves a rounding error; the second made a real step.
     duals.pending[:] = [[-0.3 + (1.0 - (1.0 - 0.3))], [0.5]]
     assert duals.pending[0, 0] > 0.0
-    course = np.empty(3)
-    sdca._course(Hinge(), rows, duals, 0, course)
-    assert course[2] == 1.0
+    profile = np.empty(3)
+    sdca._course(Hinge(), rows, duals, 0, profile)
+    assert profile[2] == 1.0
 
 
-def arrived(delta: float, course: Any, answers: int = 2) -> Arrived:
-    return Arrived(answers, np.array([[delta]]), np.zeros((1, 1)), 1.0, np.asarray(course))
+def arrived(delta: float, profile: Any, answers: int = 2) -> Arrived:
+    return Arrived(answers, np.array([[delta]]), np.zeros((1, 1)), 1.0, np.asarray(profile))
 
 
 def test_a_straight_course_ends_at_the_box() -> None:
@@ -149,8 +149,8 @@ def test_a_straight_course_ends_at_the_box() -> None:
 def test_a_course_on_a_grid_falls_back_to_the_average() -> None:
     """The average is taken where no point of the grid is surely as good, or where none lies in the box."""
     top = 1.0 / 7.0
-    course = -1e3 * (FACTORS - top) ** 2
-    assert LineSearch().factor(arrived(0.0, course, answers=7)) == pytest.approx(top)
+    profile = -1e3 * (FACTORS - top) ** 2
+    assert LineSearch().factor(arrived(0.0, profile, answers=7)) == pytest.approx(top)
     assert LineSearch().factor(arrived(0.0, np.full(len(FACTORS), -np.inf), answers=3)) == pytest.approx(1 / 3)
     assert LineSearch().factor(arrived(0.0, -((FACTORS - 4.0) ** 2), answers=5)) == 4.0
 

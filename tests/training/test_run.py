@@ -22,7 +22,7 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.faults import Faults, Weather
+from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.run import Result, Run, Settings, train
 
 QUICK = Settings(certify_every=10**9, max_rounds=300)
@@ -183,8 +183,8 @@ def test_terminals_that_come_and_go_leave_a_problem_that_is_still_solved() -> No
     faults = Faults(moves=0.3, churn=0.05, absence=3.0, late_rows=0.4, late_until=30)
     run = Run(federation(), METHOD, Settings(certify_every=10**9), Ledger({}), faults)
     run.learn(Fixed(5, 1, 40))
-    object.__setattr__(run.weather.faults, "moves", 0.0)
-    object.__setattr__(run.weather.faults, "churn", 0.0)
+    object.__setattr__(run.fault_schedule.faults, "moves", 0.0)
+    object.__setattr__(run.fault_schedule.faults, "churn", 0.0)
     run.learn(Fixed(10, 10, 160))
     assert -1e-12 <= run.certify().gap < 1e-6
 
@@ -227,7 +227,7 @@ def test_stretches_of_faults_leave_room_between_them() -> None:
     ):
         Faults(station_away=0.8)
     faults = Faults(dropout=0.6, dropout_length=2.0, station_away=0.8, station_away_length=5.0, seed=1)
-    weather = Weather(faults, federation())
+    weather = FaultSchedule(faults, federation())
     met = [weather.conditions(number) for number in range(1, 3001)]
     assert np.mean([each.lost for each in met]) == pytest.approx(0.6, abs=0.03)
     assert 1.0 - np.mean([each.stations for each in met]) == pytest.approx(0.8, abs=0.03)

@@ -25,19 +25,21 @@ class DualMethod(Method):
     merge: Merge = field(default_factory=Average)
 
     @property
-    def course_length(self) -> int:
+    def profile_length(self) -> int:
         """How many numbers describe the course of a terminal's dual sum along its update."""
         if not self.merge.line_search:
             return 0
         return 3 if self.loss.quadratic else len(FACTORS)
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
     ) -> rounds.Answers:
         """Coordinate steps: X_tᵀΔα_t, and the gain along the steps."""
-        return sdca.run_round(self.loss, rows, layout, duals, orders, course_length=self.course_length, threads=threads)
+        return sdca.run_round(
+            self.loss, rows, layout, duals, orders, profile_length=self.profile_length, threads=threads
+        )
 
-    def shares(self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
         """u_t = X_tᵀα_t."""
         return sdca.run_shares(rows, layout, duals, width)
 

@@ -20,7 +20,7 @@ class Arrived(NamedTuple):
     delta: npt.NDArray[np.float64]
     model: npt.NDArray[np.float64]
     scale: float
-    course: npt.NDArray[np.float64]
+    profile: npt.NDArray[np.float64]
     samples: int = 0
 
 
@@ -88,14 +88,14 @@ class LineSearch(NamedTuple):
         """Maximise course(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
         slope = float(np.sum(arrived.model * arrived.delta))
         curvature = float(np.sum(arrived.delta * arrived.delta)) / arrived.scale
-        if len(arrived.course) == 3:
-            linear, quadratic, room = (float(x) for x in arrived.course)
+        if len(arrived.profile) == 3:
+            linear, quadratic, room = (float(x) for x in arrived.profile)
             bend = quadratic + curvature
             if bend > 0.0:
                 return min(max((linear - slope) / bend, 0.0), room)
             # A straight course (hinge, on rows that are zero): as far as the box allows, or nowhere.
             return room if linear > slope and np.isfinite(room) else 0.0
-        gains = arrived.course - slope * FACTORS - curvature * FACTORS**2 / 2.0
+        gains = arrived.profile - slope * FACTORS - curvature * FACTORS**2 / 2.0
         return _best_on_grid(gains, 1.0 / arrived.answers)
 
 

@@ -41,7 +41,7 @@ class Method(ABC):
         check_loss(self.loss)
 
     @property
-    def course_length(self) -> int:
+    def profile_length(self) -> int:
         """How many numbers a terminal adds to its answer for the merge."""
         return 0
 
@@ -55,12 +55,12 @@ class Method(ABC):
 
     @abstractmethod
     def work(
-        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
     ) -> rounds.Answers:
         """One round of all terminals with steps > 0; the sums of each station."""
 
     @abstractmethod
-    def shares(self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod

@@ -43,7 +43,7 @@ class ConstantAnswer(SgdMethod):
     """The most frequent class of each task, or the mean of its labels: one number in the intercept."""
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
     ) -> rounds.Answers:
         """n_t times the mean label into the last feature: that of ±1 has the sign of the more frequent class."""
         delta = np.zeros((len(layout.station), *orders.models.shape[1:]))

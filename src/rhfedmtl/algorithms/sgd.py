@@ -52,12 +52,12 @@ class SgdMethod(Method):
         return np.zeros((self.shared_rows(columns), width))
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
+        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
     ) -> rounds.Answers:
         """Gradient steps: n_t times the change of the matrix."""
         return sgd.run_round(self.loss, rows, layout, orders, self.slots(), threads=threads)
 
-    def shares(self, rows: rounds.Rows, layout: rounds.Layout, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
         """Nothing of a terminal stays in a model apart from the others: it takes nothing with it."""
         return np.zeros((len(layout.order), self.rows(rows.y.shape[1]), width))
 

@@ -89,15 +89,15 @@ def thread_speedup(threads: int = 2, *, repeats: int = 11, rounds_each: int = 16
     order = visits(sizes, 10, 1)
     model = np.full(561, 1e-2, dtype=np.float32)
     cuts = np.linspace(0, len(sizes), threads + 1).astype(int)
-    desks = [np.empty((1, 561), np.float32) for _ in range(threads)]
+    workspaces = [np.empty((1, 561), np.float32) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
 
         def together() -> None:
-            jobs = zip(cuts, cuts[1:], desks, strict=False)
+            jobs = zip(cuts, cuts[1:], workspaces, strict=False)
             list(pool.map(lambda job: _touch(X, order, model, job[2], job[0], job[1]), jobs))
 
         def alone() -> None:
-            _touch(X, order, model, desks[0], 0, len(sizes))
+            _touch(X, order, model, workspaces[0], 0, len(sizes))
 
         stretches = [in_a_row(rounds_each, job) for job in (iterations(one, 10), iterations(several, 10))]
         found = ratio(repeats, *stretches)

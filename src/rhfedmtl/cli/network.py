@@ -37,7 +37,7 @@ network_app = typer.Typer(
 )
 PLACE_PANEL = "Where nodes run"
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an operator's papers.")]
+Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an operator's credentials.")]
 Terminal = Annotated[int, typer.Argument(min=0, help="Number of the terminal.")]
 Gap = Annotated[float | None, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", min=0.0)]
 
@@ -225,13 +225,13 @@ def up(
     if fresh:
         _reset(folder)
     with _live(not as_json and sys.stderr.isatty()) as show:
-        standing = bring_up(folder, budget, target_gap, show)
+        status = bring_up(folder, budget, target_gap, show)
     if as_json:
-        print_json({name: value for name, value in standing.items() if name not in ("state", "spec", "answered")})
+        print_json({name: value for name, value in status.items() if name not in ("state", "spec", "answered")})
     else:
         from rhfedmtl.cli.network_text import closing_lines
 
-        typer.echo("\n".join(closing_lines(standing)))
+        typer.echo("\n".join(closing_lines(status)))
 
 
 @contextmanager
@@ -318,8 +318,10 @@ def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
 def invite(
     folder: Folder,
     station: Annotated[int | None, typer.Option(min=0, help="Station of a new terminal.")] = None,
-    role: Annotated[str, typer.Option(help="terminal, or station (new papers for one that is there).")] = "terminal",
-    number: Annotated[int | None, typer.Option(min=0, help="Node that gets new papers. [a new terminal]")] = None,
+    role: Annotated[
+        str, typer.Option(help="terminal, or station (new credentials for one that is there).")
+    ] = "terminal",
+    number: Annotated[int | None, typer.Option(min=0, help="Node that gets new credentials. [a new terminal]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a token with which one node can get a certificate, once, within a day.

@@ -29,33 +29,33 @@ def tree(facts: dict[str, Any]) -> Tree:
     return root
 
 
-def closing_lines(standing: dict[str, Any]) -> list[str]:
+def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
-    lines = [f"{name.replace('_', ' '):<18}{standing[name]:.3f}" for name in _METRICS if standing.get(name) is not None]
-    if standing.get("gap") is not None:
-        lines.append(f"{'gap':<18}{standing['gap']:.2e} (as of round {standing['certified_round']})")
-    lines.append(f"{'rounds':<18}{standing['rounds']} in {standing['cloud_rounds']} server iterations")
-    for name, amount in standing["spent"].items():
-        limit = standing["budget"].get(name)
+    lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in _METRICS if status.get(name) is not None]
+    if status.get("gap") is not None:
+        lines.append(f"{'gap':<18}{status['gap']:.2e} (as of round {status['certified_round']})")
+    lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
+    for name, amount in status["spent"].items():
+        limit = status["budget"].get(name)
         lines.append(f"{'spent':<18}{name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
-    lines.append(f"{'stopped':<18}{standing['stopped']}, after {standing['seconds']:.2f} s")
+    lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines
 
 
 _METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 
 
-def _training(standing: dict[str, Any]) -> str:
-    parts = [standing["state"]]
-    if standing.get("round"):
-        parts += [f"round {standing['round']}", f"H {standing['local_steps']}"]
-    parts += [f"{name} {standing[name]:.3f}" for name in ("accuracy", "rmse") if standing.get(name) is not None]
-    if standing.get("gap") is not None:
-        parts.append(f"gap {standing['gap']:.1e} (round {standing['certified_round']})")
-    left = standing.get("left") or {}
+def _training(status: dict[str, Any]) -> str:
+    parts = [status["state"]]
+    if status.get("round"):
+        parts += [f"round {status['round']}", f"H {status['local_steps']}"]
+    parts += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
+    if status.get("gap") is not None:
+        parts.append(f"gap {status['gap']:.1e} (round {status['certified_round']})")
+    left = status.get("left") or {}
     parts += [f"{name} left {amount:.4g}" for name, amount in left.items() if amount is not None]
-    if standing.get("error"):
-        parts.append(str(standing["error"]))
+    if status.get("error"):
+        parts.append(str(status["error"]))
     return "  ".join(parts)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
-    from rhfedmtl.planning.data_shape import Shape
+    from rhfedmtl.planning.data_shape import DataShape
     from rhfedmtl.policies.base import Policy
     from rhfedmtl.resources.costs import Cost
     from rhfedmtl.resources.links import Link
@@ -172,7 +172,7 @@ def _facts(
 
 def _build(
     request: Request, options: Options, given: dict[str, Any]
-) -> tuple[DualMethod, Policy, Settings, Federation | Shape]:
+) -> tuple[DualMethod, Policy, Settings, Federation | DataShape]:
     """Method and policy, how to run, and the data or its shape."""
     from rhfedmtl.training.run import Settings
 
@@ -190,10 +190,10 @@ def _build(
     return options.method(kind), options.chosen_policy("measured"), settings, subject
 
 
-def _shape(request: Request, given: dict[str, Any]) -> Shape:
+def _shape(request: Request, given: dict[str, Any]) -> DataShape:
     """Sizes from the words of a split."""
     from rhfedmtl.data.request import parse_partition
-    from rhfedmtl.planning.data_shape import Shape
+    from rhfedmtl.planning.data_shape import DataShape
 
     for name in ("positive", "test_rest", "grouped"):
         if getattr(request, name) is not None:
@@ -210,7 +210,7 @@ def _shape(request: Request, given: dict[str, Any]) -> Shape:
         "partition": None if request.partition is None else parse_partition(request.partition),
     }
     known = {name: value for name, value in sizes.items() if value is not None}
-    return Shape(**known, columns=given["columns"], seed=given["seed"])
+    return DataShape(**known, columns=given["columns"], seed=given["seed"])
 
 
 def _more_federations(request: Request, given: dict[str, Any]) -> list[Federation]:

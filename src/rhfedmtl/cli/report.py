@@ -11,7 +11,7 @@ from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 
 if TYPE_CHECKING:
-    from rhfedmtl.report import Report
+    from rhfedmtl.report import WrittenReport
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +46,7 @@ def report(
         _show(made, asked=figures)
 
 
-def _show(made: Report, *, asked: bool | None) -> None:
+def _show(made: WrittenReport, *, asked: bool | None) -> None:
     typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
     typer.echo(
         f"shows         {made.runs} {'run' if made.runs == 1 else 'runs'}"

@@ -34,7 +34,7 @@ from rhfedmtl.errors import ConfigError
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.runs.records import Record
-    from rhfedmtl.runs.session import How, Session
+    from rhfedmtl.runs.session import Execution, Session
     from rhfedmtl.runs.tracking import Logger
     from rhfedmtl.training.checkpoint import Checkpoint
     from rhfedmtl.training.config import RunConfig
@@ -202,13 +202,13 @@ def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint 
     return session.read(folder)
 
 
-def _how(told: dict[str, Any], start: Checkpoint | None) -> How:
+def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
     """Where to run: as told, else as the interrupted run did, else here."""
-    from rhfedmtl.runs.session import How
+    from rhfedmtl.runs.session import Execution
 
-    before: How | None = None if start is None else start.notes["how"]
+    before: Execution | None = None if start is None else start.notes["how"]
     if before is None or told.get("engine", before.engine) != before.engine:
-        return How(**told)
+        return Execution(**told)
     return replace(before, **told)
 
 

@@ -11,8 +11,16 @@ from typing import Any
 import grpc
 
 from rhfedmtl.deploy.cloud.registry import Token
-from rhfedmtl.deploy.node.config import Node, StationConfig, TerminalConfig, bind, papers_of, read_operator, to_toml
-from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Identity, Papers, new_key, signing_request
+from rhfedmtl.deploy.node.config import (
+    NodeConfig,
+    StationConfig,
+    TerminalConfig,
+    bind,
+    credentials_of,
+    read_operator,
+    to_toml,
+)
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
@@ -29,7 +37,7 @@ class Operator:
     def __init__(self, network: Path) -> None:
         folder = network / "operator" if (network / "operator").is_dir() else network
         config = read_operator(folder / "operator.toml")
-        self._config, self._papers = config, papers_of(config.node, config.folder)
+        self._config, self._credentials = config, credentials_of(config.node, config.folder)
 
     def command(self, name: str, **arguments: Any) -> dict[str, Any]:
         """What the cloud answers; its refusal is raised."""
@@ -69,7 +77,9 @@ class Operator:
 
     def _channel(self) -> grpc.Channel:
         above = Identity(self._config.node.network, CLOUD)
-        return grpc.secure_channel(self._config.cloud, self._papers.client(), options=channel_options(above, LARGEST))
+        return grpc.secure_channel(
+            self._config.cloud, self._credentials.client(), options=channel_options(above, LARGEST)
+        )
 
     def wait_for_cloud(self, seconds: float, each: Callable[[], Any] = lambda: None) -> dict[str, Any]:
         """Status of a cloud that is just starting; ``each`` is called while waiting."""
@@ -87,7 +97,7 @@ class Operator:
 def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, Any]:
     """Make a key here, get a certificate for it with a token, and write the configuration of the node.
 
-    The key never leaves this machine. A node that is there already keeps its configuration and gets new papers.
+    The key never leaves this machine. A node that is there already keeps its configuration and gets new credentials.
     """
     token = Token.parse(token_text)
     _check_place(token, folder, data)
@@ -101,7 +111,7 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
     if reply.trouble:
         raise ConfigError(reply.trouble)
     settings: dict[str, Any] = json.loads(reply.settings)
-    Papers.of(folder).write(secret, reply.certificate, reply.authorities)
+    Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
         path.write_text(to_toml(_config(token, settings, data)))
@@ -110,9 +120,9 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
 
 def _check_place(token: Token, folder: Path, data: Path | None) -> None:
     """Refuse, before the token is used up, a folder that is another node's, or a terminal without rows."""
-    there = Papers.of(folder)
+    there = Credentials.of(folder)
     if there.own.exists():
-        owner = there.passport.identity
+        owner = there.peer.identity
         if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
             raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
     new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
@@ -126,9 +136,9 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Any:
     station, address = settings["station"], settings["address"]
     if token.role == TERMINAL:
         assert data is not None
-        node = Node(token.network, TERMINAL, token.number)
+        node = NodeConfig(token.network, TERMINAL, token.number)
         return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
-    return StationConfig(Node(token.network, STATION, token.number, listen=bind(address)), settings["cloud"])
+    return StationConfig(NodeConfig(token.network, STATION, token.number, listen=bind(address)), settings["cloud"])
 
 
 def _call(call: Any, data: bytes, address: str) -> bytes:

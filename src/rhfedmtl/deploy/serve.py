@@ -1,4 +1,4 @@
-"""Starting and ending the process of a node: signals, locks, the local window for operators, new papers."""
+"""Starting and ending the process of a node: signals, locks, the local window for operators, new credentials."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.deploy.node.config import papers_of, read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.node.config import credentials_of, read_cloud, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
 from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 
 WATCH_S = 0.5
-"""How often papers and health are looked at."""
+"""How often credentials and health are looked at."""
 ONCE_A_DAY = round(86400.0 / WATCH_S)
 LAST_S = 2.0
 SOON_S = 14 * 86400.0
@@ -47,12 +47,12 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(_name(config), config.node.log) for config in configs]
     services = [_service(role)(config, log, meters) for config, log in zip(configs, logs, strict=True)]
-    papers = _watch_papers(configs, logs[0], meters)
+    credentials = _watch_papers(configs, logs[0], meters)
     await window.open()
     stop = _stop_signal()
     logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
     everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
-    watch = asyncio.create_task(_watch(services, window, stop, abandoned, papers))
+    watch = asyncio.create_task(_watch(services, window, stop, abandoned, credentials))
     try:
         # Ends when told to, when all nodes have left the network, or when one breaks.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
@@ -73,19 +73,20 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
 
 def _watch_papers(configs: list[Any], log: Log, meters: Meters) -> Callable[[], None]:
     """Show how long the certificates last; what is returned warns where that is not long."""
-    papers = [papers_of(config.node, config.folder) for config in configs]
+    credentials = [credentials_of(config.node, config.folder) for config in configs]
 
     def left() -> float:
         try:
-            return (min(each.passport.until for each in papers) - datetime.now(UTC)).total_seconds()
+            return (min(each.peer.until for each in credentials) - datetime.now(UTC)).total_seconds()
         except RHFedMTLError:
             return math.nan
 
     def warn() -> None:
         if (seconds := left()) < SOON_S:
-            log("papers expire", "warning", reason=f"in {seconds / 86400.0:.1f} days: `rhfedmtl network rotate` renews")
+            reason = f"in {seconds / 86400.0:.1f} days: `rhfedmtl network rotate` renews"
+            log("credentials expire", "warning", reason=reason)
 
-    meters.papers.set_function(left)
+    meters.credentials.set_function(left)
     return warn
 
 
@@ -97,11 +98,15 @@ def _stop_signal() -> asyncio.Event:
 
 
 async def _watch(
-    services: list[Any], window: Window, stop: asyncio.Event, abandoned: Callable[[], bool], papers: Callable[[], None]
+    services: list[Any],
+    window: Window,
+    stop: asyncio.Event,
+    abandoned: Callable[[], bool],
+    credentials: Callable[[], None],
 ) -> None:
     for i in itertools.count():
         if i % ONCE_A_DAY == 0:
-            papers()
+            credentials()
         await asyncio.sleep(WATCH_S)
         await window.healthy(all(service.healthy for service in services))
         for service in services:

@@ -19,7 +19,7 @@ from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 from rhfedmtl.roles.station import refuse_divergence
 
 
-class Crew(NamedTuple):
+class Team(NamedTuple):
     """Who works in a round: steps of every terminal, as asked and as they will be; who has some, and where.
 
     ``counts`` and ``samples`` are of those who work under each station.
@@ -40,8 +40,8 @@ class InProcess:
     the two together. Verdicts are applied when a terminal is next spoken to, as there.
     """
 
-    _sorted: rounds.Layout | None
-    _last_crew: Crew | None
+    _sorted: rounds.Blocks | None
+    _last_crew: Team | None
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class InProcess:
     @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self._U.shape[1:], self._shared, self.method.course_length)
+        return Sizes.of(self._U.shape[1:], self._shared, self.method.profile_length)
 
     @property
     def V(self) -> Float64Array:
@@ -164,7 +164,7 @@ class InProcess:
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
         self._check_round(number, local_steps)
-        crew = self._crew(local_steps, arrives)
+        actors = self._actors(local_steps, arrives)
         models = self.models
         scale = self._lam * self._n
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
@@ -173,22 +173,22 @@ class InProcess:
         orders = rounds.Orders(
             sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
-            crew.steps,
+            actors.steps,
             np.uint64(self.seed),
             np.uint64(number),
             self.method.uniform,
         )
         answers = self._work(orders)
         refuse_divergence(answers.delta, number)
-        counts = crew.counts.tolist()
-        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, crew.samples, strict=True)
+        counts = actors.counts.tolist()
+        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, actors.samples, strict=True)
         factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
         self._U = self._U + factor[:, None, None] * answers.delta
-        self._tell(crew, factor)
+        self._tell(actors, factor)
         self._last_round = number
-        return Outcome(crew.counts, factor, answers.gains)
+        return Outcome(actors.counts, factor, answers.gains)
 
-    def _crew(self, local_steps: IntArray, arrives: BoolArray | None) -> Crew:
+    def _actors(self, local_steps: IntArray, arrives: BoolArray | None) -> Team:
         """Who works; the same again while nothing else is asked and everybody answers."""
         last = self._last_crew
         if last is not None and arrives is None and _same(last.asked, local_steps):
@@ -200,17 +200,17 @@ class InProcess:
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
         everyone = slice(None) if len(worked) == len(steps) else worked
-        crew = Crew(_copy(local_steps), steps, everyone, station, counts, samples)
-        self._last_crew = crew if arrives is None else None
-        return crew
+        actors = Team(_copy(local_steps), steps, everyone, station, counts, samples)
+        self._last_crew = actors if arrives is None else None
+        return actors
 
     def _work(self, orders: rounds.Orders) -> rounds.Answers:
         """The work of all terminals, summed by station."""
         return self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
 
-    def _tell(self, crew: Crew, factor: Float64Array) -> None:
+    def _tell(self, actors: Team, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""
-        self._duals.settle[crew.worked] = factor[crew.station]
+        self._duals.settle[actors.worked] = factor[actors.station]
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -309,11 +309,11 @@ class InProcess:
 
     def _share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U, with nothing left pending."""
-        alone = rounds.Layout(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
+        alone = rounds.Blocks(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
         return np.asarray(self.method.shares(self._rows, alone, self._duals, self.shape[1])[0])
 
     @property
-    def _layout(self) -> rounds.Layout:
+    def _layout(self) -> rounds.Blocks:
         """Terminals by station, sorted when first asked for after a change."""
         if self._sorted is None:
             self._sorted = rounds.make_layout(self._station, self._n_stations, self._rows.ids)

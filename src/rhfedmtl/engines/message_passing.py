@@ -13,7 +13,7 @@ from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
 
-class Linked:
+class MessagePassing:
     """Stations and terminals as role objects, joined by direct calls."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Linked:
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        return Sizes.of(self.stations[0].shape, shared, self.method.course_length)
+        return Sizes.of(self.stations[0].shape, shared, self.method.profile_length)
 
     @property
     def V(self) -> Float64Array:

@@ -24,7 +24,7 @@ from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, DataError, nearest
-from rhfedmtl.estimators.rows import Duals, Places, Rows, column, gather, weights
+from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, weights
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
@@ -152,7 +152,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         made._publish(models)
         return made
 
-    def _learn_from(self, rows: Rows) -> Self:
+    def _learn_from(self, rows: GivenRows) -> Self:
         """Fit to rows that were checked."""
         seed = self._seed()
         centre = bool(self.intercept) and not len(rows.classes)
@@ -231,13 +231,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _warn(text: str) -> None:
         warnings.warn(text, UnknownTaskWarning, stacklevel=4)
 
-    def _rows(self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any]) -> Rows:
+    def _rows(self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any]) -> GivenRows:
         """Rows with what was named beside them."""
         n = len(X)
         task, terminal, groups = (
             None if beside[name] is None else column(beside[name], n, name) for name in ("task", "terminal", "groups")
         )
-        return Rows(
+        return GivenRows(
             X,
             y,
             classes,
@@ -325,7 +325,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _start(self, run: Run, places: Places) -> None:
         """Restore duals and models of the last fit, for a warm start."""
-        known: Duals | None = getattr(self, "_duals", None)
+        known: WarmDuals | None = getattr(self, "_duals", None)
         alpha = places.start(run.method.loss, known) if self.warm_start and known is not None else None
         if alpha is not None:
             run.restore(alpha, self._last_models(run, places))

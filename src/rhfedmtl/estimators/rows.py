@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class GivenRows:
     """What an estimator learns from; ``y`` holds codes into ``classes``, or numbers where there are none.
 
     Terminals and groups of different tasks are different ones, whatever their names.
@@ -35,7 +35,7 @@ class Rows:
     feature_names: tuple[str, ...] = ()
 
 
-class Duals(NamedTuple):
+class WarmDuals(NamedTuple):
     """Dual variables by row as it was given, per unit of weight: feasible for any X, λ, relationship and weights."""
 
     loss: Loss
@@ -58,14 +58,14 @@ class Places:
     weight: Float64Array
     offset: float
 
-    def duals(self, loss: Loss, alpha: Float64Array) -> Duals:
+    def duals(self, loss: Loss, alpha: Float64Array) -> WarmDuals:
         """Dual variables of the federation's rows, by the rows as given."""
-        known = Duals(loss, np.zeros((self.n_rows, alpha.shape[1])), np.zeros((self.n_rows, alpha.shape[1])))
+        known = WarmDuals(loss, np.zeros((self.n_rows, alpha.shape[1])), np.zeros((self.n_rows, alpha.shape[1])))
         known.targets[self.order] = self.targets
         known.alpha[self.order] = alpha / self.weight[:, None]
         return known
 
-    def start(self, loss: Loss, known: Duals) -> Float64Array | None:
+    def start(self, loss: Loss, known: WarmDuals) -> Float64Array | None:
         """Dual variables to start from: rows by their place, at 0 where the label changed; None under another loss."""
         if loss != known.loss or type(loss) is not type(known.loss) or known.alpha.shape[1] != self.targets.shape[1]:
             return None
@@ -77,7 +77,7 @@ class Places:
         return alpha
 
 
-def gather(rows: Rows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Federation, Places]:
+def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
     if n_terminals < 1:
         raise ConfigError(f"n_terminals must be at least 1, got {n_terminals}")
@@ -169,7 +169,7 @@ def _shared_out(y: Array, task: IntArray, tasks: Array, n_terminals: int, seed: 
     return terminal
 
 
-def _labels(rows: Rows, kept: IntArray, centre: bool) -> tuple[float, Array]:
+def _labels(rows: GivenRows, kept: IntArray, centre: bool) -> tuple[float, Array]:
     """Offset and labels: numbers lose their mean where an intercept can carry it, codes stay as they are."""
     y = rows.y[kept]
     if len(rows.classes):

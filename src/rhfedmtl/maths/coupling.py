@@ -68,7 +68,7 @@ class Splitting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LearningSchedule:
     """When a relationship learns: after ``first`` server iterations, then each time there are ``growth`` as many.
 
     W-steps get longer as models settle, and few changes are made late. ``most`` changes are made in all.
@@ -98,7 +98,7 @@ class Relationship(ABC):
     def precision(self, n_tasks: int) -> Matrix:
         """Q, tasks × tasks."""
 
-    def learns(self) -> Schedule | None:
+    def learns(self) -> LearningSchedule | None:
         """When it learns; None for a relationship that is given."""
         return None
 
@@ -202,7 +202,7 @@ class Safe(Relationship):
         """As the inner one says."""
         return self.inner.solve(V)
 
-    def learns(self) -> Schedule | None:
+    def learns(self) -> LearningSchedule | None:
         """When the inner one learns."""
         return self.inner.learns()
 

@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2, Matrix, Models, Relationship, Schedule, check_ratio, check_weight
+from rhfedmtl.maths.coupling import (
+    LAMBDA1,
+    LAMBDA2,
+    LearningSchedule,
+    Matrix,
+    Models,
+    Relationship,
+    check_ratio,
+    check_weight,
+)
 
 Groups = tuple[int, ...]
 
@@ -36,7 +45,7 @@ class Learned(Relationship):
     omega: Matrix | None = None
     epsilon: float = 0.1
     tolerance: float = 1e-2
-    schedule: Schedule | None = field(default_factory=Schedule)
+    schedule: LearningSchedule | None = field(default_factory=LearningSchedule)
 
     def __post_init__(self) -> None:
         """Refuse weights and matrices for which the problem has no unique solution."""
@@ -49,7 +58,7 @@ class Learned(Relationship):
                 raise ConfigError("omega must be positive definite: add a little to its diagonal")
             object.__setattr__(self, "omega", omega)
 
-    def learns(self) -> Schedule | None:
+    def learns(self) -> LearningSchedule | None:
         """As scheduled."""
         return self.schedule
 
@@ -112,7 +121,7 @@ class Graph(Relationship):
     adjacency: Matrix | None = None
     neighbours: int = 3
     found: Matrix | None = None
-    schedule: Schedule | None = field(default_factory=Schedule)
+    schedule: LearningSchedule | None = field(default_factory=LearningSchedule)
 
     def __post_init__(self) -> None:
         """Refuse what is no graph."""
@@ -135,7 +144,7 @@ class Graph(Relationship):
             raise ConfigError("the rows of a Laplacian add up to 0: its diagonal holds the sums of the ties")
         return cls(lambda1, lambda2, np.diag(np.diag(L)) - L)
 
-    def learns(self) -> Schedule | None:
+    def learns(self) -> LearningSchedule | None:
         """As scheduled, unless the graph is given."""
         return self.schedule if self.adjacency is None else None
 
@@ -183,7 +192,7 @@ class Clusters(Relationship):
     lambda2: float = LAMBDA2
     count: int | None = None
     groups: Groups | None = None
-    schedule: Schedule | None = field(default_factory=lambda: Schedule(first=5))
+    schedule: LearningSchedule | None = field(default_factory=lambda: LearningSchedule(first=5))
 
     def __post_init__(self) -> None:
         """Refuse numbers of clusters that make no sense."""
@@ -193,7 +202,7 @@ class Clusters(Relationship):
         if self.count is not None and self.count < 1:
             raise ConfigError(f"count of clusters must be at least 1, got {self.count}")
 
-    def learns(self) -> Schedule | None:
+    def learns(self) -> LearningSchedule | None:
         """As scheduled."""
         return self.schedule
 

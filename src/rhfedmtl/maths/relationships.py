@@ -20,7 +20,6 @@ from rhfedmtl.maths.coupling import (
     Models,
     Relationship,
     Safe,
-    Schedule,
     Vector,
     check_weight,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "Models",
     "Relationship",
     "Safe",
-    "Schedule",
     "Unrelated",
 ]
 

@@ -64,7 +64,7 @@ class Rows(NamedTuple):
         return int(self.sizes.max(initial=1))
 
 
-class Layout(NamedTuple):
+class Blocks(NamedTuple):
     """Who is under which station: terminals by (station, id), cut into blocks.
 
     Block ``k`` has the terminals ``order[blocks[k]:blocks[k+1]]`` and belongs to ``station[k]``; station ``b``
@@ -230,7 +230,7 @@ def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
     return rows._replace(ends=_fixed(rows.starts + _integers(sizes)))
 
 
-def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
+def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Blocks:
     """Order terminals by (station, id) and cut each station into blocks; a station of −1 leaves a terminal out."""
     station = np.asarray(station, dtype=np.int64)
     order = np.lexsort((ids, station))
@@ -242,7 +242,7 @@ def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
     block_station = np.repeat(np.arange(n_stations), per_station)
     blocks = firsts[block_station] + (np.arange(starts[-1]) - starts[block_station]) * BLOCK
     blocks = np.concatenate([blocks, [len(order)]])
-    return Layout(*(_integers(part) for part in (order, blocks, block_station, starts)))
+    return Blocks(*(_integers(part) for part in (order, blocks, block_station, starts)))
 
 
 @compiled
@@ -285,7 +285,7 @@ def _steps_before(layout: Any, steps: Any, before: Any) -> None:
     before[len(layout.station)] = total
 
 
-def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
+def cuts(layout: Blocks, steps: IntArray, width: int, threads: int) -> IntArray:
     """Block boundaries of stretches for threads to take; a single one where the work is too small to share.
 
     Stretches get smaller towards the end, so that all threads end at about the same time, also where one has a core

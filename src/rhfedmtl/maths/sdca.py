@@ -14,10 +14,10 @@ from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line
 from rhfedmtl.maths.rounds import (
     CURVE,
     Answers,
+    Blocks,
     Float64Array,
     FloatArray,
     IntArray,
-    Layout,
     Orders,
     Rows,
     add,
@@ -65,7 +65,7 @@ class Duals(NamedTuple):
     n_visited: IntArray
 
 
-class Desk(NamedTuple):
+class DualWorkspace(NamedTuple):
     """Room for the work of one terminal after the other: local model, Gram matrix, scores, deck and what comes out."""
 
     w: FloatArray
@@ -76,7 +76,7 @@ class Desk(NamedTuple):
     factors: Float64Array
     delta: Float64Array
     curve: Float64Array
-    course: Float64Array
+    profile: Float64Array
 
 
 @inlined
@@ -97,37 +97,39 @@ def _settle(duals: Any, t: Any, start: Any, stop: Any) -> None:
 
 
 @inlined
-def _prepare(rows: Any, orders: Any, start: Any, n: Any, b: Any, by_gram: Any, desk: Any) -> None:
+def _prepare(rows: Any, orders: Any, start: Any, n: Any, b: Any, by_gram: Any, workspace: Any) -> None:
     """Copy the station's model; with a Gram matrix, make that, and the scores under the model."""
-    for c in range(desk.w.shape[0]):
-        for j in range(desk.w.shape[1]):
-            desk.w[c, j] = orders.models[b, c, j]
+    for c in range(workspace.w.shape[0]):
+        for j in range(workspace.w.shape[1]):
+            workspace.w[c, j] = orders.models[b, c, j]
     if by_gram:
-        _tabulate(rows.X, start, n, desk)
+        _tabulate(rows.X, start, n, workspace)
 
 
 @inlined
-def _tabulate(X: Any, start: Any, n: Any, desk: Any) -> None:
+def _tabulate(X: Any, start: Any, n: Any, workspace: Any) -> None:
     """Products of all rows with each other and with the model, constant feature included."""
-    constant = 1.0 if desk.w.shape[1] > X.shape[1] else 0.0
+    constant = 1.0 if workspace.w.shape[1] > X.shape[1] else 0.0
     last = start + n - 1
     for k in range(0, n, 4):
         i = start + k
         four = (i, min(i + 1, last), min(i + 2, last), min(i + 3, last))
-        for c in range(desk.w.shape[0]):
-            products = dot_four(X, four, desk.w, c)
+        for c in range(workspace.w.shape[0]):
+            products = dot_four(X, four, workspace.w, c)
             for p in range(4):
-                desk.scores[c, k + p] = products[p]
+                workspace.scores[c, k + p] = products[p]
                 if constant > 0.0:
-                    desk.scores[c, k + p] += desk.w[c, X.shape[1]]
+                    workspace.scores[c, k + p] += workspace.w[c, X.shape[1]]
         for m in range(k, n):
             products = dot_four(X, four, X, start + m)
             for p in range(4):
-                desk.gram[k + p, m] = desk.gram[m, k + p] = products[p] + constant
+                workspace.gram[k + p, m] = workspace.gram[m, k + p] = products[p] + constant
 
 
 @inlined
-def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: Any, by_gram: Any, desk: Any) -> Any:
+def _step(
+    loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: Any, by_gram: Any, workspace: Any
+) -> Any:
     """One coordinate step of every column for row i, the k-th of n; returns the dual gain."""
     gain = 0.0
     s = rows.weight[i]
@@ -135,86 +137,88 @@ def _step(loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: A
     for c in range(duals.alpha.shape[1]):
         if s > 0.0:
             y = rows.y[i, c]
-            z = desk.scores[c, k] if by_gram else score(rows.X, i, desk.w, c)
+            z = workspace.scores[c, k] if by_gram else score(rows.X, i, workspace.w, c)
             a = (duals.alpha[i, c] + duals.pending[i, c]) / s
             step = dual_step(loss, a, y, z, q)
             gain += s * (conjugate(loss, a, y) - conjugate(loss, a + step, y) - step * z - q * step * step / 2.0)
             if step != 0.0:
                 duals.pending[i, c] += s * step
                 if by_gram:
-                    add(s * step * per_scale, desk.gram, k, desk.scores, c, n)
+                    add(s * step * per_scale, workspace.gram, k, workspace.scores, c, n)
                 else:
-                    add_row(s * step * per_scale, rows.X, i, desk.w, c)
+                    add_row(s * step * per_scale, rows.X, i, workspace.w, c)
     return gain
 
 
 @inlined
-def _ascend(loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: Any, by_gram: Any, desk: Any) -> None:
+def _ascend(
+    loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: Any, by_gram: Any, workspace: Any
+) -> None:
     """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve."""
     start, steps = rows.starts[t], orders.steps[t]
     n = rows.ends[t] - start
     key = stream(orders.seed, orders.round, rows.ids[t])
     gain = 0.0
     point = 0
-    k = pick_row(key, 0, n, orders.uniform, desk.deck)
+    k = pick_row(key, 0, n, orders.uniform, workspace.deck)
     for h in range(steps):
-        following = pick_row(key, h + 1, n, orders.uniform, desk.deck) if h + 1 < steps else k
+        following = pick_row(key, h + 1, n, orders.uniform, workspace.deck) if h + 1 < steps else k
         if h + 1 < n and not by_gram:
             fetch_row(rows.X, start + following)
-        gain += _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, desk)
+        gain += _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, workspace)
         k = following
         if h + 1 == 1 << point and point < CURVE - 1:
-            desk.curve[point] = gain
+            workspace.curve[point] = gain
             point += 1
     for later in range(point, CURVE):
-        desk.curve[later] = gain
+        workspace.curve[later] = gain
 
 
 @inlined
-def _list_changes(duals: Any, start: Any, visited: Any, c: Any, desk: Any) -> Any:
+def _list_changes(duals: Any, start: Any, visited: Any, c: Any, workspace: Any) -> Any:
     """Rows of the first ``visited`` cards that changed, with their changes; returns how many.
 
     The list ends in three that change nothing, so that it can be read in fours.
     """
     n = 0
     for k in range(visited):
-        i = start + desk.deck[k]
+        i = start + workspace.deck[k]
         if duals.pending[i, c] != 0.0:
-            desk.changed[n], desk.factors[n] = i, duals.pending[i, c]
+            workspace.changed[n], workspace.factors[n] = i, duals.pending[i, c]
             n += 1
     for k in range(n, n + 3):
-        desk.changed[k], desk.factors[k] = desk.changed[max(n - 1, 0)], 0.0
+        workspace.changed[k], workspace.factors[k] = workspace.changed[max(n - 1, 0)], 0.0
     return n
 
 
 @inlined
-def _collect(rows: Any, duals: Any, start: Any, visited: Any, desk: Any, answers: Any, block: Any) -> None:
+def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, answers: Any, block: Any) -> None:
     """Add X_tᵀΔα_t, summed in double precision, to the block."""
-    changed, factors, width = desk.changed, desk.factors, desk.delta.shape[1]
+    changed, factors, width = workspace.changed, workspace.factors, workspace.delta.shape[1]
     for c in range(duals.alpha.shape[1]):
-        n = _list_changes(duals, start, visited, c, desk)
+        n = _list_changes(duals, start, visited, c, workspace)
         for j in range(width if n else 0):
-            desk.delta[c, j] = 0.0
+            workspace.delta[c, j] = 0.0
         for k in range(0, n, 4):
             four = (changed[k], changed[k + 1], changed[k + 2], changed[k + 3])
             by = (factors[k], factors[k + 1], factors[k + 2], factors[k + 3])
-            add_rows(by, rows.X, four, desk.delta, c)
+            add_rows(by, rows.X, four, workspace.delta, c)
         for j in range(width if n else 0):
-            answers.delta[block, c, j] += desk.delta[c, j]
+            answers.delta[block, c, j] += workspace.delta[c, j]
 
 
 @inlined
-def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, desk: Any) -> None:
+def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, workspace: Any) -> None:
     """Note which rows were visited, where not all were, and put the deck in order again: only they are out of place."""
     duals.n_visited[t] = visited if visited < n else ANY
     for k in range(visited):
-        card = desk.deck[k]
+        card = workspace.deck[k]
         if visited < n:
             duals.visited[start + k] = card
         if card >= visited:
-            desk.deck[card] = card
+            workspace.deck[card] = card
     for k in range(visited):
-        desk.deck[k] = k
+        workspace.deck[k] = k
 
 
 @inlined
@@ -266,7 +270,7 @@ def _clear(loss: Any, answers: Any, block: Any) -> None:
 
 @compiled
 def _round_blocks(
-    loss: Any, rows: Any, layout: Any, duals: Any, orders: Any, answers: Any, desk: Any, first: Any, last: Any
+    loss: Any, rows: Any, layout: Any, duals: Any, orders: Any, answers: Any, workspace: Any, first: Any, last: Any
 ) -> None:
     """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
     for block in range(first, last):
@@ -280,16 +284,16 @@ def _round_blocks(
                 n = rows.ends[t] - start
                 by_gram = prefers_gram(n, rows.X.shape[1], steps)
                 _settle(duals, t, start, start + n)
-                _prepare(rows, orders, start, n, b, by_gram, desk)
-                _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, desk)
+                _prepare(rows, orders, start, n, b, by_gram, workspace)
+                _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, workspace)
                 visited = n if orders.uniform else min(n, steps)
-                _collect(rows, duals, start, visited, desk, answers, block)
-                _remember(duals, t, start, n, visited, desk)
+                _collect(rows, duals, start, visited, workspace, answers, block)
+                _remember(duals, t, start, n, visited, workspace)
                 for k in range(CURVE):
-                    answers.gains[block, k] += desk.curve[k]
-                if len(desk.course):
-                    _course(loss, rows, duals, t, desk.course)
-                    _merge_course(loss, desk.course, answers.lines, block)
+                    answers.gains[block, k] += workspace.curve[k]
+                if len(workspace.profile):
+                    _course(loss, rows, duals, t, workspace.profile)
+                    _merge_course(loss, workspace.profile, answers.lines, block)
 
 
 @compiled
@@ -363,10 +367,10 @@ def make_duals(rows: Rows) -> Duals:
     )
 
 
-def _make_desk(largest: int, orders: Orders, course_length: int) -> Desk:
+def _make_desk(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
     """An empty desk for terminals of up to so many rows; tables have room for the last rows to be done in fours."""
     shape, room = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
-    return Desk(
+    return DualWorkspace(
         np.empty(shape, orders.models.dtype),
         np.empty((room, room)),
         np.empty((shape[0], room)),
@@ -375,43 +379,43 @@ def _make_desk(largest: int, orders: Orders, course_length: int) -> Desk:
         np.empty(largest + 3),
         np.empty(shape),
         np.empty(CURVE),
-        np.empty(course_length),
+        np.empty(profile_length),
     )
 
 
 def run_round(
     loss: Loss,
     rows: Rows,
-    layout: Layout,
+    layout: Blocks,
     duals: Duals,
     orders: Orders,
     *,
-    course_length: int = 0,
+    profile_length: int = 0,
     threads: int = 1,
 ) -> Answers:
     """One BS iteration of all terminals with steps > 0; returns the sums of each station.
 
-    ``course_length`` is 0 without a line search; with one, 3 for quadratic conjugates, else ``len(FACTORS)``.
+    ``profile_length`` is 0 without a line search; with one, 3 for quadratic conjugates, else ``len(FACTORS)``.
     """
     n_blocks, largest = len(layout.station), rows.largest
     answers = Answers(
         np.empty((n_blocks, *orders.models.shape[1:])),
         np.empty((n_blocks, CURVE)),
-        np.empty((n_blocks, course_length)),
+        np.empty((n_blocks, profile_length)),
     )
     parts = cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
-        desk = _make_desk(largest, orders, course_length)
+        workspace = _make_desk(largest, orders, profile_length)
         for first, last in stretches:
-            _round_blocks(loss, rows, layout, duals, orders, answers, desk, first, last)
+            _round_blocks(loss, rows, layout, duals, orders, answers, workspace, first, last)
 
     in_threads(threads, parts, work)
     return _by_station(answers, layout, loss.quadratic)
 
 
 def run_sums(
-    loss: Loss, rows: Rows, layout: Layout, duals: Duals, models: Float64Array, *, threads: int = 1
+    loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
 ) -> tuple[Float64Array, Float64Array]:
     """Loss sums of each station under each model of ``models`` (m, station, column, feature), and dual sums."""
     n_blocks = len(layout.station)
@@ -428,7 +432,7 @@ def run_sums(
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 
-def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
+def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
     """u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
     columns = rows.y.shape[1]
     shares = np.zeros((len(layout.order) * columns, width))
@@ -436,7 +440,7 @@ def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64A
     return shares.reshape(-1, columns, width)
 
 
-def _by_station(answers: Answers, layout: Layout, quadratic: bool) -> Answers:
+def _by_station(answers: Answers, layout: Blocks, quadratic: bool) -> Answers:
     lines = add_blocks(answers.lines, layout.starts)
     if quadratic and lines.shape[1]:
         room = np.full(len(lines), np.inf)

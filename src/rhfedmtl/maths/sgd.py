@@ -23,9 +23,9 @@ from rhfedmtl.maths.losses import Loss, slope, value
 from rhfedmtl.maths.rounds import (
     CURVE,
     Answers,
+    Blocks,
     Float64Array,
     IntArray,
-    Layout,
     Orders,
     Rows,
     add_blocks,
@@ -56,7 +56,7 @@ class Slots(NamedTuple):
     probes: int
 
 
-class Desk(NamedTuple):
+class SgdWorkspace(NamedTuple):
     """Room for the work of one terminal after the other.
 
     Matrix of models and where it started, gradients before and below them after the steps, deck, probes, q and their
@@ -158,7 +158,7 @@ def _distance(a: Any, b: Any, first: Any, n: Any) -> Any:
 
 
 @inlined
-def _estimate(loss: Any, rows: Any, t: Any, slots: Any, desk: Any) -> None:
+def _estimate(loss: Any, rows: Any, t: Any, slots: Any, workspace: Any) -> None:
     """What the control of Wang et al. needs, times n_t, into ``curve``; the gradient goes below the model.
 
     ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the same of the mean gradient that the
@@ -166,14 +166,14 @@ def _estimate(loss: Any, rows: Any, t: Any, slots: Any, desk: Any) -> None:
     """
     columns = rows.y.shape[1]
     n = rows.ends[t] - rows.starts[t]
-    w, gradients, curve = desk.w, desk.gradients, desk.curve
-    before = _gradient(loss, rows, desk.chosen, desk.start, slots.lam, gradients, 0)
-    after = _gradient(loss, rows, desk.chosen, w, slots.lam, gradients, columns)
-    moved = _distance(w, desk.start, 0, columns)
+    w, gradients, curve = workspace.w, workspace.gradients, workspace.curve
+    before = _gradient(loss, rows, workspace.chosen, workspace.start, slots.lam, gradients, 0)
+    after = _gradient(loss, rows, workspace.chosen, w, slots.lam, gradients, columns)
+    moved = _distance(w, workspace.start, 0, columns)
     curve[RHO] = n * abs(after - before) / moved if moved > 0.0 else 0.0
     curve[BETA] = n * _distance(gradients, gradients, columns, columns) / moved if moved > 0.0 else 0.0
     curve[SQUARE] = n * _square(gradients, 0, columns)
-    curve[MEAN_SQUARE] = n * _square(desk.start, columns, columns)
+    curve[MEAN_SQUARE] = n * _square(workspace.start, columns, columns)
     curve[SAMPLES] = n
     for c in range(columns):
         for j in range(w.shape[1]):
@@ -181,34 +181,34 @@ def _estimate(loss: Any, rows: Any, t: Any, slots: Any, desk: Any) -> None:
 
 
 @inlined
-def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, slots: Any, desk: Any) -> None:
+def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, slots: Any, workspace: Any) -> None:
     """Gradient steps of one terminal, from ``start`` into ``w``."""
     first = rows.starts[t]
     n = rows.ends[t] - first
     for k in range(n):
-        desk.deck[k] = k
+        workspace.deck[k] = k
     for p in range(len(slots.mu)):
-        desk.share[p] = 0.0
+        workspace.share[p] = 0.0
     key = stream(orders.seed, orders.round, rows.ids[t])
     total = 0.0
     for h in range(steps):
-        i = first + pick_row(key, h, n, orders.uniform, desk.deck)
-        _responsibilities(loss, rows, i, desk.w, slots, desk.q)
+        i = first + pick_row(key, h, n, orders.uniform, workspace.deck)
+        _responsibilities(loss, rows, i, workspace.w, slots, workspace.q)
         for p in range(len(slots.mu)):
-            desk.share[p] += rows.weight[i] * desk.q[p]
+            workspace.share[p] += rows.weight[i] * workspace.q[p]
         total += rows.weight[i]
-        _step(loss, rows, i, desk.w, desk.start, slots, desk.q, eta)
+        _step(loss, rows, i, workspace.w, workspace.start, slots, workspace.q, eta)
     if slots.mixture and total > 0.0:
         for p in range(len(slots.mu)):
-            desk.w[len(slots.mu) * rows.y.shape[1], p] = desk.share[p] / total
+            workspace.w[len(slots.mu) * rows.y.shape[1], p] = workspace.share[p] / total
 
 
 @compiled
 def _descend_blocks(
-    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, desk: Any, first: Any, last: Any
+    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, workspace: Any, first: Any, last: Any
 ) -> None:
     """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
-    w, start = desk.w, desk.start
+    w, start = workspace.w, workspace.start
     for block in range(first, last):
         b = layout.station[block]
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
@@ -222,20 +222,20 @@ def _descend_blocks(
                 steps = orders.steps[t] - 2 * slots.probes
                 probed = slots.probes > 0 and steps > 0
                 steps = steps if probed else orders.steps[t]
-                _descend(loss, rows, orders, t, steps, orders.scale[b], slots, desk)
+                _descend(loss, rows, orders, t, steps, orders.scale[b], slots, workspace)
                 if probed:
-                    _choose(rows, orders, t, steps, desk.chosen)
-                    _estimate(loss, rows, t, slots, desk)
+                    _choose(rows, orders, t, steps, workspace.chosen)
+                    _estimate(loss, rows, t, slots, workspace)
                     for k in range(CURVE):
-                        answers.gains[block, k] += desk.curve[k]
+                        answers.gains[block, k] += workspace.curve[k]
                 for r in range(w.shape[0]):
                     for j in range(w.shape[1]):
                         answers.delta[block, r, j] += n * (w[r, j] - start[r, j])
 
 
-def _make_desk(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> Desk:
+def _make_desk(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> SgdWorkspace:
     """An empty desk for terminals of up to so many rows, and models of this shape."""
-    return Desk(
+    return SgdWorkspace(
         np.empty(shape),
         np.empty(shape),
         np.zeros((2 * columns, shape[1])),
@@ -247,7 +247,7 @@ def _make_desk(largest: int, columns: int, shape: tuple[int, ...], slots: Slots)
     )
 
 
-def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+def run_round(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
     """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
     n_blocks, shape = len(layout.station), orders.models.shape[1:]
     answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
@@ -255,9 +255,9 @@ def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slo
     parts, largest = cuts(layout, orders.steps, math.prod(shape), threads), rows.largest
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
-        desk = _make_desk(largest, rows.y.shape[1], shape, slots)
+        workspace = _make_desk(largest, rows.y.shape[1], shape, slots)
         for first, last in stretches:
-            _descend_blocks(loss, rows, layout, orders, slots, answers, desk, first, last)
+            _descend_blocks(loss, rows, layout, orders, slots, answers, workspace, first, last)
 
     in_threads(threads, parts, work)
     return Answers(

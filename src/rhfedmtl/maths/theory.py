@@ -23,7 +23,7 @@ _DENSE_ROWS = 1200
 """Up to this many samples the eigenvalue comes from the matrix itself, beyond it from products with it."""
 
 
-class Choice(NamedTuple):
+class PaperChoice(NamedTuple):
     """H that the paper's procedure ends with, and which of its three cases the budget is."""
 
     H: IntArray
@@ -134,7 +134,7 @@ def feasible_steps(f: npt.ArrayLike, budget: float) -> IntArray:
     return np.flatnonzero(np.asarray(f) <= budget) + 1
 
 
-def paper_choice(f: npt.ArrayLike, budget: float, S: npt.ArrayLike) -> Choice:
+def paper_choice(f: npt.ArrayLike, budget: float, S: npt.ArrayLike) -> PaperChoice:
     """H = min {h ≤ S : f(h) ≤ budget < f(h + 1)}, else argmin_{h ≤ S} f(h): the paper's procedure.
 
     ``f`` is given at h = 1 … max S + 1; ``S`` holds the samples of each terminal (at least 1). Of equally cheap h the
@@ -155,7 +155,7 @@ def paper_choice(f: npt.ArrayLike, budget: float, S: npt.ArrayLike) -> Choice:
         H = np.where(sizes >= crossings[0], crossings[0], H)
     affordable = costs <= budget
     case: Case = "starved" if not affordable[:-1].any() else "surplus" if affordable.all() else "enough"
-    return Choice(H, case)
+    return PaperChoice(H, case)
 
 
 def _starts(X: Rows, offsets: npt.ArrayLike) -> list[int]:

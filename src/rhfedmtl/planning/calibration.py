@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation, Origin
-from rhfedmtl.engines.message_passing import Linked
+from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.links import Link, with_links
@@ -177,7 +177,7 @@ class _Timed:
 
     def __init__(self, bench: Bench, method: DualMethod, clock: Clock) -> None:
         self.bench, self.method, self.clock = bench, method, clock
-        self.network = Linked(bench.federation(), method, seed=0)
+        self.network = MessagePassing(bench.federation(), method, seed=0)
         self._cloud = Cloud(method.relationship, 1, self.network.shape)
         self.network.assign(self._cloud.assign())
         self._number = 0

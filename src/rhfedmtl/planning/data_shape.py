@@ -12,8 +12,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
 from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.policies.base import Bytes, Situation
-from rhfedmtl.resources.billing import CloudEvent, Event, Layout, RoundEvent, event_totals
+from rhfedmtl.policies.base import RoundBytes, Situation
+from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Sizes, round_zero_bytes
@@ -24,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shape:
+class DataShape:
     """So many tasks, terminals and rows, dealt out as a split would deal them.
 
     ``samples_per_task`` counts training and test rows together. ``features`` and ``columns`` (models per task: 1, or
@@ -74,17 +74,17 @@ class Shape:
         return np.concatenate([np.bincount(terminal, minlength=self.terminals) for terminal in dealt])
 
 
-def situation_of(subject: Federation | Shape, method: DualMethod, settings: Settings, cost: Cost) -> Situation:
+def situation_of(subject: Federation | DataShape, method: DualMethod, settings: Settings, cost: Cost) -> Situation:
     """Situation before the first round: round zero is charged, nothing is limited."""
     ledger = Ledger(cost)
     features, columns = _width(subject, cost)
     shape = (method.rows(columns), features + method.intercept)
-    sizes = Sizes.of(shape, method.shared_rows(columns), method.course_length) if features else Sizes(0, 0, 0, 0)
+    sizes = Sizes.of(shape, method.shared_rows(columns), method.profile_length) if features else Sizes(0, 0, 0, 0)
     layout = _layout(subject)
     if features and settings.scale.startswith("standard"):
         for event in _round_zero(layout, features):
             ledger.charge(event)
-    rows = subject.sizes() if isinstance(subject, Shape) else np.diff(subject.terminal_offsets).astype(np.int64)
+    rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
     lam, coupling = regularisation(method, samples)
     return Situation(
@@ -94,7 +94,7 @@ def situation_of(subject: Federation | Shape, method: DualMethod, settings: Sett
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+        bytes=RoundBytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
     )
 
 
@@ -110,7 +110,7 @@ def has_byte_prices(cost: Cost) -> bool:
     return any(np.any(np.asarray(getattr(prices, name)) > 0.0) for prices in cost.values() for name in names)
 
 
-def _width(subject: Federation | Shape, cost: Cost) -> tuple[int, int]:
+def _width(subject: Federation | DataShape, cost: Cost) -> tuple[int, int]:
     """Features and models per task; 0 features where nobody needs to know."""
     if isinstance(subject, Federation):
         return subject.n_features, len(subject.class_names) if subject.kind == "classes" else 1
@@ -121,13 +121,13 @@ def _width(subject: Federation | Shape, cost: Cost) -> tuple[int, int]:
     return subject.features, subject.columns
 
 
-def _layout(subject: Federation | Shape) -> Layout:
-    if isinstance(subject, Shape):
-        return Layout(np.repeat(np.arange(subject.tasks), subject.terminals), subject.tasks)
-    return Layout(subject.terminal_task.astype(np.int64), subject.n_tasks)
+def _layout(subject: Federation | DataShape) -> Placement:
+    if isinstance(subject, DataShape):
+        return Placement(np.repeat(np.arange(subject.tasks), subject.terminals), subject.tasks)
+    return Placement(subject.terminal_task.astype(np.int64), subject.n_tasks)
 
 
-def _round_zero(layout: Layout, features: int) -> tuple[Event, Event]:
+def _round_zero(layout: Placement, features: int) -> tuple[Event, Event]:
     """Messages of federated standardisation, as a run charges them."""
     up, down = (float(size) for size in round_zero_bytes(features))
     return (

@@ -27,7 +27,7 @@ _MOST_WORK = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
+class DryRun:
     """What a policy would do with a budget: its first plan, how far it goes, and what that costs.
 
     ``log_left`` is the logarithm of the share of the dual suboptimality that remains, as the model of progress sees
@@ -44,13 +44,13 @@ class Walk:
     log_left: float
     stopped: str
 
-    def then(self, rest: Walk) -> Walk:
+    def then(self, rest: DryRun) -> DryRun:
         """Both walks, one after the other."""
         if rest.first is None:
             return replace(self, stopped=rest.stopped)
         if self.first is None:
             return rest
-        return Walk(
+        return DryRun(
             self.first,
             self.rounds + rest.rounds,
             self.cloud_rounds + rest.cloud_rounds,
@@ -63,12 +63,14 @@ class Walk:
         )
 
 
-def walk(policy: Policy, situation: Situation, outlook: Outlook | None = None, most_rounds: int = MOST_ROUNDS) -> Walk:
+def dry_run(
+    policy: Policy, situation: Situation, outlook: Outlook | None = None, most_rounds: int = MOST_ROUNDS
+) -> DryRun:
     """Follow ``policy`` from ``situation`` until the policy or the budget ends it; the ledger given stays as it is."""
     ledger = situation.ledger.with_budget(situation.ledger.budget)
     now = replace(situation, ledger=ledger)
     outlook = outlook or Measured().outlook(situation)
-    done = empty_walk(ledger.cost)
+    done = empty_dry_run(ledger.cost)
     most_plans = min(_MOST_PLANS, max(4, _MOST_WORK // max(1, len(situation.sizes))))
     for number in range(most_plans):
         plan = policy.plan(now) if done.rounds < most_rounds else None
@@ -85,9 +87,9 @@ def walk(policy: Policy, situation: Situation, outlook: Outlook | None = None, m
     return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
 
 
-def empty_walk(cost: Iterable[str]) -> Walk:
+def empty_dry_run(cost: Iterable[str]) -> DryRun:
     """Nothing done yet."""
-    return Walk(None, 0, 0, 0, 0, 0, dict.fromkeys(cost, 0.0), 0.0, "")
+    return DryRun(None, 0, 0, 0, 0, 0, dict.fromkeys(cost, 0.0), 0.0, "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +179,7 @@ def _repeats(policy: Policy, s: Situation, stage: _Stage, most_rounds: int) -> i
     return max(1, times_affordable(stage.spent, s.ledger.room, most))
 
 
-def _charge(s: Situation, stage: _Stage, times: int) -> Walk:
+def _charge(s: Situation, stage: _Stage, times: int) -> DryRun:
     """Charge a server iteration, so many times, as one sum: the policy sees what is left, not who paid."""
     spent = {name: times * amount for name, amount in stage.spent.items()}
     room = s.ledger.room
@@ -186,7 +188,7 @@ def _charge(s: Situation, stage: _Stage, times: int) -> Walk:
         for name, amount in spent.items()
     )
     H = steps_of(s, stage.plan)
-    return Walk(
+    return DryRun(
         stage.plan,
         times * stage.rounds,
         times,

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.planning.dry_run import Walk, effort, walk
+from rhfedmtl.planning.dry_run import DryRun, dry_run, effort
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured, Outlook
 from rhfedmtl.resources.costs import BudgetLike
@@ -104,11 +104,11 @@ class Pilot:
         return Measured().outlook(self.end)
 
     @cached_property
-    def walked(self) -> Walk:
+    def walked(self) -> DryRun:
         """The pilot as the first part of a plan."""
         steps = [seen.local_steps[seen.local_steps > 0] for seen in self.result.observed]
         before = self.start.ledger.spent
-        return Walk(
+        return DryRun(
             self.first,
             self.result.rounds,
             self.result.cloud_rounds,
@@ -120,16 +120,16 @@ class Pilot:
             self.result.stopped,
         )
 
-    def whole(self, policy: Policy, budget: BudgetLike, most_rounds: int) -> Walk:
+    def whole(self, policy: Policy, budget: BudgetLike, most_rounds: int) -> DryRun:
         """The rounds of the pilot and, on paper, what the policy does with the rest of a budget."""
         rest = replace(self.end, ledger=self.end.ledger.with_budget(budget))
-        return self.walked.then(walk(policy, rest, self.outlook, most_rounds - self.end.rounds))
+        return self.walked.then(dry_run(policy, rest, self.outlook, most_rounds - self.end.rounds))
 
-    def stretch(self, whole: Walk) -> float:
+    def stretch(self, whole: DryRun) -> float:
         """How many times the pilot's progress a plan makes that begins with it."""
         return max(1.0, whole.log_left / min(self.walked.log_left, -1e-12))
 
-    def forecast(self, whole: Walk) -> Forecast:
+    def forecast(self, whole: DryRun) -> Forecast:
         """Interval for the gap at the end of ``whole``, a plan that begins with this pilot."""
         gap, noise = self.gap
         edges, q = (UNTOLD, 1.0) if self.fall is None else (self.edges, self.fall)
@@ -180,7 +180,7 @@ def _ends(result: Result) -> list[Moment]:
     return list({moment.cloud_round: moment for moment in result.history}.values())
 
 
-def pilot_length(planned: Walk) -> int:
+def pilot_length(planned: DryRun) -> int:
     """Rounds of a pilot: a quarter of the run, with three certificates in it where that is not too much.
 
     No more than 256, and no more than 64 where these are much work already.

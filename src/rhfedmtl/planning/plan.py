@@ -19,8 +19,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
-from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
-from rhfedmtl.planning.dry_run import Frozen, Walk, effort, is_constant, steps_of, walk
+from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
+from rhfedmtl.planning.dry_run import DryRun, Frozen, dry_run, effort, is_constant, steps_of
 from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
@@ -94,7 +94,7 @@ class PlanReport:
 
 
 def plan(
-    subject: Federation | Shape,
+    subject: Federation | DataShape,
     method: DualMethod | None = None,
     policy: Policy | None = None,
     settings: Settings | None = None,
@@ -104,7 +104,7 @@ def plan(
 ) -> PlanReport:
     """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
 
-    ``subject`` is data, or only its `Shape`. With data a pilot of ``pilot_rounds`` rounds (a quarter of the run, 5 to
+    ``subject`` is data, or its `DataShape`. With data a pilot of ``pilot_rounds`` rounds (a quarter of the run, 5 to
     256) is simulated in memory to predict the gap; it is not charged, and ``ledger`` stays as it is. 0 plans from the
     sizes alone.
     """
@@ -115,7 +115,7 @@ def plan(
     start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
     pilot = None
     if isinstance(subject, Federation) and pilot_rounds != 0:
-        length = pilot_rounds or pilot_length(walk(policy, start, most_rounds=settings.max_rounds))
+        length = pilot_rounds or pilot_length(dry_run(policy, start, most_rounds=settings.max_rounds))
         pilot = fly(subject, method, policy, settings, ledger, length)
         start = pilot.start
     return _Planner(subject, policy, settings, start, pilot).report()
@@ -139,16 +139,16 @@ class _Planner:
     """One plan in the making: the situation at the start, and what the pilot showed of it."""
 
     def __init__(
-        self, subject: Federation | Shape, policy: Policy, settings: Settings, start: Situation, pilot: Pilot | None
+        self, subject: Federation | DataShape, policy: Policy, settings: Settings, start: Situation, pilot: Pilot | None
     ) -> None:
         self.subject, self.policy, self.settings, self.start, self.pilot = subject, policy, settings, start, pilot
         self.budget = dict(start.ledger.budget)
         self.outlook = Measured().outlook(start) if pilot is None else pilot.outlook
-        self.walk = self._walk(policy, self.budget)
+        self.dry_run = self._dry_run(policy, self.budget)
 
     def report(self) -> PlanReport:
         """Put everything together."""
-        first, total = self.walk.first, self.spent(self.walk)
+        first, total = self.dry_run.first, self.spent(self.dry_run)
         if first is None:
             raise self._nothing_paid()
         H = steps_of(self.start, first)
@@ -158,13 +158,13 @@ class _Planner:
             policy=policy_name(self.policy),
             federation=self._shape(),
             local_steps=int(np.median(H)),
-            local_steps_range=(self.walk.least_steps, self.walk.most_steps),
+            local_steps_range=(self.dry_run.least_steps, self.dry_run.most_steps),
             local_steps_by_station=self._by_station() if len(np.unique(H)) > 1 else None,
             station_rounds=int(K.max()),
             station_rounds_by_station=K.tolist() if len(np.unique(K)) > 1 else None,
-            cloud_rounds=self.walk.cloud_rounds,
-            rounds=self.walk.rounds,
-            terminal_steps=self.walk.terminal_steps,
+            cloud_rounds=self.dry_run.cloud_rounds,
+            rounds=self.dry_run.rounds,
+            terminal_steps=self.dry_run.terminal_steps,
             budget=self.budget,
             cost=total,
             share={name: total[name] / limit if limit else 0.0 for name, limit in self.budget.items()},
@@ -173,10 +173,10 @@ class _Planner:
             case_by=case_by,
             feasible_steps=self._feasible(),
             shadow_price={name: self._shadow_price(name) for name in self.budget},
-            suboptimality_left=math.exp(self.walk.log_left),
-            predicted_gap=None if self.pilot is None else self.pilot.forecast(self.walk),
+            suboptimality_left=math.exp(self.dry_run.log_left),
+            predicted_gap=None if self.pilot is None else self.pilot.forecast(self.dry_run),
             curve=self._curve(),
-            stopped=self.walk.stopped,
+            stopped=self.dry_run.stopped,
             notes=self._notes(),
         )
 
@@ -191,43 +191,43 @@ class _Planner:
             f"{amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
         )
 
-    def spent(self, walked: Walk) -> dict[str, float]:
+    def spent(self, walked: DryRun) -> dict[str, float]:
         """Cost of a walk and of round zero, as the ledger reports it: within its slack, a limit is the limit."""
         before = self.start.ledger.spent
         total = {name: amount + before.get(name, 0.0) for name, amount in walked.spent.items()}
         return {name: min(amount, self.budget.get(name, math.inf)) for name, amount in total.items()}
 
-    def _walk(self, policy: Policy, budget: dict[str, float]) -> Walk:
+    def _dry_run(self, policy: Policy, budget: dict[str, float]) -> DryRun:
         """From the start, or the pilot's rounds and then on paper."""
         if self.pilot is not None:
             return self.pilot.whole(policy, budget, self.settings.max_rounds)
         rest = replace(self.start, ledger=self.start.ledger.with_budget(budget))
-        return walk(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
+        return dry_run(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
 
     def _shadow_price(self, name: str) -> float:
         """Fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of it; plans of theory stay."""
-        frozen = isinstance(self.policy, Theoretical) and self.walk.first is not None
-        policy = Frozen(self.walk.first) if frozen and self.walk.first else self.policy
+        frozen = isinstance(self.policy, Theoretical) and self.dry_run.first is not None
+        policy = Frozen(self.dry_run.first) if frozen and self.dry_run.first else self.policy
         ends = []
         for factor in (1.0 + _NUDGE, 1.0 - _NUDGE):
             limit = self.budget[name] * factor
             if limit >= self._paid_already(name):
-                ends.append((limit, self._value(self._walk(policy, {**self.budget, name: limit}))))
+                ends.append((limit, self._value(self._dry_run(policy, {**self.budget, name: limit}))))
         if len(ends) < 2:
-            ends.append((self.budget[name], self._value(self.walk)))
+            ends.append((self.budget[name], self._value(self.dry_run)))
         (more, at_more), (less, at_less) = ends
         return max(0.0, (at_less - at_more) / (more - less)) if more > less else 0.0
 
     def _paid_already(self, name: str) -> float:
         return (self.start if self.pilot is None else self.pilot.end).ledger.spent[name]
 
-    def _value(self, walked: Walk) -> float:
+    def _value(self, walked: DryRun) -> float:
         """Logarithm of what is left to gain: of the gap where a pilot can tell, else of the model's suboptimality."""
         return walked.log_left if self.pilot is None else math.log(max(self.pilot.forecast(walked).expected, 1e-300))
 
     def _by_station(self) -> list[list[int]]:
         """Smallest and largest H under every station."""
-        task, H = self.start.layout.terminal_task, self.walk.first.local_steps  # type: ignore[union-attr]
+        task, H = self.start.layout.terminal_task, self.dry_run.first.local_steps  # type: ignore[union-attr]
         return [[int(H[task == b].min()), int(H[task == b].max())] for b in range(self.start.layout.n_tasks)]
 
     def _case(self) -> tuple[str | None, str | None]:
@@ -282,7 +282,7 @@ class _Planner:
     def _point(self, h: int, round_cost: dict[str, float], bound: Any) -> CurvePoint:
         cloud = event_totals(self.start.prices, self.start.cloud_event())
         price = {name: amount + cloud[name] for name, amount in round_cost.items()}
-        most = self.settings.max_rounds if self.budget else self.walk.rounds
+        most = self.settings.max_rounds if self.budget else self.dry_run.rounds
         times = times_affordable(price, self.start.ledger.room, most)
         left = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
         if bound is None:
@@ -305,7 +305,7 @@ class _Planner:
         """What a reader should know before believing the numbers."""
         notes = []
         if self.pilot is not None:
-            whole = "is the whole run" if self.walk.rounds <= self.pilot.rounds else "is extrapolated"
+            whole = "is the whole run" if self.dry_run.rounds <= self.pilot.rounds else "is extrapolated"
             notes.append(
                 f"a pilot of {self.pilot.rounds} rounds was simulated in memory, {PILOTS} times, and is not charged; "
                 f"it {whole}, and the interval is meant to hold {LEVEL:.0%} of final gaps"
@@ -315,7 +315,7 @@ class _Planner:
                 "what is left of the suboptimality is prior belief, right for comparing plans and too hopeful for long "
                 "runs; with --data a pilot predicts the gap"
             )
-        if self.budget and binding(self.walk.spent, self.budget) is None:
+        if self.budget and binding(self.dry_run.spent, self.budget) is None:
             notes.append("no limited type has a price here: only the limit on rounds would end such a run")
         if isinstance(self.policy, Theoretical):
             if not self.settings.scale.endswith("unit"):

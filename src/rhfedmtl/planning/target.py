@@ -18,7 +18,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.metrics import student
-from rhfedmtl.planning.data_shape import Shape, cheapest_plan, situation_of
+from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.plan import finite, policy_name
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
@@ -184,7 +184,7 @@ def seek(
 
 
 def seek_in_theory(
-    shape: Shape | Federation,
+    shape: DataShape | Federation,
     target: Target,
     method: DualMethod,
     settings: Settings | None = None,

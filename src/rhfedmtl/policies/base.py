@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.runs import bincount, pairs
-from rhfedmtl.resources.billing import CloudEvent, Layout, RoundEvent
+from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 
@@ -30,7 +30,7 @@ class Observation(NamedTuple):
     gains: FloatArray
 
 
-class Bytes(NamedTuple):
+class RoundBytes(NamedTuple):
     """Sizes of the messages on the two links."""
 
     order: int = 0
@@ -52,13 +52,13 @@ class Situation:
     """
 
     sizes: IntArray
-    layout: Layout
+    layout: Placement
     ledger: Ledger
     lam: float
     gamma: float
     coupling: float = 0.0
     radius: float = 1.0
-    bytes: Bytes = field(default_factory=Bytes)
+    bytes: RoundBytes = field(default_factory=RoundBytes)
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)

@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 Bound = Literal["paper", "authors", "sound"]
 
 
-class Forecast(NamedTuple):
+class TheoryCurve(NamedTuple):
     """What theory says of every H = 1, 2, …: rounds K, and the cost of M K rounds as a share of the budget."""
 
     K: FloatArray
@@ -54,7 +54,7 @@ class Theoretical:
         rounds = int(min(max(1.0, math.ceil(K)), 1e9))
         return Plan.uniform(situation, choice.H, rounds, case=choice.case)
 
-    def forecast(self, situation: Situation, most: int) -> Forecast:
+    def forecast(self, situation: Situation, most: int) -> TheoryCurve:
         """K and cost for H = 1 … most."""
         budget = situation.ledger.budget
         if not budget:
@@ -70,7 +70,7 @@ class Theoretical:
         per_round = cost_curve(situation.prices, situation.round_event(1), H)
         cost = {name: theory.predicted_cost(K, curve, self.planned_cloud_rounds) for name, curve in per_round.items()}
         share = theory.budget_share([cost[name] for name in budget], list(budget.values()))
-        return Forecast(K, cost, share, beta)
+        return TheoryCurve(K, cost, share, beta)
 
     @staticmethod
     def _beta(s: Situation, H: npt.NDArray[np.int64]) -> FloatArray:

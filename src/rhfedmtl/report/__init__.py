@@ -17,7 +17,7 @@ from rhfedmtl.studies import cost_figure
 
 
 @dataclass(frozen=True)
-class Report:
+class WrittenReport:
     """Where a report is, and what went into it."""
 
     path: Path
@@ -26,7 +26,7 @@ class Report:
     runs: int
 
 
-def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) -> Report:
+def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) -> WrittenReport:
     """Make a report of a folder; ``draw`` figures too: None means where matplotlib is installed."""
     if draw:
         figures.check()
@@ -46,7 +46,7 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
     drawn: list[Path] = []
     if draw or (draw is None and figures.available()):
         drawn = [path for each in chapters for path in figures.save(each.charts, out.parent / "figures", each.name)]
-    return Report(out, tuple(drawn), len(results), runs)
+    return WrittenReport(out, tuple(drawn), len(results), runs)
 
 
 def _rank(name: str) -> tuple[int, str]:

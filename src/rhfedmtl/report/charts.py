@@ -134,7 +134,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Lines:
+class LineChart:
     """Series over a common axis. ``key`` is a name for files and anchors."""
 
     key: str
@@ -149,7 +149,7 @@ class Lines:
         """Whether there are too many lines for bands."""
         return sum(s.kind in ("line", "steps") for s in self.series) > CROWD
 
-    def fitted(self) -> Lines:
+    def fitted(self) -> LineChart:
         """The same with axes that hold all points."""
         x = self.x.fitted([v for s in self.series for v in s.x], 0.5 / len(self.x.names) if self.x.names else 0.02)
         shown = [s.values if i == 0 or not self.crowded else s.y for i, s in enumerate(self.series)]
@@ -169,7 +169,7 @@ class Panels:
 
     key: str
     title: str
-    parts: tuple[Lines, ...]
+    parts: tuple[LineChart, ...]
     note: str = ""
 
     def fitted(self) -> Panels:
@@ -235,7 +235,7 @@ class Heat:
         return ("", *self.columns), [(name, *("" if v is None else short(v) for v in values)) for name, values in pairs]
 
 
-Chart = Lines | Panels | Bars | Heat
+Chart = LineChart | Panels | Bars | Heat
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rhfedmtl.report.charts import Axis, Chart, Lines, Series, Style, short
+from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, short
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Entry, Table
 from rhfedmtl.studies import cost_figure
@@ -42,8 +42,8 @@ def _charts(curves: Sequence[CostCurve]) -> list[Chart]:
         mine = [curve for curve in curves if curve.formula == formula]
         name = FORMULAS.get(formula, formula)
         rounds, cost = Axis("K (rounds of a station)", low=0.0), Axis("cost (energy units)", low=0.0)
-        charts.append(Lines(f"{formula}-rounds", f"K: {name}", H, rounds, tuple(_series(mine, "rounds"))))
-        charts.append(Lines(f"{formula}-cost", f"Cost: {name}", H, cost, tuple(_series(mine, "cost"))))
+        charts.append(LineChart(f"{formula}-rounds", f"K: {name}", H, rounds, tuple(_series(mine, "rounds"))))
+        charts.append(LineChart(f"{formula}-cost", f"Cost: {name}", H, cost, tuple(_series(mine, "cost"))))
     return charts
 
 

@@ -16,7 +16,7 @@ from rhfedmtl.report.charts import (
     Bars,
     Chart,
     Heat,
-    Lines,
+    LineChart,
     Panels,
     Series,
     ticks,
@@ -90,7 +90,7 @@ def _undated(ending: str) -> dict[str, Any]:
 
 def draw(chart: Chart) -> Any:
     """A chart as a matplotlib figure."""
-    if isinstance(chart, Lines):
+    if isinstance(chart, LineChart):
         return _lines([chart.fitted()], list(chart.series))
     if isinstance(chart, Panels):
         return _lines(chart.fitted().parts, chart.series())
@@ -103,7 +103,7 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _lines(parts: Sequence[Lines], series: Sequence[Series]) -> Any:
+def _lines(parts: Sequence[LineChart], series: Sequence[Series]) -> Any:
     columns = min(len(parts), 3)
     rows = -(-len(parts) // columns)
     entries = _entries(series)
@@ -127,7 +127,7 @@ def _lines(parts: Sequence[Lines], series: Sequence[Series]) -> Any:
     return figure
 
 
-def _panel(panel: Any, chart: Lines) -> None:
+def _panel(panel: Any, chart: LineChart) -> None:
     for i, series in enumerate(chart.series):
         _series(panel, series, band=i == 0 or not chart.crowded)
     for axis, which in ((chart.x, "x"), (chart.y, "y")):

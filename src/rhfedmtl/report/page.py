@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from rhfedmtl.report import svg
-from rhfedmtl.report.charts import PALETTE, Chart, Heat, Lines, Panels
+from rhfedmtl.report.charts import PALETTE, Chart, Heat, LineChart, Panels
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Entry, Table
 from rhfedmtl.report.words import contradicts
@@ -134,7 +134,7 @@ def _folding(key: str, title: str, body: str, *, folded: bool) -> str:
 def _figure(study: str, section: Section, chart: Chart) -> str:
     title = f"<h4>{escape(chart.title)}</h4>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
-    half = section.paired if isinstance(chart, Lines) else isinstance(chart, Heat) and len(chart.columns) <= 12
+    half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
     data = chart.parts if isinstance(chart, Panels) else (chart,)
     tables = "".join(
         (f'<p class="caption">{escape(part.title)}</p>' if isinstance(chart, Panels) else "")

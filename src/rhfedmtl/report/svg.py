@@ -20,7 +20,7 @@ from rhfedmtl.report.charts import (
     Bars,
     Chart,
     Heat,
-    Lines,
+    LineChart,
     Number,
     Panels,
     Series,
@@ -52,7 +52,7 @@ def symbols() -> str:
 
 def draw(chart: Chart) -> str:
     """A chart with its legend: HTML to stand in a figure."""
-    if isinstance(chart, Lines):
+    if isinstance(chart, LineChart):
         return legend(chart.series) + _plot(chart.fitted(), WIDE, labels=True)
     if isinstance(chart, Panels):
         panels = "".join(_panel(part) for part in chart.fitted().parts)
@@ -83,13 +83,13 @@ def _sample(series: Series) -> str:
     return f'<svg width="28" height="14" aria-hidden="true">{line}{mark}</svg>'
 
 
-def _panel(part: Lines) -> str:
+def _panel(part: LineChart) -> str:
     return (
         f'<div class="panel"><p class="panel-title">{escape(part.title)}</p>{_plot(part, NARROW, labels=False)}</div>'
     )
 
 
-def _plot(chart: Lines, height: int, *, labels: bool) -> str:
+def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
     named = [s for s in chart.series if labels and s.kind != "hollow"]
     direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
     inner = "".join(_strokes(chart, s, height) for s in chart.series)
@@ -108,12 +108,12 @@ def _plot(chart: Lines, height: int, *, labels: bool) -> str:
     )
 
 
-def _alt(chart: Lines) -> str:
+def _alt(chart: LineChart) -> str:
     names = ", ".join(s.label for s in chart.series)
     return f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
 
 
-def _grid(chart: Lines, height: int, *, labels: bool) -> str:
+def _grid(chart: LineChart, height: int, *, labels: bool) -> str:
     across = "".join(
         f'<line class="rule" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text class="tick" x="0" dx="-8" y="{y:.1f}" dy="0.35em" text-anchor="end">{short(value)}</text>'
@@ -135,11 +135,11 @@ def _down(axis: Axis, value: float, height: int) -> float:
     return height * (1.0 - axis.place(value))
 
 
-def _shown(chart: Lines, value: Number) -> bool:
+def _shown(chart: LineChart, value: Number) -> bool:
     return value is not None and (value > 0.0 or chart.y.scale != "log")
 
 
-def _stretches(chart: Lines, series: Series, values: Sequence[Number]) -> Iterator[list[tuple[float, float]]]:
+def _stretches(chart: LineChart, series: Series, values: Sequence[Number]) -> Iterator[list[tuple[float, float]]]:
     """Runs of known points in the coordinates of the inner picture; y is a value still."""
     run: list[tuple[float, float]] = []
     for x, y in zip(series.x, values, strict=True):
@@ -153,7 +153,7 @@ def _stretches(chart: Lines, series: Series, values: Sequence[Number]) -> Iterat
 
 
 def _corners(
-    chart: Lines, points: Sequence[tuple[float, float]], height: int, *, steps: bool
+    chart: LineChart, points: Sequence[tuple[float, float]], height: int, *, steps: bool
 ) -> list[tuple[float, float]]:
     """Points of the inner picture, with the corners of steps; what lies beyond the axis is moved to its end."""
     drawn = [(x, _down(chart.y, chart.y.inside(y), height)) for x, y in points]
@@ -166,7 +166,7 @@ def _path(corners: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
 
 
-def _strokes(chart: Lines, series: Series, height: int) -> str:
+def _strokes(chart: LineChart, series: Series, height: int) -> str:
     if series.kind == "hollow":
         return ""
     steps = series.kind == "steps"
@@ -179,7 +179,7 @@ def _strokes(chart: Lines, series: Series, height: int) -> str:
     return f"<g {_belongs(series)}>{band}{lines}</g>"
 
 
-def _band(chart: Lines, series: Series, height: int, *, steps: bool) -> str:
+def _band(chart: LineChart, series: Series, height: int, *, steps: bool) -> str:
     """The interval: along its upper end, and back along the lower."""
     sides = (_stretches(chart, series, side) for side in (series.high, series.low))
     return "".join(
@@ -190,7 +190,7 @@ def _band(chart: Lines, series: Series, height: int, *, steps: bool) -> str:
     )
 
 
-def _marks(chart: Lines, series: Series, height: int) -> str:
+def _marks(chart: LineChart, series: Series, height: int) -> str:
     points = [(series.x[i], y) for i in series.marked if (y := series.y[i]) is not None and _shown(chart, y)]
     uses = "".join(_mark(series, f"{_along(chart.x, x):.2f}%", _down(chart.y, y, height)) for x, y in points)
     return f"<g {_belongs(series)}>{uses}</g>" if uses else ""
@@ -209,7 +209,7 @@ def _dash(series: Series) -> str:
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def _end_labels(chart: Lines, series: Sequence[Series], height: int) -> str:
+def _end_labels(chart: LineChart, series: Sequence[Series], height: int) -> str:
     """Names at the ends of the lines, moved apart where they would overlap."""
     ends = []
     for s in series:
@@ -242,7 +242,7 @@ def _centre(group: Sequence[float], height: float, room: float) -> tuple[float, 
     return first, first + length
 
 
-def _data(chart: Lines, height: int) -> str:
+def _data(chart: LineChart, height: int) -> str:
     """What the script needs to show values: limits and points."""
     series = [
         {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.report import along
-from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, Lines, Panels, Series, Style, Styles, thinned
+from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, LineChart, Panels, Series, Style, Styles, thinned
 from rhfedmtl.report.words import (
     LOG_RATIO,
     axis_of,
@@ -71,18 +71,18 @@ def _along_x(result: StudyResult) -> list[float]:
     return [float(i) for i in range(len(found))] if _x(result).names else [float(v) for v in found]
 
 
-def _together(key: str, title: str, parts: Sequence[Lines], note: str) -> list[Chart]:
+def _together(key: str, title: str, parts: Sequence[LineChart], note: str) -> list[Chart]:
     """Panels, or the one chart that there is."""
     shown = [part for part in parts if part.series]
     if not shown:
         return []
     title = title[:1].upper() + title[1:]
     if len(shown) == 1:
-        return [Lines(key, title, shown[0].x, shown[0].y, shown[0].series, note)]
+        return [LineChart(key, title, shown[0].x, shown[0].y, shown[0].series, note)]
     return [Panels(key, title, tuple(shown), note)]
 
 
-def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> Lines:
+def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChart:
     looks, places, xs = styles_of(result, styles), _places(result, at), _along_x(result)
     series = []
     for variant in result.variants:
@@ -98,7 +98,7 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> Lines:
             series.append(
                 Series(label, xs_printed, values, style=looks[name], kind="hollow", group=PRINTED, of=variant["label"])
             )
-    return Lines("", said(at), _x(result), y, tuple(series))
+    return LineChart("", said(at), _x(result), y, tuple(series))
 
 
 def _cells(variant: dict[str, Any], known: Sequence[tuple[float, Any]], look: Style, *, several: bool) -> Series:
@@ -128,7 +128,7 @@ def _rounds(record: Record) -> float:
     return float(record["result"]["rounds"])
 
 
-def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Record], float], styles: Styles) -> Lines:
+def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Record], float], styles: Styles) -> LineChart:
     looks, found = styles_of(result, styles), []
     for name in running(result):
         xs, pairs = [], []
@@ -140,7 +140,7 @@ def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Record], float]
         low, high = ([m - h for m, h in pairs], [m + h for m, h in pairs]) if result.seeds > 1 else ([], [])
         if xs:
             found.append(Series(labels(result)[name], xs, [m for m, _ in pairs], low, high, looks[name]))
-    return Lines("", said(at), _x(result), y, tuple(found))
+    return LineChart("", said(at), _x(result), y, tuple(found))
 
 
 def resource(result: StudyResult, at: At) -> str | None:
@@ -165,7 +165,7 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
         note = _bands(result) if column != "gap" else _gap_note(result)
-        charts += _together(f"{column.replace('_', '-')}-spent", title, [Lines("", "", x, y, series)], note.strip())
+        charts += _together(f"{column.replace('_', '-')}-spent", title, [LineChart("", "", x, y, series)], note.strip())
     return charts
 
 
@@ -220,7 +220,7 @@ def steps(result: StudyResult, styles: Styles) -> list[Chart]:
     lengths = [s.x[-1] for s in series]
     x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", whole=True)
     note = "Median over stations; lines are means over seeds, bands the range over seeds." if result.seeds > 1 else ""
-    return [Lines("steps", "Chosen H over rounds", x, y, tuple(series), note)]
+    return [LineChart("steps", "Chosen H over rounds", x, y, tuple(series), note)]
 
 
 def bills(result: StudyResult) -> list[Chart]:
@@ -308,7 +308,7 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
     name = metric_name(result.metric)
     note = f"The tasks of each seed in order. {_bands(result)}" if result.seeds > 1 else ""
     return [
-        Lines(
+        LineChart(
             "tasks",
             f"{name[:1].upper()}{name[1:]} from the worst task to the best",
             Axis("rank of the task (1 = worst)", whole=True),
@@ -344,7 +344,7 @@ def _tasks_note(result: StudyResult, at: At) -> str:
     return INTERVALS if along.same_tasks(many) else "Each seed draws tasks of its own, so this is the first seed alone."
 
 
-def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Axis, y: Axis) -> Lines:
+def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Axis, y: Axis) -> LineChart:
     many = [record for record in result.records(variant, at) if record.get("rounds")]
     many = many if many and along.same_tasks(many) else many[:1]
     names = many[0]["tasks"] if many else []
@@ -356,7 +356,7 @@ def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Ax
         curve = along.laid(traces, along.grid(traces))
         look = Style(place % 7, place % 6, place // 7)
         series.append(Series(names[t], curve.x, curve.y, curve.low, curve.high, look))
-    return Lines("", labels(result)[variant], x, y, tuple(series))
+    return LineChart("", labels(result)[variant], x, y, tuple(series))
 
 
 def relationships(result: StudyResult) -> list[Chart]:

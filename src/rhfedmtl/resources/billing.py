@@ -37,7 +37,7 @@ MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class Placement:
     """Which station every terminal belongs to; -1 for a terminal id that is not (or no longer) a member.
 
     Terminal ids are global and survive a move: a move makes a new layout with the same ids.
@@ -73,7 +73,7 @@ class Layout:
             cost.check(self.n_terminals, self.n_tasks)
             self._priced_by[:] = [*self._priced_by[-3:], cost]
 
-    def same(self, other: Layout) -> bool:
+    def same(self, other: Placement) -> bool:
         """Whether both place the same terminals under the same stations."""
         return self is other or (self.n_tasks == other.n_tasks and self.places(other.terminal_task))
 
@@ -110,7 +110,7 @@ class RoundEvent:
     """
 
     round: int
-    layout: Layout
+    layout: Placement
     local_steps: int | IntArray
     stations: BoolArray | None = None
     terminals: BoolArray | None = None
@@ -154,7 +154,7 @@ class CloudEvent:
     """One server iteration after BS iteration ``round``: the stations that take part, and bytes per station."""
 
     round: int
-    layout: Layout
+    layout: Placement
     stations: BoolArray | None = None
     bytes_down: Amount = 0.0
     bytes_up: Amount = 0.0
@@ -195,13 +195,15 @@ class Charge(NamedTuple):
     round: int
     tier: str
     type: str
-    layout: Layout
+    layout: Placement
     nodes: IntArray | None
     amount: Amount
     total: float
 
     @classmethod
-    def make(cls, round_: int, tier: str, type_: str, layout: Layout, nodes: IntArray | None, amount: Amount) -> Charge:
+    def make(
+        cls, round_: int, tier: str, type_: str, layout: Placement, nodes: IntArray | None, amount: Amount
+    ) -> Charge:
         """Bring a charge into its one compact form, so that equal charges have equal fields."""
         everyone = {CLOUD: 1, STATION: layout.n_tasks, STATION_LINK: layout.n_tasks}.get(tier, layout.n_terminals)
         if nodes is not None and len(nodes) == everyone:
@@ -260,7 +262,7 @@ def event_totals(cost: Cost, *events: Event) -> dict[str, float]:
     return dict.fromkeys(cost, 0.0) | totals(charge for event in events for charge in charges(cost, event))
 
 
-class Lines(NamedTuple):
+class CostLines(NamedTuple):
     """Cost of a BS iteration as a function of a uniform H: max_i (fixed_i + slope_i H)."""
 
     fixed: FloatArray
@@ -281,7 +283,7 @@ class Lines(NamedTuple):
         return min(most, math.floor(h))
 
 
-def lines(cost: Cost, event: RoundEvent) -> dict[str, Lines]:
+def lines(cost: Cost, event: RoundEvent) -> dict[str, CostLines]:
     """Cost of ``event`` as a function of a uniform H, per type; ``local_steps`` and ``deadline`` play no part."""
     event.layout.check(cost)
     return {name: _type_lines(prices, event) for name, prices in cost.types.items()}
@@ -372,7 +374,7 @@ def _station_times(name: str, prices: Prices, event: RoundEvent) -> FloatArray:
     return times
 
 
-def _slowest(waits: FloatArray, layout: Layout) -> FloatArray:
+def _slowest(waits: FloatArray, layout: Placement) -> FloatArray:
     """Longest wait of each station; 0 where it has no terminal."""
     slowest = np.zeros(layout.n_tasks)
     members = slice(None) if layout.complete else layout.terminal_task >= 0
@@ -470,7 +472,7 @@ def _cloud_charges(event: CloudEvent, name: str, prices: Prices, measured: Parts
 
 
 def _nonzero(
-    round_: int, name: str, layout: Layout, entries: Iterable[tuple[str, IntArray | None, Amount]]
+    round_: int, name: str, layout: Placement, entries: Iterable[tuple[str, IntArray | None, Amount]]
 ) -> list[Charge]:
     """Charges of the entries in which something was paid."""
     made = []
@@ -490,7 +492,7 @@ def _terminal_link(prices: Prices, event: RoundEvent) -> Amount:
     return down + up
 
 
-def _type_lines(prices: Prices, event: RoundEvent) -> Lines:
+def _type_lines(prices: Prices, event: RoundEvent) -> CostLines:
     """One line for a ``sum``; for ``elapsed`` the lines of terminals that no other terminal always exceeds."""
     ids, layout, stations = event.terminal_ids, event.layout, event.station_ids
     n = _count(ids, layout.n_terminals)
@@ -498,14 +500,14 @@ def _type_lines(prices: Prices, event: RoundEvent) -> Lines:
     step, link, own = _pick(prices.terminal_step, ids), _terminal_link(prices, event), _pick(station, stations)
     if prices.adds == "sum":
         whole = _total(own, _count(stations, layout.n_tasks)) + _total(link, n)
-        return Lines(np.array([whole]), np.array([_total(step, n)]))
+        return CostLines(np.array([whole]), np.array([_total(step, n)]))
     tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
     # One line for all where they are alike.
     fixed, slope = np.broadcast_arrays(*map(np.atleast_1d, (link + _pick(station, tasks), step)))
     return _upper_lines(np.append(fixed[:n], np.max(own, initial=0.0)), np.append(slope[:n], 0.0))
 
 
-def _upper_lines(fixed: FloatArray, slope: FloatArray) -> Lines:
+def _upper_lines(fixed: FloatArray, slope: FloatArray) -> CostLines:
     """Drop every line that another one is never below for H >= 0."""
     star = int(np.argmax(fixed * slope.max() + slope * fixed.max()))  # is above most of the others
     keep = (fixed > fixed[star]) | (slope > slope[star])
@@ -514,7 +516,7 @@ def _upper_lines(fixed: FloatArray, slope: FloatArray) -> Lines:
     order = np.lexsort((-fixed, -slope))
     fixed, slope = fixed[order], slope[order]
     front = np.append(True, fixed[1:] > np.maximum.accumulate(fixed)[:-1])
-    return Lines(fixed[front], slope[front])
+    return CostLines(fixed[front], slope[front])
 
 
 def _steps_in_time(prices: Prices, event: RoundEvent, limit: float) -> FloatArray:

@@ -28,7 +28,7 @@ from rhfedmtl.resources.billing import (
     Charge,
     CloudEvent,
     Event,
-    Layout,
+    Placement,
     RoundEvent,
     charges,
     totals,
@@ -326,15 +326,15 @@ class Ledger:
             _add_keyed(result[charge.type], by, charge, array)
         return result
 
-    def _layouts(self) -> list[Layout]:
+    def _layouts(self) -> list[Placement]:
         """Return every different layout, in order of appearance."""
-        found: list[Layout] = []
+        found: list[Placement] = []
         for charge in self._charges:
             if not any(layout.same(charge.layout) for layout in found):
                 found.append(charge.layout)
         return found
 
-    def _head(self, layouts: list[Layout]) -> dict[str, Any]:
+    def _head(self, layouts: list[Placement]) -> dict[str, Any]:
         return {
             "format": 1,
             "cost": self.cost.to_dict(),
@@ -345,14 +345,14 @@ class Ledger:
         }
 
     @classmethod
-    def _from_head(cls, table: Mapping[str, Any]) -> tuple[Ledger, list[Layout]]:
+    def _from_head(cls, table: Mapping[str, Any]) -> tuple[Ledger, list[Placement]]:
         if table["format"] != 1:
             raise DataError(f"ledger format {table['format']} is newer than this version reads (1): upgrade rhfedmtl")
         ledger = cls(table["cost"], table["budget"])
         ledger._reserved = {number: dict(amounts) for number, amounts in table["reserved"]}
         ledger._next_reservation = table["next_reservation"]
         return ledger, [
-            Layout(np.repeat(np.array(task, dtype=np.int64), *(counts or [1])), n)
+            Placement(np.repeat(np.array(task, dtype=np.int64), *(counts or [1])), n)
             for n, task, *counts in table["layouts"]
         ]
 
@@ -440,7 +440,7 @@ def _by_node(charges: Iterable[Charge], by: tuple[str, ...]) -> dict[Any, tuple[
     return sums
 
 
-def _layout_row(layout: Layout) -> list[Any]:
+def _layout_row(layout: Placement) -> list[Any]:
     """Number of stations, and station after station with how many terminals in a row are under it."""
     known = Runs.of(layout.terminal_task)
     return [layout.n_tasks, known.values.tolist(), known.counts.tolist()]
@@ -452,7 +452,7 @@ def _rows(charge: Charge) -> dict[str, npt.NDArray[Any]]:
     return same | {"task": task, "terminal": terminal, "amount": amount}
 
 
-def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], layouts: list[Layout]) -> Charge:
+def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], layouts: list[Placement]) -> Charge:
     first = rows[0]
     tier = _known_tier(str(column["tier"][first]))
     nodes = None if tier == CLOUD else column["task" if tier in (STATION, STATION_LINK) else "terminal"][rows]

@@ -79,7 +79,7 @@ class Update(Message):
     terminal: int
     delta: Vector
     gains: Vector
-    course: Vector
+    profile: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,10 +212,10 @@ class Sizes:
     def of(cls, shape: tuple[int, int], shared_rows: int, n_course: int) -> Sizes:
         """Sizes for orders and updates of this shape, of which so many rows travel between station and cloud."""
         w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
-        gains, course = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, n_course)
+        gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, n_course)
         return cls(
             WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
-            Update(0, 0, w, gains, course).n_bytes,
+            Update(0, 0, w, gains, profile).n_bytes,
             Anchor(0, 0, shared, 0.0).n_bytes,
             Report(0, 0, 0, shared, 0, 0).n_bytes,
         )

@@ -271,21 +271,21 @@ class BaseStation:
 
     def _factor(self, delta: Vector, updates: list[Update | None]) -> float:
         arrived = [u for u in updates if u is not None]
-        course = add_in_blocks([u.course if u else None for u in updates], (self.method.course_length,))
-        if len(course) and self.method.loss.quadratic:
-            course[2] = min(u.course[2] for u in arrived)
+        profile = add_in_blocks([u.profile if u else None for u in updates], (self.method.profile_length,))
+        if len(profile) and self.method.loss.quadratic:
+            profile[2] = min(u.profile[2] for u in arrived)
         samples = sum(self.members[u.terminal].n_samples for u in arrived)
         scale = self._anchored().lam * self.n_samples
-        return self.method.factor(Arrived(len(arrived), delta, self.model, scale, course, samples))
+        return self.method.factor(Arrived(len(arrived), delta, self.model, scale, profile, samples))
 
     def _check_update(self, update: Update) -> None:
-        shapes = (update.delta.shape, update.gains.shape, update.course.shape)
-        needed = (self.shape, (CURVE,), (self.method.course_length,))
+        shapes = (update.delta.shape, update.gains.shape, update.profile.shape)
+        needed = (self.shape, (CURVE,), (self.method.profile_length,))
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
         refuse_divergence(update.delta, update.round)
         # A course may hold infinities: no end of the box, or factors beyond it.
-        if not np.isfinite(update.gains).all() or np.isnan(update.course).any():
+        if not np.isfinite(update.gains).all() or np.isnan(update.profile).any():
             raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
 
     def _anchored(self) -> Anchor:

@@ -28,7 +28,7 @@ KEEPING = ("inprocess", "ray", "gpu")
 
 
 @dataclass(frozen=True)
-class How:
+class Execution:
     """Where and with how much a run is carried out: none of it changes a number."""
 
     engine: str = "inprocess"
@@ -83,7 +83,7 @@ class Session:
     config: RunConfig
     chosen: RunConfig
     tuning: Mapping[str, Any]
-    how: How
+    how: Execution
     federation: Federation
     folder: Path
     seconds: float = SECONDS
@@ -150,8 +150,8 @@ def go_on(folder: Path) -> str:
     return f"rhfedmtl train --resume {folder}"
 
 
-def begin(config: RunConfig, how: How, out: Path, seconds: float = SECONDS) -> Session:
-    """Read the data, tune if asked, and make a folder for a new run; within `How.ready`."""
+def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS) -> Session:
+    """Read the data, tune if asked, and make a folder for a new run; within `Execution.ready`."""
     federation = how.federation(config)
     chosen, tuning = how.tuned(config, federation)
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
@@ -171,8 +171,8 @@ def read(folder: Path) -> Checkpoint:
     return checkpoint.read(folder / CHECKPOINT)
 
 
-def take_up(start: Checkpoint, how: How, seconds: float = SECONDS) -> Session:
-    """Read the data of an interrupted run again, and make sure that all is as it was; within `How.ready`."""
+def take_up(start: Checkpoint, how: Execution, seconds: float = SECONDS) -> Session:
+    """Read the data of an interrupted run again, and make sure that all is as it was; within `Execution.ready`."""
     notes = start.notes
     mine = versions()
     if other := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:

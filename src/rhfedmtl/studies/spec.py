@@ -48,14 +48,14 @@ MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Lines:
+class SourceLines:
     """Where in a file a setting stands."""
 
     file: str
     line: Mapping[str, int]
 
     @classmethod
-    def of(cls, file: str, text: str) -> Lines:
+    def of(cls, file: str, text: str) -> SourceLines:
         """Scan a TOML text for tables and keys."""
         line: dict[str, int] = {}
         counts: dict[str, int] = {}
@@ -89,11 +89,16 @@ def read(path: Path, **changes: Any) -> Study:
         raise ConfigError(f"cannot read the specification {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return study(document, path.stem, Lines.of(str(path), text), **changes)
+    return study(document, path.stem, SourceLines.of(str(path), text), **changes)
 
 
 def study(
-    document: Document, name: str, lines: Lines, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None
+    document: Document,
+    name: str,
+    lines: SourceLines,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    seeds: int | None = None,
 ) -> Study:
     """Study from a document; ``changes`` go over it, each by its place (``data.path``); None takes it out."""
     document = _plain_keys(document)
@@ -137,7 +142,7 @@ def study(
     )
 
 
-def _check_sections(document: Document, lines: Lines) -> None:
+def _check_sections(document: Document, lines: SourceLines) -> None:
     sections = {"data", "learning", "cost", "budget", "faults", "methods", "axes", "paper"}
     for key in document:
         if key not in TOP and key not in sections:
@@ -157,7 +162,7 @@ def _check_sections(document: Document, lines: Lines) -> None:
         _check_keys(f"paper.{i}", printed, {"method": str, "values": list}, lines)
 
 
-def _check_keys(section: str, table: Mapping[str, Any], known: Mapping[str, Any], lines: Lines) -> None:
+def _check_keys(section: str, table: Mapping[str, Any], known: Mapping[str, Any], lines: SourceLines) -> None:
     for key, value in table.items():
         where = f"{section}.{key}"
         if key not in known:
@@ -166,7 +171,7 @@ def _check_keys(section: str, table: Mapping[str, Any], known: Mapping[str, Any]
         _typed(where, value, known[key], lines)
 
 
-def _typed(where: str, value: Any, kind: Any, lines: Lines) -> None:
+def _typed(where: str, value: Any, kind: Any, lines: SourceLines) -> None:
     """Refuse a value of another type; a whole number is a number, a switch is none."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
@@ -194,7 +199,7 @@ def _types(of: type) -> dict[str, Any]:
     return {each.name: found[each.name] for each in fields(of)}
 
 
-def _variant(index: int, method: Mapping[str, Any], lines: Lines) -> Variant:
+def _variant(index: int, method: Mapping[str, Any], lines: SourceLines) -> Variant:
     if "algorithm" not in method:
         raise lines.error(f"methods.{index}", "a method needs its algorithm")
     tuned = bool(method.get("tune", False))
@@ -202,7 +207,7 @@ def _variant(index: int, method: Mapping[str, Any], lines: Lines) -> Variant:
     return Variant(name, method.get("label", name), method["algorithm"], tuned)
 
 
-def _axes(document: Document, lines: Lines) -> dict[str, tuple[Any, ...]]:
+def _axes(document: Document, lines: SourceLines) -> dict[str, tuple[Any, ...]]:
     axes = {}
     for where, values in flat(document.get("axes", {})).items():  # also budget.energy = […] without quotes
         if not isinstance(values, list) or not values:
@@ -223,7 +228,7 @@ def _axes(document: Document, lines: Lines) -> dict[str, tuple[Any, ...]]:
 
 
 def _points(
-    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], seeds: int, lines: Lines
+    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], seeds: int, lines: SourceLines
 ) -> Iterable[Point]:
     for values in product(*axes.values()):
         at = dict(zip(axes, values, strict=True))
@@ -235,7 +240,7 @@ def _points(
             yield from (Point(variant.name, at, seed, replace(config, seed=seed)) for seed in range(seeds))
 
 
-def _config(document: Document, index: int, variant: Variant, at: Mapping[str, Any], lines: Lines) -> RunConfig:
+def _config(document: Document, index: int, variant: Variant, at: Mapping[str, Any], lines: SourceLines) -> RunConfig:
     """The run of a method at a place of the grid, checked as far as that goes without data."""
     method = {k: v for k, v in document["methods"][index].items() if k not in METHOD}
     shared = dict(document.get("learning", {}))
@@ -267,7 +272,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
     return config
 
 
-def _check_heeded(document: Document, axes: Iterable[str], points: Iterable[Point], lines: Lines) -> None:
+def _check_heeded(document: Document, axes: Iterable[str], points: Iterable[Point], lines: SourceLines) -> None:
     """Refuse what is said in [learning], or spanned by an axis, and changes none of the methods."""
     shared = document.get("learning", {})
     places = {name: f"learning.{name}" for name in shared} | {
@@ -285,7 +290,7 @@ def _faults(given: str | Mapping[str, Any]) -> str:
 
 
 def _printed(
-    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], lines: Lines
+    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], lines: SourceLines
 ) -> Iterable[tuple[str, dict[str, Any], float]]:
     places = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     names = [variant.name for variant in variants]

@@ -262,10 +262,10 @@ class StudyResult:
             cells = [c for c in self.cells if c.variant == variant["name"] and c.against is not None]
             if not cells or variant["yardstick"]:
                 continue
-            lines.append(f"{variant['label']} is {self._standing(cells)}.")
+            lines.append(f"{variant['label']} is {self._access(cells)}.")
         return lines
 
-    def _standing(self, cells: Sequence[Cell]) -> str:
+    def _access(self, cells: Sequence[Cell]) -> str:
         """Against the reference, the commonest verdict first, and the mean difference."""
         mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
         unit = f"{_signed(100 * mean, '.1f')} points" if self.described["metric"] != "rmse" else _signed(mean, ".3g")

@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 _ALIGN = 64
 
 
-class Run(Protocol):
+class Resumable(Protocol):
     """What can be put away."""
 
     def state(self) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ class Keeper:
         """Whether it is time."""
         return time.monotonic() >= self._next
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: Resumable) -> None:
         """Write a checkpoint in the place of the one before."""
         started = time.monotonic()
         write(self.path, self.notes, run.state(), {"ledger": run.ledger})

@@ -116,7 +116,7 @@ class Conditions(NamedTuple):
     slowdown: Float64Array
 
 
-class Weather:
+class FaultSchedule:
     """The faults of one run, round by round."""
 
     def __init__(self, faults: Faults, federation: Federation) -> None:

@@ -18,15 +18,15 @@ from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.message_passing import Linked
+from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.network import Keeping, Network
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Bytes, Observation, Plan, Policy, Situation
+from rhfedmtl.policies.base import Observation, Plan, Policy, RoundBytes, Situation
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
-    Layout,
+    Placement,
     RoundEvent,
     deadlines,
     event_totals,
@@ -39,7 +39,7 @@ from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation
-from rhfedmtl.training.faults import Faults, Weather
+from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
 from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 
@@ -146,11 +146,11 @@ class Run:
         self.settings = settings
         self.method = method
         self.ledger = ledger
-        self.weather = Weather(faults, federation)
+        self.fault_schedule = FaultSchedule(faults, federation)
         self._planning_prices = faults.planning_prices(ledger.cost)
         self.network = self._make_network(federation)
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
-        self._membership: Layout | None = None
+        self._membership: Placement | None = None
         self._interrupted = False
         self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
         self._memo: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class Run:
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
             "cloud": vars(self.cloud),
-            "weather": self.weather.state(),
+            "weather": self.fault_schedule.state(),
             "network": self.network.state(),
             "seconds": time.perf_counter() - self._started,
         }
@@ -252,7 +252,7 @@ class Run:
         self._membership = self.events[-1].layout if self.events else None
         for name, value in state["cloud"].items():
             setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
-        self.weather.resume(state["weather"])
+        self.fault_schedule.resume(state["weather"])
         self.network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
 
@@ -266,7 +266,7 @@ class Run:
         getattr(self.network, "close", lambda: None)()
 
     def _make_network(self, federation: Federation) -> Network:
-        return ENGINES[self.settings.engine](federation, self.method, self.settings, self.weather.present)
+        return ENGINES[self.settings.engine](federation, self.method, self.settings, self.fault_schedule.present)
 
     def _good_enough(self) -> bool:
         if self.certificate is None or self.certificate.round != self.round:
@@ -300,7 +300,7 @@ class Run:
             lam=self._lam,
             gamma=self.method.loss.smoothness,
             coupling=self._coupling,
-            bytes=Bytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+            bytes=RoundBytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,
@@ -346,7 +346,7 @@ class Run:
 
     def _change(self) -> None:
         """Let terminals move and rows arrive; the cloud hears of it at once."""
-        if self.weather.change(self.round + 1, self.network):
+        if self.fault_schedule.change(self.round + 1, self.network):
             self._memo = {}
             if self.cloud.cloud_round:
                 self._collect()
@@ -415,11 +415,11 @@ class Run:
 
     def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:
         """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
-        if self.weather.calm:
+        if self.fault_schedule.calm:
             return planned, None
-        conditions = self.weather.conditions(planned.round)
+        conditions = self.fault_schedule.conditions(planned.round)
         stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
-        faults = self.weather.faults
+        faults = self.fault_schedule.faults
         deadline = deadlines(self.ledger.cost, planned, faults.patience) if faults.slowdown else {}
         event = replace(planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline or None)
         late = np.zeros(len(conditions.lost), dtype=bool)
@@ -427,11 +427,11 @@ class Run:
             late |= longest_wait(self.ledger.cost[name], event) > limit * (1.0 + 1e-12)
         return event, ~(conditions.lost | late)
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> Placement:
         """Membership as the ledger wants it; the same object until somebody moves."""
         station, known = self.network.station, self._membership
         if known is None or type(known.terminal_task) is not type(station) or not known.places(station):
-            self._membership = known = Layout(station, self.cloud.n_tasks)
+            self._membership = known = Placement(station, self.cloud.n_tasks)
         return known
 
     def _charge(self, event: Event) -> None:
@@ -487,7 +487,7 @@ _KEPT = ("round", "terminal_steps", "certificate", "metrics", "events", "observe
 
 ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {
     "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
-    "linked": lambda f, method, s, present: Linked(f, method, seed=s.seed, present=present),
+    "linked": lambda f, method, s, present: MessagePassing(f, method, seed=s.seed, present=present),
     "ray": _on_ray,
     "gpu": _on_gpu,
 }

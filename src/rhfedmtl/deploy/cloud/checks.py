@@ -27,7 +27,7 @@ LARGEST = 1e100
 Homes = Mapping[int, int]
 
 
-class Checker:
+class AnswerChecks:
     """Knows the shapes of a job, the limits of the cloud, and how long it waits for a station."""
 
     def __init__(self, job: wire.Job, limits: Limits, patience: float) -> None:

@@ -68,7 +68,7 @@ class Checkpoints:
                 path.unlink()
 
 
-class Carrier:
+class TrainingJournal:
     """Asks the stations for a training that runs in a thread of its own, and keeps the journal."""
 
     def __init__(

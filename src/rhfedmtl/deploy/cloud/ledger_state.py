@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.resources.billing import Charge, Layout
+from rhfedmtl.resources.billing import Charge, Placement
 from rhfedmtl.resources.ledger import Ledger
 
 _ONE = -1
@@ -16,7 +16,7 @@ _ONE = -1
 
 def folded(ledger: Ledger) -> dict[str, Any]:
     """Columns with a number for each charge, or more of them one after the other; and what was spent, exactly."""
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, Placement] = {}
     words: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     nodes: list[npt.NDArray[Any]] = []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
-from rhfedmtl.deploy.cloud.prices import LivePrices, efforts_mask, unpriced
+from rhfedmtl.deploy.cloud.prices import MeasuredPrices, efforts_mask, unpriced
 from rhfedmtl.deploy.cloud.remote_network import IncompleteError, RemoteNetwork
 from rhfedmtl.deploy.node.config import CloudConfig
 from rhfedmtl.engines.network import Network
@@ -20,7 +20,7 @@ from rhfedmtl.resources.billing import Event, RoundEvent, charges, steps_by_dead
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.config import GOOD_ENOUGH
-from rhfedmtl.training.faults import Faults, Weather
+from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.run import Run, Settings
 
 TRIES = 3
@@ -33,7 +33,7 @@ MOST_AMOUNTS = 1_000_000
 """Single amounts that the ledger keeps round by round."""
 
 
-class Membership(Weather):
+class Membership(FaultSchedule):
     """Nothing is drawn here: the network says who is there."""
 
     @property
@@ -67,7 +67,7 @@ class Careful:
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
 
 
-class LiveRun(Run):
+class MeasuredRun(Run):
     """The running state of a training over a network, which carries one BS iteration of all stations at a time."""
 
     in_step = True
@@ -82,9 +82,9 @@ class LiveRun(Run):
     ) -> None:
         self._remote = network
         self._patience = config.waits.patience
-        self.prices = LivePrices(config.resources, ledger.cost)
+        self.prices = MeasuredPrices(config.resources, ledger.cost)
         super().__init__(people, network.method, settings, ledger)
-        self.weather = Membership(Faults(), people)
+        self.fault_schedule = Membership(Faults(), people)
 
     def _make_network(self, federation: Federation) -> Network:
         return self._remote

@@ -18,9 +18,9 @@ from rhfedmtl.deploy.node.credentials import (
     OPERATOR,
     TERMINAL,
     Authority,
+    Credentials,
     Identity,
-    Papers,
-    Passport,
+    PeerCertificate,
     caller,
     requested_key,
 )
@@ -38,7 +38,7 @@ AT_ONCE = 16
 CHUNK = 1 << 20
 
 
-class Office:
+class OperatorApi:
     """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
 
     def __init__(self, cloud: CloudService) -> None:
@@ -54,12 +54,12 @@ class Office:
         }
         return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", methods)
 
-    async def open(self, papers: Papers) -> None:
+    async def open(self, credentials: Credentials) -> None:
         """Begin to hand out certificates, if so configured."""
         enrolment = self._cloud.config.enrolment
         if not enrolment.listen:
             return
-        credentials = papers.server(callers_known=False)
+        credentials = credentials.server(callers_known=False)
         # Anybody can call here: nobody stays long, and few are heard at once.
         options = [*GUARDED, ("grpc.max_receive_message_length", 1 << 16), ("grpc.max_connection_age_ms", 30_000)]
         self._enrolment = aio.server(options=options, maximum_concurrent_rpcs=AT_ONCE)
@@ -104,11 +104,11 @@ class Office:
                         yield wire.Chunk(name=name, data=data).SerializeToString()
 
     def _check_operator(self, context: Any) -> None:
-        passport = caller(context.auth_context())
-        who = passport.identity
+        peer = caller(context.auth_context())
+        who = peer.identity
         if who.role != OPERATOR or who.network != self._cloud.config.node.network:
             raise PeerError(f"{who.uri} is no operator of this network")
-        if passport.serial in self._cloud.registry.revoked:
+        if peer.serial in self._cloud.registry.revoked:
             raise PeerError("this certificate was revoked")
 
     # Commands.
@@ -117,7 +117,7 @@ class Office:
         cloud, now = self._cloud, time.time()
         stations = []
         for b, task in enumerate(cloud.config.learning.tasks):
-            session, outlook = cloud.door.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
+            session, outlook = cloud.acceptor.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
             known = sorted({*cloud.registry.homes(b), *seats})
             stations.append(
@@ -141,24 +141,24 @@ class Office:
             )
         return {
             "network": cloud.config.node.network,
-            "training": cloud.trainer.standing,
+            "training": cloud.trainer.status,
             "stations": stations,
             "last_error": cloud._log.last_error,
         }
 
     async def _do_train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
-        standing = self._cloud.trainer.standing
-        if standing["state"] in ("running", "recovering", "broken"):
-            raise ConfigError(f"a training is {standing['state']}: {standing.get('error', 'stop it first')}")
+        status = self._cloud.trainer.status
+        if status["state"] in ("running", "recovering", "broken"):
+            raise ConfigError(f"a training is {status['state']}: {status.get('error', 'stop it first')}")
         gap = self._cloud.config.learning.target_gap if target_gap is None else float(target_gap)
         spec = {"budget": budget, "target_gap": gap, "at": time.time()}
         self._cloud.trainer.check(spec)
-        self._cloud.trainer.standing = {"state": "running", "spec": spec}
-        self._cloud.carrier.order(json.dumps(spec))
+        self._cloud.trainer.status = {"state": "running", "spec": spec}
+        self._cloud.journal.order(json.dumps(spec))
         return spec
 
     async def _do_stop(self) -> dict[str, Any]:
-        self._cloud.carrier.stop()
+        self._cloud.journal.stop()
         return {}
 
     async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Office:
             raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.authority")
         secret, number = self._cloud.registry.invite(role, number, station)
         self._cloud.tell_standing()
-        authorities = (config.folder / config.node.papers / "ca.crt").read_text()
+        authorities = (config.folder / config.node.credentials / "ca.crt").read_text()
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
@@ -226,7 +226,7 @@ class Office:
             reply.certificate = authority.issue_for(Identity(cloud.config.node.network, role, number), asked.request)
             reply.authorities = authority.certificate
             reply.settings = json.dumps(self._settings(role, number))
-            serial = Passport.read(reply.certificate).serial
+            serial = PeerCertificate.read(reply.certificate).serial
             cloud.registry.note_issued(role, number, serial)
             cloud._log("enrolled", peer=f"{role} {number}", serial=serial)
         except RHFedMTLError as error:

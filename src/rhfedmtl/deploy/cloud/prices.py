@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
 from rhfedmtl.deploy.node.config import Resources
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Layout, Parts
+from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, Prices
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ class Speeds:
     station_bytes: float = 0.0
 
 
-class LivePrices:
+class MeasuredPrices:
     """Turns what the rounds showed into prices to plan and to reserve by, and into charges."""
 
     def __init__(self, resources: Resources, cost: Cost) -> None:
@@ -142,7 +142,7 @@ class LivePrices:
         }
         return {name: every[name] for name in self.names}
 
-    def link_charges(self, number: int, layout: Layout, overhead: Overhead, seen: Round | None) -> list[Charge]:
+    def link_charges(self, number: int, layout: Placement, overhead: Overhead, seen: Round | None) -> list[Charge]:
         """Charges for the links between stations and cloud since the last round."""
         seconds, n_bytes = overhead.take()
         if seen is not None:

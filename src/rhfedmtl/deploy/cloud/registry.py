@@ -1,4 +1,4 @@
-"""What the cloud knows of its nodes: who belongs where, whose papers count no more, and open tokens."""
+"""What the cloud knows of its nodes: who belongs where, whose credentials are revoked, and open tokens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Registry:
     before: dict[int, int] = field(default_factory=dict)
     """Terminals on their way from one station to another, and where they come from."""
     planned: frozenset[int] = frozenset()
-    """Terminals of the configuration: they have had papers from the beginning."""
+    """Terminals of the configuration: they have had credentials from the beginning."""
 
     @classmethod
     def open(cls, config: CloudConfig) -> Registry:
@@ -85,7 +85,7 @@ class Registry:
         return sorted(t for t, b in self.station.items() if b == station)
 
     def expected(self, station: int) -> set[int]:
-        """Those that a training waits for when it begins: not one that was invited and never came for its papers."""
+        """Those that a training waits for when it begins: not one that was invited and never came."""
         return {t for t in self.homes(station) if t in self.planned or f"{TERMINAL}/{t}" in self.issued}
 
     def allowed(self, station: int) -> list[int]:
@@ -138,7 +138,7 @@ class Registry:
         if role == STATION and number not in self.address:
             raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
         if role == STATION and station is not None:
-            raise ConfigError("a station is under no other: name the one that gets new papers by its number alone")
+            raise ConfigError("a station is under no other: name the one that gets new credentials by its number alone")
         if number is None:
             taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
             number = max(taken, default=-1) + 1

@@ -10,7 +10,7 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.scaling import Moments, Scaler
-from rhfedmtl.deploy.cloud.journal import Answers, Carrier
+from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import CloudConfig
 from rhfedmtl.deploy.wire import codec
@@ -40,9 +40,9 @@ class RemoteNetwork:
     """Base stations at the other end of a carrier."""
 
     def __init__(
-        self, config: CloudConfig, method: Method, carrier: Carrier, memberships: Callable[[], dict[int, int]]
+        self, config: CloudConfig, method: Method, journal: TrainingJournal, memberships: Callable[[], dict[int, int]]
     ) -> None:
-        self.config, self.method, self._carrier = config, method, carrier
+        self.config, self.method, self._journal = config, method, journal
         self._heard = memberships  # how often the members of each station have changed, as it told last
         self._job = jobs.job_of(config.learning)
         self.shape = jobs.shape_of(self._job, method)
@@ -61,7 +61,7 @@ class RemoteNetwork:
     @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
-        sizes = Sizes.of(self._matrix, self._shared, self.method.course_length)
+        sizes = Sizes.of(self._matrix, self._shared, self.method.profile_length)
         if self._job.precision != wire.FLOAT32:
             return sizes
         saved = _FLOAT32_SAVES * self._matrix[0] * self._matrix[1]
@@ -85,7 +85,7 @@ class RemoteNetwork:
                 return None
             return {str(b): number for b, number in known.items()}
 
-        found = self._carrier.write_once("news", news)
+        found = self._journal.write_once("news", news)
         if found is None:
             return False
         answers = self._ask("roster", None, self._all(lambda b: wire.Request(roster=wire.Nothing())))
@@ -201,7 +201,7 @@ class RemoteNetwork:
         return {b: make(b) for b in range(self.n_stations)}
 
     def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
-        return self._carrier.ask(kind, note, requests, self.patience if seconds is None else seconds)
+        return self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
 
     @staticmethod
     def _need(answers: Answers, b: int) -> wire.Answer:

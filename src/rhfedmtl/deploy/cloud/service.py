@@ -14,15 +14,15 @@ from typing import Any
 
 from grpc import aio
 
-from rhfedmtl.deploy.cloud.checks import Checker
-from rhfedmtl.deploy.cloud.journal import Answers, Carrier
-from rhfedmtl.deploy.cloud.operator_api import Office
+from rhfedmtl.deploy.cloud.checks import AnswerChecks
+from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
+from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import Registry
 from rhfedmtl.deploy.cloud.trainer import Trainer
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import CloudConfig, papers_of
+from rhfedmtl.deploy.node.config import CloudConfig, credentials_of
 from rhfedmtl.deploy.node.credentials import STATION
-from rhfedmtl.deploy.node.link import Door, NotReadyError, Session, listen, server_options
+from rhfedmtl.deploy.node.link import Acceptor, NotReadyError, PeerSession, listen, server_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
@@ -53,10 +53,10 @@ class CloudService:
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
         self.config, self._log, self._meters = config, log, meters
-        self._papers = papers_of(config.node, config.folder)
+        self._credentials = credentials_of(config.node, config.folder)
         self.registry = Registry.open(config)
-        self.door = Door(config.node.network, STATION, config.limits, log, meters)
-        self.door.revoke(self.registry.revoked)
+        self.acceptor = Acceptor(config.node.network, STATION, config.limits, log, meters)
+        self.acceptor.revoke(self.registry.revoked)
         self._ids = itertools.count(secrets.randbits(31) << 32)
         self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         self._heard = dict.fromkeys(self._pending, time.monotonic())
@@ -65,30 +65,30 @@ class CloudService:
         self._absent: set[int] = set()
         self.outlooks: dict[int, wire.Outlook] = {}
         self._job = jobs.job_of(config.learning)
-        self._checker = Checker(self._job, config.limits, config.waits.patience)
+        self._checker = AnswerChecks(self._job, config.limits, config.waits.patience)
         self._server: Any = None
         self._closed = asyncio.Event()
-        self._office = Office(self)
+        self._operator_api = OperatorApi(self)
         journal = Path(config.folder, config.node.state, "journal")
-        self.carrier = Carrier(
+        self.journal = TrainingJournal(
             journal, self.ask_all, asyncio.get_running_loop(), fsync=config.node.fsync, longest=config.journal_bytes
         )
-        self.trainer = Trainer(config, self.carrier, self._memberships, self._wait_until_ready, log, meters)
+        self.trainer = Trainer(config, self.journal, self._memberships, self._wait_until_ready, log, meters)
 
     @property
     def healthy(self) -> bool:
         """Whether the training has not broken down."""
-        return bool(self.trainer.standing["state"] != "broken")
+        return bool(self.trainer.status["state"] != "broken")
 
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or MESSAGE_BYTES
         self._server = aio.server(options=server_options(limit))
-        stations = self.door.handler("Cloud", _first, _refusal, self._greet, self._receive, self._on_gone)
-        self._server.add_generic_rpc_handlers((stations, self._office.control()))
-        listen(self._server, self.config.node.listen, self._papers.server())
+        stations = self.acceptor.handler("Cloud", _first, _refusal, self._greet, self._receive, self._on_gone)
+        self._server.add_generic_rpc_handlers((stations, self._operator_api.control()))
+        listen(self._server, self.config.node.listen, self._credentials.server())
         await self._server.start()
-        await self._office.open(self._papers)
+        await self._operator_api.open(self._credentials)
         self.trainer.start()
         await self._closed.wait()
 
@@ -96,18 +96,18 @@ class CloudService:
         """Drain: stop the training between two requests, and force the journal to disk."""
         for task in self._tasks:
             task.cancel()
-        self.carrier.close()
+        self.journal.close()
         if await asyncio.to_thread(self.trainer.join, 10.0):
-            self.carrier.finish()
-        for session in list(self.door.sessions.values()):
+            self.journal.finish()
+        for session in list(self.acceptor.sessions.values()):
             session.send(wire.StationDown(drain=wire.Nothing()).SerializeToString())
-        await self._office.close()
+        await self._operator_api.close()
         if self._server is not None:
             await self._server.stop(0.5)
         self._closed.set()
 
     def renew(self) -> None:
-        """The server takes new papers by itself."""
+        """The server takes new credentials by itself."""
 
     # Requests to stations.
 
@@ -119,7 +119,7 @@ class CloudService:
         """
         while True:
             found = await asyncio.gather(*(self.ask(b, request, seconds) for b, request in requests.items()))
-            if self.carrier.stopping or not all(answer.away for answer in found):
+            if self.journal.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
             await asyncio.sleep(RETRY_S)
 
@@ -157,7 +157,7 @@ class CloudService:
 
     def _deliver(self, station: int, pending: Pending) -> None:
         """Send a request, or send it again; where bytes are measured, only once again."""
-        session = self.door.sessions.get(station)
+        session = self.acceptor.sessions.get(station)
         spent = pending.sent >= MOST_SENT and "bytes" in self.config.resources.measured
         if session is not None and not spent and session.send(pending.data):
             pending.sent += 1
@@ -170,11 +170,11 @@ class CloudService:
 
     # Stations.
 
-    async def _greet(self, session: Session, hello: wire.Hello) -> bytes:
+    async def _greet(self, session: PeerSession, hello: wire.Hello) -> bytes:
         b, scalers, anchor = session.number, self.trainer.scaling, self.trainer.anchor(session.number)
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
-        if self.carrier.replaying:  # a station that lost its memory needs scaling and anchor as they are now
+        if self.journal.replaying:  # a station that lost its memory needs scaling and anchor as they are now
             raise NotReadyError("the cloud is still going through its journal: try again")
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
@@ -190,12 +190,12 @@ class CloudService:
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return wire.StationDown(welcome=welcome).SerializeToString()
 
-    def _catch_up(self, session: Session) -> None:
-        if self.door.sessions.get(session.number) is session:
+    def _catch_up(self, session: PeerSession) -> None:
+        if self.acceptor.sessions.get(session.number) is session:
             for pending in list(self._pending[session.number].values()):
                 self._deliver(session.number, pending)
 
-    async def _receive(self, session: Session, data: bytes) -> None:
+    async def _receive(self, session: PeerSession, data: bytes) -> None:
         b = session.number
         name, content = codec.body(codec.parse(wire.StationUp, data))
         self._meters.messages.labels("up", name).inc()
@@ -230,15 +230,15 @@ class CloudService:
         there = self.outlooks.get(home, wire.Outlook()).roster.seats if home != station else ()
         return any(seat.terminal == terminal for seat in there)
 
-    def _on_gone(self, session: Session) -> None:
+    def _on_gone(self, session: PeerSession) -> None:
         self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
 
     def tell_standing(self) -> None:
-        """Tell all stations who may join, and whose papers count no more."""
-        self.door.revoke(self.registry.revoked)
-        for b, session in list(self.door.sessions.items()):
-            standing = wire.Standing(allowed=self.registry.allowed(b), revoked=sorted(self.registry.revoked))
-            session.send(wire.StationDown(standing=standing).SerializeToString())
+        """Tell all stations who may join, and whose credentials are revoked."""
+        self.acceptor.revoke(self.registry.revoked)
+        for b, session in list(self.acceptor.sessions.items()):
+            access = wire.Access(allowed=self.registry.allowed(b), revoked=sorted(self.registry.revoked))
+            session.send(wire.StationDown(access=access).SerializeToString())
 
     def _straighten(self, station: int) -> None:
         """Ask a station to let go whom the registry has elsewhere, and again where nothing has come of it for a while.
@@ -274,13 +274,13 @@ class CloudService:
     def _wait_until_ready(self, seconds: float) -> None:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.carrier.stopping and not self._complete():
+        while time.monotonic() < until and not self.journal.stopping and not self._complete():
             time.sleep(0.02)
 
     def _complete(self) -> bool:
         for b in self._pending:
             here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
-            if b not in self.door.sessions or not here or self.registry.expected(b) - here:
+            if b not in self.acceptor.sessions or not here or self.registry.expected(b) - here:
                 return False
         return True
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.data.federation import kind_of
-from rhfedmtl.deploy.cloud.journal import Carrier, ClosingError
-from rhfedmtl.deploy.cloud.measured_run import Careful, LiveRun, settings_of
+from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
+from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredRun, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
 from rhfedmtl.deploy.node import job as jobs
@@ -36,20 +36,20 @@ from rhfedmtl.training.run import Progress, Result, mean
 class Shortener(checkpoint.Keeper):
     """Puts a checkpoint in the place of a long journal, between two server iterations."""
 
-    def __init__(self, carrier: Carrier, spec: dict[str, Any]) -> None:
-        self._carrier, self._spec = carrier, json.dumps(spec)
+    def __init__(self, journal: TrainingJournal, spec: dict[str, Any]) -> None:
+        self._journal, self._spec = journal, json.dumps(spec)
 
     @property
     def due(self) -> bool:
         """Whether the journal is long."""
-        return self._carrier.due
+        return self._journal.due
 
-    def keep(self, run: checkpoint.Run) -> None:
+    def keep(self, run: checkpoint.Resumable) -> None:
         """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
-        assert isinstance(run, LiveRun)
+        assert isinstance(run, MeasuredRun)
         if self.due and run.between:
             state, known = run.state(), {"ledger": run.ledger}
-            self._carrier.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
+            self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
 
 
 class Trainer:
@@ -58,29 +58,29 @@ class Trainer:
     def __init__(
         self,
         config: CloudConfig,
-        carrier: Carrier,
+        journal: TrainingJournal,
         memberships: Callable[[], dict[int, int]],
         ready: Callable[[float], None],
         log: Log,
         meters: Meters,
     ) -> None:
-        self._config, self._carrier, self._log, self._meters = config, carrier, log, meters
+        self._config, self._journal, self._log, self._meters = config, journal, log, meters
         self._ready = ready
         self._kind = kind_of(config.learning.classes)
         self._job = jobs.job_of(config.learning)
         self._algorithm = jobs.algorithm_of(self._job)
-        self._network = RemoteNetwork(config, self._algorithm.method, carrier, memberships)
-        self._run: LiveRun | None = None
+        self._network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
+        self._run: MeasuredRun | None = None
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
-        self.standing: dict[str, Any] = {"state": "recovering" if carrier.replaying else "idle"}
+        self.status: dict[str, Any] = {"state": "recovering" if journal.replaying else "idle"}
 
     def start(self) -> None:
         """Begin to work off orders."""
         self._thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread to end, after `Carrier.close`; False if it does not."""
+        """Wait for the thread to end, after `TrainingJournal.close`; False if it does not."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -101,26 +101,26 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         self._models(self._result).save(folder / "model.npz")
         self._result.ledger.save(folder / "ledger.json")
-        (folder / "result.json").write_text(json.dumps(self.standing, indent=1) + "\n")
+        (folder / "result.json").write_text(json.dumps(self.status, indent=1) + "\n")
         return ["model.npz", "ledger.json", "result.json"]
 
     def _work(self) -> None:
         """Take orders until the cloud closes."""
         try:
             while True:
-                self._one(json.loads(self._carrier.next_order()))
+                self._one(json.loads(self._journal.next_order()))
         except ClosingError:
             return
         except Exception as error:
-            self.standing |= {"state": "broken", "error": f"{type(error).__name__}: {error}"}
+            self.status |= {"state": "broken", "error": f"{type(error).__name__}: {error}"}
             self._log("training broke", "error", reason=f"{type(error).__name__}: {error}")
             if not isinstance(error, RHFedMTLError):
                 raise
 
     def _one(self, spec: dict[str, Any]) -> None:
         """One training, from the order to its end."""
-        self.standing = {"state": "recovering" if self._carrier.replaying else "running", "spec": spec}
-        self._log("training begins", again=self._carrier.replaying, **spec)
+        self.status = {"state": "recovering" if self._journal.replaying else "running", "spec": spec}
+        self._log("training begins", again=self._journal.replaying, **spec)
         try:
             end = self._learn(spec)
         except (CorruptError, ClosingError):
@@ -129,26 +129,26 @@ class Trainer:
             self._log("training failed", "error", reason=str(error))
             end = {"state": "failed", "error": str(error)}
         end["seconds"] = time.time() - spec["at"]
-        self.standing |= json.loads(self._carrier.mark("end", json.dumps(end)))
-        self._log("training ended", **{k: v for k, v in self.standing.items() if k not in ("spec", "local_steps")})
+        self.status |= json.loads(self._journal.mark("end", json.dumps(end)))
+        self._log("training ended", **{k: v for k, v in self.status.items() if k not in ("spec", "local_steps")})
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
         cost, budget = self._resources(spec)
         policy = self._policy(cost)
         ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
         settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
-        self._carrier.write_once("ready", lambda: self._ready(self._config.waits.start))
+        self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._run is None:
             self._network.sync(first=True)
             people = census(self._config, self._network)
-            run = LiveRun(self._config, people, self._network, Ledger(cost, budget), settings)
-            self._take_up(run, self._carrier.begun())
+            run = MeasuredRun(self._config, people, self._network, Ledger(cost, budget), settings)
+            self._take_up(run, self._journal.begun())
             self._run = run
         else:
             self._check_left(self._run.ledger.spent, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
-        self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._carrier, spec)))
+        self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         found: dict[str, Any] = plain(
             {**summary(self._result), "state": "ended", "overshoot": self._result.ledger.overshoot}
         )
@@ -169,7 +169,7 @@ class Trainer:
                 )
 
     @staticmethod
-    def _take_up(run: LiveRun, path: Path | None) -> None:
+    def _take_up(run: MeasuredRun, path: Path | None) -> None:
         try:
             if path is not None:
                 run.resume(checkpoint.read(path))
@@ -213,14 +213,14 @@ class Trainer:
             "certified_round": certificate.round if certificate else None,
             **{name: mean(values) for name, values in progress.metrics.items()},
         }
-        self.standing = {
-            **self.standing,
+        self.status = {
+            **self.status,
             **plain(facts),
-            "state": "recovering" if self._carrier.replaying else "running",
+            "state": "recovering" if self._journal.replaying else "running",
         }
         self._measure(progress)
         self._log("round", "debug", **facts)
-        return not self._carrier.stopped()
+        return not self._journal.stopped()
 
     def _measure(self, progress: Progress) -> None:
         assert self._run is not None

@@ -20,7 +20,7 @@ from rhfedmtl.deploy.node.config import (
     Enrolment,
     Learning,
     Limits,
-    Node,
+    NodeConfig,
     OperatorConfig,
     Resources,
     StationConfig,
@@ -37,9 +37,9 @@ from rhfedmtl.deploy.node.credentials import (
     STATION,
     TERMINAL,
     Authority,
+    Credentials,
     Identity,
-    Papers,
-    Passport,
+    PeerCertificate,
     new_key,
 )
 from rhfedmtl.deploy.node.state import write_whole
@@ -144,7 +144,7 @@ class _Writer:
             node, self._learning, entries, self._plan.resources, self._plan.waits, self._cloud_limits, enrolment
         )
         self._write("cloud", config, node)
-        operator = Node(self._plan.name, OPERATOR)
+        operator = NodeConfig(self._plan.name, OPERATOR)
         self._write("operator", OperatorConfig(operator, self._cloud), operator)
 
     def station(self, b: int) -> None:
@@ -186,11 +186,11 @@ class _Writer:
         write_compose(self._folder, self._plan.name, names)
         write_units(self._folder, self._plan.name)
 
-    def _node(self, role: str, number: int, **more: Any) -> Node:
+    def _node(self, role: str, number: int, **more: Any) -> NodeConfig:
         metrics, health = self._ports.window() if self._plan.observed else ("", "")
-        return Node(self._plan.name, role, number, metrics=metrics, health=health, **more)
+        return NodeConfig(self._plan.name, role, number, metrics=metrics, health=health, **more)
 
-    def _write(self, name: str, config: Any, node: Node) -> None:
+    def _write(self, name: str, config: Any, node: NodeConfig) -> None:
         folder = self._folder / name
         folder.mkdir(mode=0o700)
         (folder / f"{node.role}.toml").write_text(to_toml(config))
@@ -202,8 +202,8 @@ def write_papers(authority: Authority, identity: Identity, folder: Path) -> str:
     """A new key and certificate for a node, in one step; returns the serial number."""
     key, secret = new_key()
     certificate = authority.issue(identity, key.public_key())
-    Papers.of(folder).write(secret, certificate, authority.certificate)
-    return Passport.read(certificate).serial
+    Credentials.of(folder).write(secret, certificate, authority.certificate)
+    return PeerCertificate.read(certificate).serial
 
 
 def node_folders(folder: Path) -> dict[str, Path]:
@@ -233,7 +233,7 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
     issued = issued_by(folder)
     done = {}
     for name in names or nodes:
-        identity = Papers.of(nodes[name]).passport.identity
+        identity = Credentials.of(nodes[name]).peer.identity
         done[name] = write_papers(authority, identity, nodes[name])
         issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
     write_whole(folder / "ca" / "issued.json", [(json.dumps(issued, indent=1) + "\n").encode()])

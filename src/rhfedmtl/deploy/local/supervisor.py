@@ -24,7 +24,7 @@ PRELOAD = "rhfedmtl.deploy.local.preload"
 DRAIN_S = 15.0
 WAIT_S = 60.0
 CANNOT_RUN = 2
-"""How a node ends that would end so again: its configuration, papers, data or address cannot be used."""
+"""How a node ends that would end so again: its configuration, credentials, data or address cannot be used."""
 UNDER_WAY = ("running", "recovering")
 
 
@@ -141,10 +141,10 @@ def bring_up(
             operator.command("stop")  # a training that was interrupted: this one goes on from where it was
             rest(status)
         operator.command("train", budget=budget, target_gap=target_gap)
-        standing: dict[str, Any] = rest(operator.command("status"))["training"]
-        if standing["state"] != "ended":
-            raise ConfigError(f"the training {standing['state']}: {standing.get('error', '')}; see {folder / 'logs'}")
-        return standing
+        training: dict[str, Any] = rest(operator.command("status"))["training"]
+        if training["state"] != "ended":
+            raise ConfigError(f"the training {training['state']}: {training.get('error', '')}; see {folder / 'logs'}")
+        return training
 
 
 def _status(operator: Operator, before: dict[str, Any]) -> dict[str, Any]:

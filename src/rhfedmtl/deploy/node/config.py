@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.deploy.node.credentials import CLOUD, OPERATOR, STATION, TERMINAL, Identity, Papers
+from rhfedmtl.deploy.node.credentials import CLOUD, OPERATOR, STATION, TERMINAL, Credentials, Identity
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.training.config import PRECISION
 
@@ -19,7 +19,7 @@ LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeConfig:
     """Who a process is, and where it keeps and shows things.
 
     ``listen`` is the address for nodes below, ``metrics`` that of Prometheus and ``health`` that of gRPC health checks
@@ -34,7 +34,7 @@ class Node:
     metrics: str = ""
     health: str = ""
     state: str = "state"
-    papers: str = "."
+    credentials: str = "."
     fsync: bool = False
     log: str = "info"
 
@@ -158,7 +158,7 @@ class StationEntry:
 class CloudConfig:
     """Configuration of the cloud; a journal longer than ``journal_bytes`` is replaced by a checkpoint."""
 
-    node: Node
+    node: NodeConfig
     learning: Learning
     stations: tuple[StationEntry, ...]
     resources: Resources = field(default_factory=Resources)
@@ -181,7 +181,7 @@ class CloudConfig:
 class StationConfig:
     """Configuration of a base station; ``test`` is a file with X and y, where test rows lie here."""
 
-    node: Node
+    node: NodeConfig
     cloud: str
     test: str = ""
     waits: Waits = field(default_factory=Waits)
@@ -193,7 +193,7 @@ class StationConfig:
 class TerminalConfig:
     """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to."""
 
-    node: Node
+    node: NodeConfig
     station: int
     address: str
     data: str
@@ -207,7 +207,7 @@ class TerminalConfig:
 class OperatorConfig:
     """Configuration of an operator: where the cloud is."""
 
-    node: Node
+    node: NodeConfig
     cloud: str
     folder: Path = Path()
 
@@ -238,16 +238,16 @@ def bind(address: str) -> str:
     return address if host in (LOCAL, "localhost", "[::1]") else f"0.0.0.0:{port}"
 
 
-def identity_of(node: Node) -> Identity:
+def identity_of(node: NodeConfig) -> Identity:
     """Who a node is."""
     return Identity(node.network, node.role, node.number)
 
 
-def papers_of(node: Node, folder: Path) -> Papers:
+def credentials_of(node: NodeConfig, folder: Path) -> Credentials:
     """Key and certificates of a node; they must name the node that the configuration names."""
-    papers = Papers.of(folder / node.papers)
-    papers.check(identity_of(node))
-    return papers
+    credentials = Credentials.of(folder / node.credentials)
+    credentials.check(identity_of(node))
+    return credentials
 
 
 def options_of(table: Mapping[str, Any]) -> Options:

@@ -78,7 +78,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Passport:
+class PeerCertificate:
     """What a peer's certificate says: who, and the serial number by which it can be revoked."""
 
     identity: Identity
@@ -86,7 +86,7 @@ class Passport:
     until: datetime
 
     @classmethod
-    def read(cls, certificate: bytes) -> Passport:
+    def read(cls, certificate: bytes) -> PeerCertificate:
         """Read a certificate (PEM) whose signature TLS has checked."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
@@ -170,21 +170,21 @@ class Authority:
 
 
 @dataclass(frozen=True)
-class Papers:
+class Credentials:
     """Key and certificate of a node in one file, and the authorities that it trusts; read anew whenever needed."""
 
     own: Path
     authorities: Path
 
     @classmethod
-    def of(cls, folder: Path) -> Papers:
+    def of(cls, folder: Path) -> Credentials:
         """The files of a node's folder."""
         return cls(folder / "node.pem", folder / "ca.crt")
 
     @property
-    def passport(self) -> Passport:
+    def peer(self) -> PeerCertificate:
         """What the certificate says."""
-        return Passport.read(self.pair()[1])
+        return PeerCertificate.read(self.pair()[1])
 
     def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
         """Write both files; key and certificate change together."""
@@ -193,14 +193,14 @@ class Papers:
         write_whole(self.own, [key + certificate])
 
     def check(self, identity: Identity) -> None:
-        """Refuse papers that are not those of this node, do not belong together, or count no more."""
+        """Refuse credentials that are not those of this node, do not belong together, or count no more."""
         key, certificate = self.pair()
         try:
             public = serialization.load_pem_private_key(key, None).public_key()
             certified = x509.load_pem_x509_certificate(certificate).public_key()
         except ValueError as error:
             raise ConfigError(f"{self.own} cannot be read: {error}") from None
-        found = self.passport
+        found = self.peer
         if found.identity != identity:
             raise ConfigError(f"the certificate in {self.own} is that of {found.identity.uri}, not of {identity.uri}")
         if public != certified:
@@ -247,7 +247,7 @@ class Papers:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
 
     def _fetcher(self) -> Callable[[], Any]:
-        seen, identity = self.stamp(), self.passport.identity
+        seen, identity = self.stamp(), self.peer.identity
 
         def fetch() -> Any:
             nonlocal seen
@@ -292,12 +292,12 @@ def signing_request(key: Any) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def caller(auth_context: dict[str, Any]) -> Passport:
+def caller(auth_context: dict[str, Any]) -> PeerCertificate:
     """Who is at the other end of a connection to a server."""
     found = auth_context.get("x509_pem_cert")
     if not found:
         raise PeerError("a caller without a certificate")
-    return Passport.read(found[0])
+    return PeerCertificate.read(found[0])
 
 
 def _bytes(path: Path) -> bytes:

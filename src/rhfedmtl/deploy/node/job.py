@@ -22,7 +22,7 @@ from rhfedmtl.maths.rounds import CURVE
 _OVERHEAD = 1 << 14
 
 
-class Rows(NamedTuple):
+class NodeRows(NamedTuple):
     """Rows of one node: features, labels (codes or numbers), and weights where there are any."""
 
     X: npt.NDArray[np.floating[Any]]
@@ -80,10 +80,10 @@ def matrix_of(job: wire.Job, method: Method) -> tuple[tuple[int, int], int]:
 def message_limit(job: wire.Job, method: Method, limits: Limits) -> int:
     """Bytes of the largest message: four times what the shapes call for, unless told."""
     (rows, width), _ = matrix_of(job, method)
-    return limits.message_bytes or 4 * (8 * rows * width + 8 * (CURVE + method.course_length)) + _OVERHEAD
+    return limits.message_bytes or 4 * (8 * rows * width + 8 * (CURVE + method.profile_length)) + _OVERHEAD
 
 
-def load_rows(path: Path, features: int, classes: tuple[str, ...]) -> Rows:
+def load_rows(path: Path, features: int, classes: tuple[str, ...]) -> NodeRows:
     """Rows from an .npz file with X, y and perhaps weight; checked before anything is learned from them."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -94,9 +94,9 @@ def load_rows(path: Path, features: int, classes: tuple[str, ...]) -> Rows:
     if X.shape[1] != features or len(X) != len(y):
         raise DataError(f"{path} has rows of shape {X.shape} and {len(y)} labels; the job has {features} features")
     check_labels(y, classes)
-    return Rows(X, y, weight)
+    return NodeRows(X, y, weight)
 
 
-def targets(rows: Rows, classes: tuple[str, ...]) -> npt.NDArray[np.float64]:
+def targets(rows: NodeRows, classes: tuple[str, ...]) -> npt.NDArray[np.float64]:
     """Labels as the losses want them."""
     return encode(rows.y, classes)

@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.node.config import Limits
-from rhfedmtl.deploy.node.credentials import Identity, Papers, Passport, caller
+from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
 from rhfedmtl.deploy.node.log import Log, Meters, split_address
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -129,7 +129,7 @@ class Uplink:
     def __init__(
         self,
         service: str,
-        papers: Papers,
+        credentials: Credentials,
         greet: Callable[[], bytes],
         receive: Callable[[bytes], Awaitable[None]],
         log: Log,
@@ -137,12 +137,12 @@ class Uplink:
         message_bytes: int,
     ) -> None:
         self._method = f"/{SERVICE}.{service}/Attach"
-        self._papers, self._greet, self._receive = papers, greet, receive
+        self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
-        self._me = papers.passport.identity
+        self._me = credentials.peer.identity
         self._stood = False
         self.closing = False
         self.trouble = "not connected yet"
@@ -187,8 +187,8 @@ class Uplink:
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     async def _session(self, above: Identity, address: str) -> None:
-        self._stamp = self._papers.stamp()
-        credentials, options = self._papers.client(), channel_options(above, self._message_bytes)
+        self._stamp = self._credentials.stamp()
+        credentials, options = self._credentials.client(), channel_options(above, self._message_bytes)
         async with aio.secure_channel(address, credentials, options=options) as channel:
             call = self._call = channel.stream_stream(self._method)()
             outbox = Outbox(call.write)
@@ -209,22 +209,22 @@ class Uplink:
                 call.cancel()
 
     def again(self) -> None:
-        """End the stream and make it anew: for another place, or with new papers."""
+        """End the stream and make it anew: for another place, or with new credentials."""
         if self._call is not None:
             self._call.cancel()
 
     def renew(self) -> bool:
-        """Connect anew if the papers have changed."""
-        stamp = self._papers.stamp()
+        """Connect anew if the credentials have changed."""
+        stamp = self._credentials.stamp()
         if not self._stamp or stamp == self._stamp:
             return False
         self._stamp = stamp
         try:
-            self._papers.check(self._me)
+            self._credentials.check(self._me)
         except RHFedMTLError as error:  # being copied, perhaps; the connection stands with the old ones meanwhile
-            self._log("new papers cannot be used", "warning", reason=str(error))
+            self._log("new credentials cannot be used", "warning", reason=str(error))
             return False
-        self._log("new papers", reason="certificate or authorities changed: connecting again")
+        self._log("new credentials", reason="certificate or authorities changed: connecting again")
         self.again()
         return True
 
@@ -236,12 +236,12 @@ class Uplink:
         self.again()
 
 
-class Session:
+class PeerSession:
     """The stream of one node below."""
 
-    def __init__(self, passport: Passport, context: Any) -> None:
-        self.passport = passport
-        self.number = passport.identity.number
+    def __init__(self, peer: PeerCertificate, context: Any) -> None:
+        self.peer = peer
+        self.number = peer.identity.number
         self.outbox = Outbox(context.write)
         self.since = time.time()
         self.heard = time.monotonic()
@@ -279,17 +279,17 @@ class Rate:
         return self._left >= 0.0
 
 
-Greeter = Callable[[Session, wire.Hello], Awaitable[bytes]]
-Receiver = Callable[[Session, bytes], Awaitable[None]]
+Greeter = Callable[[PeerSession, wire.Hello], Awaitable[bytes]]
+Receiver = Callable[[PeerSession, bytes], Awaitable[None]]
 
 
-class Door:
+class Acceptor:
     """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
 
     def __init__(self, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
         self._network, self._role = network, role
         self._limits, self._log, self._meters = limits, log, meters
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, PeerSession] = {}
         self.revoked: set[str] = set()
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
@@ -301,12 +301,12 @@ class Door:
         refusal: Callable[[wire.Refusal], bytes],
         greet: Greeter,
         receive: Receiver,
-        gone: Callable[[Session], None],
+        gone: Callable[[PeerSession], None],
     ) -> grpc.GenericRpcHandler:
         """Handler of ``service``: ``first`` reads a Hello, ``greet`` makes the answer to it."""
 
         async def attach(_: Any, context: Any) -> None:
-            session: Session | None = None
+            session: PeerSession | None = None
             try:
                 session = await self._let_in(context, first, greet)
                 await self._converse(session, context, receive)
@@ -333,12 +333,12 @@ class Door:
         method = grpc.stream_stream_rpc_method_handler(attach)
         return grpc.method_handlers_generic_handler(f"{SERVICE}.{service}", {"Attach": method})
 
-    async def _let_in(self, context: Any, first: Callable[[bytes], wire.Hello], greet: Greeter) -> Session:
-        passport = caller(context.auth_context())
-        who = passport.identity
+    async def _let_in(self, context: Any, first: Callable[[bytes], wire.Hello], greet: Greeter) -> PeerSession:
+        peer = caller(context.auth_context())
+        who = peer.identity
         if who.network != self._network or who.role != self._role:
             raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
-        if passport.serial in self.revoked:
+        if peer.serial in self.revoked:
             raise PeerError(f"the certificate of {who} was revoked")
         if self.bars(who.number):
             raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
@@ -351,7 +351,7 @@ class Door:
             raise PeerError(trouble)
         if hello.node != who.number or hello.network != who.network:
             raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
-        session = Session(passport, context)
+        session = PeerSession(peer, context)
         session.send(await greet(session, hello))
         old = self.sessions.pop(who.number, None)
         if old is not None:
@@ -359,10 +359,10 @@ class Door:
         self.sessions[who.number] = session
         self._meters.connected.set(len(self.sessions))
         self._meters.connects.inc()
-        self._log("connected", peer=str(who), serial=passport.serial, software=hello.software[:40])
+        self._log("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
         return session
 
-    async def _converse(self, session: Session, context: Any, receive: Receiver) -> None:
+    async def _converse(self, session: PeerSession, context: Any, receive: Receiver) -> None:
         session.outbox.open()
         # One for each peer and not for each connection: who connects anew goes on with what it has left.
         rate = self._rates.setdefault(session.number, Rate(self._limits.messages))
@@ -375,16 +375,16 @@ class Door:
                 await receive(session, data)
         finally:
             await session.outbox.close(0.5)
-            self._log("disconnected", peer=str(session.passport.identity), reason=session.reason)
+            self._log("disconnected", peer=str(session.peer.identity), reason=session.reason)
 
     async def _refuse(
-        self, context: Any, session: Session | None, reason: str, refusal: Callable[[wire.Refusal], bytes]
+        self, context: Any, session: PeerSession | None, reason: str, refusal: Callable[[wire.Refusal], bytes]
     ) -> None:
         """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
         if session is not None and not session.reason:
             self._barred[session.number] = time.monotonic() + self._limits.quarantine
         self._meters.refused.labels("session" if session else "greeting").inc()
-        peer = str(session.passport.identity) if session else context.peer()
+        peer = str(session.peer.identity) if session else context.peer()
         self._log("refused", "warning", peer=peer, reason=reason)
         with contextlib.suppress(Exception):
             await asyncio.wait_for(context.write(refusal(wire.Refusal(code="refused", reason=reason))), 1.0)
@@ -398,5 +398,5 @@ class Door:
         """Certificates that count no more; whoever is connected with one is cut off."""
         self.revoked = serials
         for session in list(self.sessions.values()):
-            if session.passport.serial in serials:
+            if session.peer.serial in serials:
                 session.end("its certificate was revoked")

@@ -57,7 +57,7 @@ class Meters:
         self.rounds = Histogram("round_seconds", "Seconds of a round at a station", buckets=SECONDS, **of)
         self.work = Histogram("work_seconds", "Seconds of a terminal's work for one order", buckets=SECONDS, **of)
         self.saves = Histogram("save_seconds", "Seconds to write state down", buckets=SECONDS, **of)
-        self.papers = Gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
+        self.credentials = Gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
         self.gap = Gauge("gap", "Duality gap of the latest certificate", **of)
         self.accuracy = Gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
         self.spent = Gauge("spent", "What was spent, by type", ["type"], **of)

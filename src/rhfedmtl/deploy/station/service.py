@@ -17,12 +17,12 @@ from grpc import aio
 from rhfedmtl import __version__
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import StationConfig, identity_of, papers_of
+from rhfedmtl.deploy.node.config import StationConfig, credentials_of, identity_of
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.link import Uplink, listen, server_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import Memory
-from rhfedmtl.deploy.station.terminal_sessions import Members, Question
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
@@ -49,18 +49,18 @@ class StationService:
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
         self.config, self._log, self._meters = config, log, meters
         self.identity = identity_of(config.node)
-        self._papers = papers_of(config.node, config.folder)
+        self._credentials = credentials_of(config.node, config.folder)
         self.memory = Memory(config, log, meters)
-        self.members = Members(config, self.memory, self._tell_outlook, log, meters)
+        self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
         self.members.heed_standing()
-        self._cloud = Uplink("Cloud", self._papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
+        self._cloud = Uplink("Cloud", self._credentials, self._hello, self._receive, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
         self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
         self._server: Any = None
-        self._tests: jobs.Rows | None = None
+        self._tests: jobs.NodeRows | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -73,7 +73,7 @@ class StationService:
         limit = self.config.limits.message_bytes or self._message_limit()
         self._server = aio.server(options=server_options(limit))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
-        listen(self._server, self.config.node.listen, self._papers.server())
+        listen(self._server, self.config.node.listen, self._credentials.server())
         await self._server.start()
         above = Identity(self.identity.network, CLOUD)
         link = self._cloud.run(lambda: (above, self.config.cloud))
@@ -89,7 +89,7 @@ class StationService:
         async with self.memory.turn:
             for task in self._tasks[1:]:
                 task.cancel()
-            for t in list(self.members.door.sessions):
+            for t in list(self.members.acceptor.sessions):
                 self.members.tell(t, wire.TerminalDown(drain=wire.Nothing()))
             self.memory.save(fsync=True)
         await self._cloud.close()
@@ -97,7 +97,7 @@ class StationService:
             await self._server.stop(0.5)
 
     def renew(self) -> None:
-        """Connect anew if the papers have changed; the server takes new ones by itself."""
+        """Connect anew if the credentials have changed; the server takes new ones by itself."""
         self._cloud.renew()
 
     # The link to the cloud.
@@ -121,8 +121,8 @@ class StationService:
             raise PeerError(content.reason)
         if name == "welcome":
             await self._on_welcome(content)
-        elif name == "standing":
-            await self._on_standing(content)
+        elif name == "access":
+            await self._on_access(content)
         elif name == "request":
             self._on_request(content)
 
@@ -131,15 +131,15 @@ class StationService:
         begins = memory.begin(welcome.job)
         if welcome.HasField("scaling") and memory.scaling is None:
             memory.scaling = codec.scaling_in(welcome.scaling)
-        await self._on_standing(wire.Standing(allowed=welcome.allowed, revoked=welcome.revoked))
+        await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if begins:
             self.members.begin()
         if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
             await self._do_assign(welcome.anchor, wire.Answer())
 
-    async def _on_standing(self, standing: wire.Standing) -> None:
+    async def _on_access(self, access: wire.Access) -> None:
         memory = self.memory
-        memory.allowed, memory.revoked = set(standing.allowed), set(standing.revoked)
+        memory.allowed, memory.revoked = set(access.allowed), set(access.revoked)
         self.members.heed_standing()
         async with memory.turn:
             memory.save()
@@ -307,7 +307,7 @@ class StationService:
             self.memory.scaling = codec.scaling_in(content)
             self.memory.save()
         told, here = wire.TerminalDown(scaling=content), self.members.present()
-        for t in self.members.door.sessions.keys() - set(here):
+        for t in self.members.acceptor.sessions.keys() - set(here):
             self.members.tell(t, told)  # it was greeted before there was a scaling, and is about to join
         await self.members.ask("scaled", dict.fromkeys(here, told), self.config.waits.answer)
         answer.done.SetInParent()

@@ -12,7 +12,7 @@ import numpy as np
 
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import TERMINAL
-from rhfedmtl.deploy.node.link import Door, Session
+from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
@@ -52,7 +52,7 @@ class Question:
         return [t for t in self.messages if t not in self.arrived and t not in self.lost]
 
 
-class Members:
+class TerminalSessions:
     """Sessions with the terminals of one station."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Members:
     ) -> None:
         self._memory, self._changed, self._log, self._meters = memory, changed, log, meters
         self._limits = config.limits
-        self.door = Door(config.node.network, TERMINAL, config.limits, log, meters)
+        self.acceptor = Acceptor(config.node.network, TERMINAL, config.limits, log, meters)
         self._question: Question | None = None
         self._news = asyncio.Event()
         self._gone: dict[int, float] = {}
@@ -70,11 +70,11 @@ class Members:
         self._awaited_until = self._started
         self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wishes: dict[int, tuple[Session, Join | Leave]] = {}
+        self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
-        return self.door.handler("Station", _first, _refusal, self._greet, self._receive, self._on_gone)
+        return self.acceptor.handler("Station", _first, _refusal, self._greet, self._receive, self._on_gone)
 
     def present(self) -> list[int]:
         """Members that are connected, are who the station knows, and do not owe an answer since a deadline."""
@@ -97,7 +97,7 @@ class Members:
 
     def heed_standing(self) -> None:
         """Cut off who is revoked; whoever waits for terminals looks again who may still come."""
-        self.door.revoke(self._memory.revoked)
+        self.acceptor.revoke(self._memory.revoked)
         self._news.set()
 
     async def gather(self, wanted: Iterable[int]) -> list[int]:
@@ -130,13 +130,13 @@ class Members:
         while question.missing and time.monotonic() < (limit := self._limit(question, until)):
             await self._hear(limit)
         self._question = None
-        self._silent.update(t for t in question.missing if t in self.door.sessions)
+        self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
         return question
 
     def tell(self, terminal: int, message: wire.TerminalDown) -> bool:
         """Send a message that nobody waits for."""
-        session = self.door.sessions.get(terminal)
+        session = self.acceptor.sessions.get(terminal)
         return session is not None and session.send(message.SerializeToString())
 
     def silent(self, seconds: float) -> list[int]:
@@ -148,7 +148,7 @@ class Members:
         """Take out, in a turn, what a terminal contributed; one that is there after all has to come anew."""
         self._memory.station.forget(terminal)
         self._memory.save()
-        if (session := self.door.sessions.get(terminal)) is not None:
+        if (session := self.acceptor.sessions.get(terminal)) is not None:
             session.end("its station has forgotten it")
         self._changed()
 
@@ -158,7 +158,7 @@ class Members:
 
     # Messages from terminals.
 
-    async def _greet(self, session: Session, hello: wire.Hello) -> bytes:
+    async def _greet(self, session: PeerSession, hello: wire.Hello) -> bytes:
         memory, t = self._memory, session.number
         role = memory.station
         known = memory.seat(t)
@@ -176,10 +176,10 @@ class Members:
             welcome.verdict.CopyFrom(codec.verdict_out(known.verdict(role.round) if known else Verdict()))
         return wire.TerminalDown(welcome=welcome).SerializeToString()
 
-    def _catch_up(self, session: Session) -> None:
+    def _catch_up(self, session: PeerSession) -> None:
         """What a terminal that connects anew has missed."""
         t = session.number
-        if self.door.sessions.get(t) is not session:
+        if self.acceptor.sessions.get(t) is not session:
             return
         self._news.set()
         member = self._memory.station.members.get(t)
@@ -190,7 +190,7 @@ class Members:
         if t in self._memory.leaving:
             self.release_when_idle(t)
 
-    async def _receive(self, session: Session, data: bytes) -> None:
+    async def _receive(self, session: PeerSession, data: bytes) -> None:
         message = codec.parse(wire.TerminalUp, data)
         self._silent.discard(session.number)
         name, content = codec.body(message)
@@ -207,7 +207,7 @@ class Members:
         else:
             self._on_answer(session, name, content, Arrival(None, len(data), max(0.0, seconds)))
 
-    def _on_answer(self, session: Session, name: str, content: Any, arrival: Arrival) -> None:
+    def _on_answer(self, session: PeerSession, name: str, content: Any, arrival: Arrival) -> None:
         """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
         t, question = session.number, self._question
         read = _READERS[name](content)
@@ -229,7 +229,7 @@ class Members:
         if member is not None and norm > self._limits.norm * member.n_samples:
             raise PeerError(f"an update of norm {norm:.3g} from {member.n_samples} samples")
 
-    def _on_join(self, session: Session, join: Join) -> None:
+    def _on_join(self, session: PeerSession, join: Join) -> None:
         self._mine(session, join.terminal)
         member = self._memory.station.members.get(join.terminal)
         if member is None and join.terminal not in self._memory.allowed:
@@ -245,7 +245,7 @@ class Members:
         else:
             self._change(session, join)
 
-    def _change(self, session: Session, wish: Join | Leave) -> None:
+    def _change(self, session: PeerSession, wish: Join | Leave) -> None:
         """Let a terminal in or out as soon as no round is open; of several wishes of one, the latest counts.
 
         Who comes anew, or is on its way out, no longer answers what it was asked.
@@ -269,7 +269,7 @@ class Members:
             except (PeerError, OSError) as error:  # what could not be written down is tried again with the next link
                 session.end(str(error))
 
-    def _admit(self, session: Session, join: Join) -> None:
+    def _admit(self, session: PeerSession, join: Join) -> None:
         self._memory.station.admit(join)
         self._memory.leaving.pop(join.terminal, None)
         self._memory.save()
@@ -286,7 +286,7 @@ class Members:
                 verdict = codec.verdict_out(release.verdict)
                 self.tell(terminal, wire.TerminalDown(release=wire.Release(terminal=terminal, verdict=verdict)))
 
-    def _remove(self, session: Session, leave: Leave) -> None:
+    def _remove(self, session: PeerSession, leave: Leave) -> None:
         memory = self._memory
         memory.station.remove(leave)
         memory.save()
@@ -299,7 +299,7 @@ class Members:
         self._log("left", peer=f"terminal {leave.terminal}", to=goodbye.destination.station if moves else None)
         self._changed()
 
-    def _on_gone(self, session: Session) -> None:
+    def _on_gone(self, session: PeerSession) -> None:
         self._gone[session.number] = time.monotonic()
         self._silent.discard(session.number)
         self._news.set()
@@ -309,17 +309,17 @@ class Members:
     def _limit(self, question: Question, until: float) -> float:
         """When to stop waiting: at the deadline, or when all who are missing have been gone for a while."""
         missing = question.missing
-        if any(t in self.door.sessions for t in missing):
+        if any(t in self.acceptor.sessions for t in missing):
             return until
         return min(until, max(map(self._due, missing)))
 
     def _due(self, terminal: int) -> float:
         """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
-        return 0.0 if self.door.bars(terminal) else self._gone.get(terminal, self._started) + GATHER_S
+        return 0.0 if self.acceptor.bars(terminal) else self._gone.get(terminal, self._started) + GATHER_S
 
     def _heard(self, terminal: int) -> float:
         """When a terminal was heard from, or seen to go, for the last time."""
-        session = self.door.sessions.get(terminal)
+        session = self.acceptor.sessions.get(terminal)
         return self._gone.get(terminal, self._started) if session is None else session.heard
 
     async def _hear(self, until: float) -> None:
@@ -331,7 +331,7 @@ class Members:
             return
 
     def _send_question(self, terminal: int) -> bool:
-        session, question = self.door.sessions.get(terminal), self._question
+        session, question = self.acceptor.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
             return False
         if not session.send(question.messages[terminal]):
@@ -340,11 +340,11 @@ class Members:
         return True
 
     def _incarnation(self, terminal: int) -> int:
-        session = self.door.sessions.get(terminal)
+        session = self.acceptor.sessions.get(terminal)
         return 0 if session is None else int(session.extra.get("incarnation", 0))
 
     @staticmethod
-    def _mine(session: Session, terminal: int) -> None:
+    def _mine(session: PeerSession, terminal: int) -> None:
         if terminal != session.number:
             raise PeerError(f"terminal {session.number} speaks for terminal {terminal}")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rhfedmtl import __version__
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import TerminalConfig, identity_of, papers_of
+from rhfedmtl.deploy.node.config import TerminalConfig, credentials_of, identity_of
 from rhfedmtl.deploy.node.credentials import STATION, Identity
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
@@ -48,12 +48,12 @@ class TerminalService:
         self._scaling: Scaling | None = None
         self._epoch = ""
         self._feedback: Feedback | None = None
-        self._tests: jobs.Rows | None = None
+        self._tests: jobs.NodeRows | None = None
         self.role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
-        papers = papers_of(config.node, config.folder)
-        self._link = Uplink("Station", papers, self._hello, self._receive, log, meters, MESSAGE_BYTES)
+        credentials = credentials_of(config.node, config.folder)
+        self._link = Uplink("Station", credentials, self._hello, self._receive, log, meters, MESSAGE_BYTES)
         self._restore()
 
     @property
@@ -74,7 +74,7 @@ class TerminalService:
         await self._link.close()
 
     def renew(self) -> None:
-        """Connect anew if the papers have changed."""
+        """Connect anew if the credentials have changed."""
         self._link.renew()
 
     # Greeting.

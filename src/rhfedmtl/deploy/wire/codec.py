@@ -124,7 +124,7 @@ def update_out(update: said.Update, *, single: bool = False) -> wire.Update:
         terminal=update.terminal,
         delta=tensor(update.delta, single=single),
         gains=tensor(update.gains),
-        course=tensor(update.course),
+        profile=tensor(update.profile),
     )
 
 
@@ -135,7 +135,7 @@ def update_in(given: wire.Update) -> said.Update:
         given.terminal,
         array(given.delta, "an update"),
         array(given.gains, "the gains of an update"),
-        array(given.course, "the course of an update", finite=False),
+        array(given.profile, "the course of an update", finite=False),
     )
 
 

@@ -135,18 +135,18 @@ class WorkOrder(_message.Message):
     def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("round", "terminal", "delta", "gains", "course")
+    __slots__ = ("round", "terminal", "delta", "gains", "profile")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     GAINS_FIELD_NUMBER: _ClassVar[int]
-    COURSE_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     round: int
     terminal: int
     delta: Tensor
     gains: Tensor
-    course: Tensor
-    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., delta: _Optional[_Union[Tensor, _Mapping]] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., course: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    profile: Tensor
+    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., delta: _Optional[_Union[Tensor, _Mapping]] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., profile: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Probe(_message.Message):
     __slots__ = ("terminal", "number", "models", "verdict")
@@ -524,20 +524,20 @@ class Outlook(_message.Message):
     def __init__(self, membership: _Optional[int] = ..., round: _Optional[int] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class StationDown(_message.Message):
-    __slots__ = ("welcome", "refusal", "request", "standing", "drain")
+    __slots__ = ("welcome", "refusal", "request", "access", "drain")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
-    STANDING_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refusal: Refusal
     request: Request
-    standing: Standing
+    access: Access
     drain: Nothing
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
 
-class Standing(_message.Message):
+class Access(_message.Message):
     __slots__ = ("allowed", "revoked")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]

@@ -20,10 +20,10 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
-from rhfedmtl.engines.cluster.ray_crew import SAME, Crew, Plan, check_kind, kind, last_line
-from rhfedmtl.engines.cluster.ray_session import MIB, Node, nodes, ray_module, session
-from rhfedmtl.engines.cluster.shard import Part, Source, Taken
-from rhfedmtl.engines.cluster.sharded import Grouped, share_out
+from rhfedmtl.engines.cluster.actors import SAME, ActorPlan, RayActors, check_kind, kind, last_line
+from rhfedmtl.engines.cluster.session import MIB, ClusterNode, nodes, ray_module, session
+from rhfedmtl.engines.cluster.shard import Part, RowSource, Taken
+from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.engines.network import IntArray
 from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
 
@@ -86,11 +86,13 @@ class FromStore:
         return Taken(taken.X[span], taken.y[span], None if weight is None else weight[span])
 
 
-class RayNetwork(Grouped):
+class RayNetwork(Sharded):
     """All stations and terminals, in groups on a Ray cluster."""
 
-    def __init__(self, federation: Federation, method: Method, parts: list[Part], crew: Crew, held: ExitStack) -> None:
-        super().__init__(federation, method, parts, crew)
+    def __init__(
+        self, federation: Federation, method: Method, parts: list[Part], actors: RayActors, held: ExitStack
+    ) -> None:
+        super().__init__(federation, method, parts, actors)
         self._held = held
 
     def close(self) -> None:
@@ -108,18 +110,18 @@ def network(federation: Federation, method: Method, settings: Settings, present:
         places = _places(nodes(ray), settings.actors, federation.n_tasks)
         weights = [node.cores / places.count(node) for node in places]
         parts = share_out(federation, weights, present)
-        source: Source = (
+        source: RowSource = (
             FromRecipe(federation.recipe)
             if isinstance(federation, Outline) and federation.recipe is not None
             else FromStore.put(ray, federation, parts)
         )
         plans = [
-            Plan(part, source, method, settings.seed, settings.threads or max(1, int(w)), _bytes(federation, part))
+            ActorPlan(part, source, method, settings.seed, settings.threads or max(1, int(w)), _bytes(federation, part))
             for part, w in zip(parts, weights, strict=True)
         ]
         _check_room(plans, places)
-        crew = stack.enter_context(closing(Crew(ray, plans, places)))
-        return RayNetwork(federation, method, parts, crew, stack.pop_all())
+        actors = stack.enter_context(closing(RayActors(ray, plans, places)))
+        return RayNetwork(federation, method, parts, actors, stack.pop_all())
 
 
 def outline(request: Request, seed: int) -> Outline:
@@ -205,7 +207,7 @@ def _sizes(recipe: Recipe) -> IntArray:
     return recipe.federation().sizes
 
 
-def _places(machines: list[Node], actors: int | None, n_tasks: int) -> list[Node]:
+def _places(machines: list[ClusterNode], actors: int | None, n_tasks: int) -> list[ClusterNode]:
     """A machine for each actor: one actor on each, unless another number is wanted; never more than stations."""
     n = min(len(machines) if actors is None else actors, n_tasks)
     largest_first = sorted(machines, key=lambda node: -node.cores)
@@ -221,8 +223,8 @@ def _bytes(federation: Federation, part: Part) -> int:
     return reading + (last - first) * each + 8 * 4 * len(part.task_names) * columns * federation.n_features
 
 
-def _check_room(plans: list[Plan], places: list[Node]) -> None:
-    needed: dict[Node, int] = {}
+def _check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:
+    needed: dict[ClusterNode, int] = {}
     for plan, node in zip(plans, places, strict=True):
         needed[node] = needed.get(node, 0) + plan.bytes
     for node, size in needed.items():

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.engines.cluster.ray_session import temporary_folder
+from rhfedmtl.engines.cluster.session import temporary_folder
 
 TOKEN_BYTES = 32
 LOOK_SECONDS = 0.2
@@ -60,14 +60,14 @@ def call_up(ray: Any, serve: Any) -> Line | None:
     """
     if not hasattr(socket, "AF_UNIX") or os.name != "posix":
         return None
-    with suppress(OSError), temporary_folder() as folder, socket.socket(socket.AF_UNIX) as door:
+    with suppress(OSError), temporary_folder() as folder, socket.socket(socket.AF_UNIX) as acceptor:
         address, token = str(Path(folder) / "line"), secrets.token_bytes(TOKEN_BYTES)
-        door.bind(address)
-        door.listen()
-        door.settimeout(LOOK_SECONDS)
+        acceptor.bind(address)
+        acceptor.listen()
+        acceptor.settimeout(LOOK_SECONDS)
         task = serve.remote(address, token)
         while not ray.wait([task], timeout=0)[0]:
-            if (plain := _accepted(door, token)) is not None:
+            if (plain := _accepted(acceptor, token)) is not None:
                 return Line(plain, task)
     return None
 
@@ -97,10 +97,10 @@ def _received(connection: Any) -> bytes | None:
     return message
 
 
-def _accepted(door: socket.socket, token: bytes) -> socket.socket | None:
+def _accepted(acceptor: socket.socket, token: bytes) -> socket.socket | None:
     """Whoever knocks and knows the token."""
     try:
-        plain, _ = door.accept()
+        plain, _ = acceptor.accept()
     except TimeoutError:
         return None
     plain.settimeout(LOOK_SECONDS)

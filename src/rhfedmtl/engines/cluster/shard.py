@@ -38,7 +38,7 @@ class Taken(NamedTuple):
     sizes: IntArray | None = None
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where training rows come from, on any machine."""
 
     def rows(self, first: int, last: int) -> Taken:
@@ -126,11 +126,11 @@ class Snapshot(NamedTuple):
     state: State
 
 
-class Group:
+class Shard:
     """The stations of a part, and whoever is under them; terminals go by the ids that they have in the whole."""
 
     def __init__(
-        self, part: Part, source: Source, method: Method, *, seed: int = 0, threads: int | None = None
+        self, part: Part, source: RowSource, method: Method, *, seed: int = 0, threads: int | None = None
     ) -> None:
         self._part, self._source, self._method = part, source, method
         self._seed, self._threads = seed, threads

@@ -25,7 +25,7 @@ from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 Calls = Mapping[int, tuple[Any, ...]]
 
 
-class Crew(Protocol):
+class ShardActors(Protocol):
     """The groups, and the way to them."""
 
     def post(self, group: int, name: str, *given: Any) -> None:
@@ -58,12 +58,12 @@ def share_out(federation: Federation, weights: Sequence[float], present: IntArra
     return [Part.of(federation, first, last, present) for first, last in pairwise(bounds)]
 
 
-class Grouped:
+class Sharded:
     """All stations and terminals, in groups."""
 
-    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], crew: Crew) -> None:
+    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
         self.method = method
-        self.crew = crew
+        self.actors = actors
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
         self.shape = columns, federation.n_features + method.intercept
         self._matrix = method.rows(columns), self.shape[1]
@@ -98,7 +98,7 @@ class Grouped:
     @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self._matrix, self._shared, self.method.course_length)
+        return Sizes.of(self._matrix, self._shared, self.method.profile_length)
 
     @property
     def V(self) -> Float64Array:
@@ -108,19 +108,19 @@ class Grouped:
     @property
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
-        found = self.crew.ask("models", self._each())
+        found = self.actors.ask("models", self._each())
         return np.concatenate([found[g] for g in sorted(found)])
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the training rows of every station."""
-        found = self.crew.ask("moments", self._each())
+        found = self.actors.ask("moments", self._each())
         return [moments for g in sorted(found) for moments in found[g]]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: scale the rows of every terminal as its station says."""
         self._scalers = scalers
         for g in range(self._n):
-            self.crew.post(g, "scale", scalers[self._stations(g)])
+            self.actors.post(g, "scale", scalers[self._stations(g)])
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations: those of all of them, in their order."""
@@ -130,7 +130,7 @@ class Grouped:
         lam = np.array([anchor.lam for anchor in anchors])
         for g in range(self._n):
             own = self._stations(g)
-            self.crew.post(g, "assign", anchors[0].cloud_round, center[own], lam[own])
+            self.actors.post(g, "assign", anchors[0].cloud_round, center[own], lam[own])
         self._reports = None
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -144,10 +144,10 @@ class Grouped:
             steps = local_steps[where == g] if by_station is None else by_station[self._stations(g)]
             given = None if arrives is None else arrives[where == g]
             calls[g] = number, steps, by_station is not None, given, self._reported
-        found = self.crew.ask("round", calls, changes=True)
+        found = self.actors.ask("round", calls, changes=True)
         self._reports = {g: reported for g, (_, reported) in found.items()} if self._reported else None
         self._reported = False
-        self.crew.rest()
+        self.actors.rest()
         return Outcome(*(np.concatenate([found[g][0][i] for g in sorted(found)]) for i in range(3)))
 
     def reports(self, cloud_round: int) -> list[Report]:
@@ -157,7 +157,7 @@ class Grouped:
         """
         self._reported = True
         if self._reports is None:
-            self._reports = self.crew.ask("reports", self._each())
+            self._reports = self.actors.ask("reports", self._each())
         return [
             Report(cloud_round, self._bounds[g] + i, known.round, v, int(n), int(membership))
             for g, known in sorted(self._reports.items())
@@ -169,7 +169,7 @@ class Grouped:
         needed = (len(self._of_station), *self.shape)
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        found = self.crew.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
+        found = self.actors.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
         losses, duals = (np.concatenate([found[g][i] for g in sorted(found)]) for i in range(2))
         return [
             StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
@@ -187,10 +187,10 @@ class Grouped:
         new = int(self._of_station[station]) if station >= 0 else old
         place = station - self._bounds[new] if station >= 0 else -1
         if new == old:
-            self.crew.post(old, "move", terminal, place)
+            self.actors.post(old, "move", terminal, place)
         else:
-            size, alpha = self.crew.ask("release", {old: (terminal,)}, changes=True)[old]
-            self.crew.post(new, "admit", self._visitor(terminal), place, size, alpha)
+            size, alpha = self.actors.ask("release", {old: (terminal,)}, changes=True)[old]
+            self.actors.post(new, "admit", self._visitor(terminal), place, size, alpha)
         if isinstance(self._station, Runs):
             self._station = self._station.copy()
         self._station[terminal] = station
@@ -204,14 +204,14 @@ class Grouped:
         size = int(self._sizes[terminal]) + n_rows
         if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
-        self.crew.post(self._group(terminal), "grow", terminal, n_rows)
+        self.actors.post(self._group(terminal), "grow", terminal, n_rows)
         self._sizes = self._sizes.copy()
         self._sizes[terminal] = size
         self._reports = None
 
     def state(self) -> State:
         """All that the rounds so far have changed; the duals are fetched group by group when they are written."""
-        heads = self.crew.ask("head", self._each())
+        heads = self.actors.ask("head", self._each())
         U, center, lam, membership = (
             np.concatenate([getattr(heads[g], name) for g in sorted(heads)])
             for name in ("U", "center", "lam", "membership")
@@ -229,13 +229,13 @@ class Grouped:
         self._away = dict(zip(gone.tolist(), self._of_station[self._home[gone]].tolist(), strict=True))
         alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
         for g in range(self._n):
-            self.crew.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
-            self.crew.rest()
+            self.actors.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
+            self.actors.rest()
         self._reports = None
 
     def close(self) -> None:
         """Give the groups back."""
-        self.crew.close()
+        self.actors.close()
 
     @property
     def _n(self) -> int:
@@ -276,7 +276,7 @@ class Grouped:
 
     def _fill_duals(self, out: Float64Array) -> None:
         for g in range(self._n):
-            ids, alpha = self.crew.ask("duals", {g: ()})[g]
+            ids, alpha = self.actors.ask("duals", {g: ()})[g]
             start = 0
             for first, last in _stretches(ids):
                 a, b = self._offsets[[first, last + 1]].tolist()

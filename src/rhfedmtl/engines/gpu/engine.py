@@ -18,11 +18,11 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler
-from rhfedmtl.engines.inprocess import Crew, InProcess
+from rhfedmtl.engines.inprocess import InProcess, Team
 from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
-from rhfedmtl.maths.rounds import CURVE, Answers, FloatArray, Layout, Orders
+from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, FloatArray, Orders
 from rhfedmtl.maths.sdca import FACTORS
 
 # Rows are moved and scaled this many numbers at a time.
@@ -68,7 +68,7 @@ def interpreted() -> bool:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CardLayout:
     """How rows and models lie on the card: ``stride`` numbers a row, held as ``main`` and ``rest``."""
 
     features: int
@@ -139,7 +139,7 @@ class Gpu(InProcess):
             )
         super().__init__(federation, method, seed=seed, present=present)
         self._loss = {"LOSS": loss, "WEIGHTED": federation.sample_weight is not None}
-        self._card_shape = Shape(federation.n_features, method.intercept)
+        self._card_shape = CardLayout(federation.n_features, method.intercept)
         self._refuse_size()
         self._device = "cpu" if interpreted() else "cuda"
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
@@ -282,26 +282,26 @@ class Gpu(InProcess):
     def _work(self, orders: Orders) -> Answers:
         """The work of all terminals: draws, then steps, a stretch of blocks at a time; sums by station."""
         card, shape, columns = self._on_card(), self._card_shape, self.shape[0]
-        crew = self._workers(card, orders.steps)
+        actors = self._workers(card, orders.steps)
         base, models = self._send(_first_key(orders)), self._send(shape.pad(orders.models, np.float32))
         scales = self._send(orders.scale)
-        for part in crew.stretches:
+        for part in actors.stretches:
             n, n_visits = (which.stop - which.start for which in (part.terminals, part.visits))
             visits = self._torch.empty(n_visits, dtype=self._torch.int32, device=self._device)
             self._kernels.draw_rows[(-(-n // DECKS),)](
-                base, self._ids, self._starts, card.ends, crew.order, crew.offsets, self._deck, visits,
+                base, self._ids, self._starts, card.ends, actors.order, actors.offsets, self._deck, visits,
                 part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
                 SMALL=card.small, N=DECKS, num_warps=DECKS // LANES,
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
-                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, crew.offsets, visits,
-                crew.blocks, card.station_of_block, models, scales, crew.sums, self._gamma, columns, shape.features,
+                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, actors.offsets, visits,
+                actors.blocks, card.station_of_block, models, scales, actors.sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
-                CURVE=CURVE, ONCE=crew.once and not orders.uniform,
+                CURVE=CURVE, ONCE=actors.once and not orders.uniform,
             )  # fmt: skip
-        lines = self._courses(card, crew)
-        by_station = self._by_station(card, crew.sums)
+        lines = self._courses(card, actors)
+        by_station = self._by_station(card, actors.sums)
         return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), lines)
 
     def _workers(self, card: _Layout, steps: IntArray) -> _Crew:
@@ -319,16 +319,16 @@ class Gpu(InProcess):
             self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), sums, *sent)
         return self._sent_crew
 
-    def _courses(self, card: _Layout, crew: _Crew) -> Float64Array:
+    def _courses(self, card: _Layout, actors: _Crew) -> Float64Array:
         """Courses of all stations for the line search, or nothing."""
-        length, columns = self.method.course_length, self.shape[0]
+        length, columns = self.method.profile_length, self.shape[0]
         if not length:
             return np.empty((self._n_stations, 0))
         lines = self._room(card.n_blocks, columns, length)
         quadratic = self.method.loss.quadratic
         self._kernels.follow_course[(card.n_blocks, columns)](
-            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, crew.order,
-            crew.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
+            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, actors.order,
+            actors.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
             FACTORS=2 ** math.ceil(math.log2(length)), N=LANES, num_warps=1 if quadratic else 4,
         )  # fmt: skip
         sums: Float64Array = self._by_station(card, lines).sum(1)
@@ -338,7 +338,7 @@ class Gpu(InProcess):
             np.minimum.at(sums[:, 2], card.layout.station, room)
         return sums
 
-    def _tell(self, crew: Crew, factor: Float64Array) -> None:
+    def _tell(self, actors: Team, factor: Float64Array) -> None:
         """Apply to the duals what became of the updates, at once."""
         card, n = self._on_card(), self._pending.numel()
         factors = self._send(factor)[card.station]
@@ -375,7 +375,7 @@ class Gpu(InProcess):
 class _Layout:
     """A layout with the ends of the terminals' rows, whether all have few, and on the card what kernels need of it."""
 
-    layout: Layout
+    layout: Blocks
     sizes: IntArray
     small: bool
     sums: list[Any]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook, Pace
-from rhfedmtl.resources.billing import Lines, lines, longest_wait
+from rhfedmtl.resources.billing import CostLines, lines, longest_wait
 from rhfedmtl.resources.costs import Prices
 
 FloatArray = npt.NDArray[np.float64]
@@ -68,10 +68,10 @@ class Found(NamedTuple):
     cloud_rounds: int
     station_rounds: int | IntArray
     rung: float
-    ladder: Ladder
+    allocation: Allocation
 
 
-class Ladder(Protocol):
+class Allocation(Protocol):
     """A way to share out work; see the top of this file."""
 
     def search(self, outlook: Outlook, grid: Grid) -> Found:
@@ -132,7 +132,7 @@ class Alike:
         return np.broadcast_to(np.int64(rung), self._n)
 
 
-def _pairs(line: Lines) -> list[tuple[float, float]]:
+def _pairs(line: CostLines) -> list[tuple[float, float]]:
     return list(zip(line.fixed.tolist(), line.slope.tolist(), strict=True))
 
 

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.policies.base import Plan, Situation
-from rhfedmtl.policies.measured.allocation import Alike, Found, Grid, Ladder, shapes
+from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, shapes
 from rhfedmtl.policies.measured.progress import Evidence, Outlook
-from rhfedmtl.policies.measured.station_rounds import Uneven
+from rhfedmtl.policies.measured.station_rounds import StationRounds
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
@@ -80,13 +80,13 @@ class Basis:
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
         alike, self._shaped = Alike(s), shapes(s, least_steps)
-        self.ladders: list[Ladder] = [alike, *self._shaped]
+        self.allocations: list[Allocation] = [alike, *self._shaped]
         self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
 
     @cached_property
-    def uneven(self) -> Uneven | None:
+    def uneven(self) -> StationRounds | None:
         """Ways to plan different K_b, where there are any."""
-        return Uneven.of(self._s, self._shaped, self._least_steps)
+        return StationRounds.of(self._s, self._shaped, self._least_steps)
 
     @classmethod
     def of(cls, s: Situation, least_steps: int) -> Basis:
@@ -146,7 +146,9 @@ class Measured:
     def _best(self, s: Situation, outlook: Outlook) -> Schedule:
         basis = Basis.of(s, self.least_steps)
         grid = self._grid(s, basis)
-        found = min((ladder.search(outlook, grid) for ladder in basis.ladders), key=lambda each: each.log_left)
+        found = min(
+            (allocation.search(outlook, grid) for allocation in basis.allocations), key=lambda each: each.log_left
+        )
         if not (self.same_rounds or _knows_little(s)) and basis.uneven:
             found = basis.uneven.search(outlook, grid) or found
         best = self._scheduled(s, basis, found)
@@ -166,10 +168,10 @@ class Measured:
         return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, wanted)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
-        left, cloud_rounds, station_rounds, rung, ladder = found
+        left, cloud_rounds, station_rounds, rung, allocation = found
         rung = max(rung, float(self.least_steps))
-        cost = {name: price + basis.cloud[name] for name, price in ladder.cost(rung).items()}
-        return Schedule(cloud_rounds, _same(s, station_rounds), ladder.steps(rung), left, cost)
+        cost = {name: price + basis.cloud[name] for name, price in allocation.cost(rung).items()}
+        return Schedule(cloud_rounds, _same(s, station_rounds), allocation.steps(rung), left, cost)
 
 
 def _knows_little(s: Situation) -> bool:

@@ -36,26 +36,27 @@ _PRICES = ("terminal_step", "terminal_byte_up", "terminal_byte_down", "station_r
 class Way(NamedTuple):
     """A ladder, and how many rounds each station (columns) makes on every rung (rows)."""
 
-    ladder: Shaped
+    allocation: Shaped
     rounds: IntArray
 
 
-class Uneven:
+class StationRounds:
     """Ways to let stations make different numbers of rounds, and one round for all on the same ladders."""
 
-    def __init__(self, ladders: list[Shaped]) -> None:
-        ground = ladders[0].ground
-        self._ways = [Way(ladder, rounds) for ladder in ladders for rounds in _patterns(ladder)]
+    def __init__(self, allocations: list[Shaped]) -> None:
+        ground = allocations[0].ground
+        self._ways = [Way(allocation, rounds) for allocation in allocations for rounds in _patterns(allocation)]
         self._same = np.array([bool((way.rounds == 1).all()) for way in self._ways])
         self._rungs = ground.rungs
         self._cost = {
-            name: np.maximum.accumulate([_cost(way, name) for way in self._ways], axis=1) for name in ladders[0].costs
+            name: np.maximum.accumulate([_cost(way, name) for way in self._ways], axis=1)
+            for name in allocations[0].costs
         }
         kept = np.array([kept_by_merge(float(n)) for n in ground.counts])
         self._kept = kept / kept_by_merge(float(ground.counts.mean()))
 
     @classmethod
-    def of(cls, s: Situation, shaped: list[Shaped], least_steps: int) -> Uneven | None:
+    def of(cls, s: Situation, shaped: list[Shaped], least_steps: int) -> StationRounds | None:
         """All ways, on H alike and by the shapes given; None where stations keep in step or do not differ."""
         differs = any(differ(s.prices[name], _PRICES) for name in s.ledger.budget)
         if s.in_step or not differs or not s.members.all():
@@ -77,29 +78,33 @@ class Uneven:
         fewer = M[place] < M[int(same.argmin())]
         if self._same[way] or left[way, place] > min(one - _CLEARLY, (1.0 + _LONGER) * one if fewer else one):
             return None
-        ladder, rounds = self._ways[way]
+        allocation, rounds = self._ways[way]
         r = int(rung[way, place])
-        return Found(float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._rungs[r]), ladder)
+        return Found(
+            float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._rungs[r]), allocation
+        )
 
     def _log_left(self, outlook: Outlook, M: FloatArray, K: FloatArray, way: Way, rung: IntArray) -> FloatArray:
         """Log of what is left, for each M and K and the rung that goes with it; by stations before they are added up.
 
         What a merge keeps of φ depends on the number of members.
         """
-        phi = np.minimum(way.ladder.by_station(outlook.rate) * self._kept, 1.0)[rung]
+        phi = np.minimum(way.allocation.by_station(outlook.rate) * self._kept, 1.0)[rung]
         exponent = M[:, None] * outlook.log_left(phi, K[:, None] * way.rounds[rung])
         top = exponent.max(axis=1)
         return np.asarray(top + np.log(np.exp(exponent - top[:, None]).mean(axis=1)))
 
 
-def _patterns(ladder: Shaped) -> Iterator[IntArray]:
+def _patterns(allocation: Shaped) -> Iterator[IntArray]:
     """One round for all; then as many as go into one of the slowest, or of the dearest, station."""
-    prices, budget = ladder.ground.s.prices, ladder.ground.s.ledger.budget
-    times = [_times(costs) for name, costs in ladder.costs.items() if prices[name].adds == "elapsed"]
-    sums = [costs / budget[name] for name, costs in ladder.costs.items() if prices[name].adds == "sum" and budget[name]]
+    prices, budget = allocation.ground.s.prices, allocation.ground.s.ledger.budget
+    times = [_times(costs) for name, costs in allocation.costs.items() if prices[name].adds == "elapsed"]
+    sums = [
+        costs / budget[name] for name, costs in allocation.costs.items() if prices[name].adds == "sum" and budget[name]
+    ]
     most = [np.min(times, axis=0)] if times else []
     most += [_times(np.sum(sums, axis=0))] if sums else []
-    found = [np.ones((len(ladder.ground.rungs), len(ladder.ground.counts)), dtype=np.int64)]
+    found = [np.ones((len(allocation.ground.rungs), len(allocation.ground.counts)), dtype=np.int64)]
     found += [np.minimum(limit, rounds) for rounds in most for limit in _MOST]
     yield from {rounds.tobytes(): rounds for rounds in found}.values()
 
@@ -112,8 +117,10 @@ def _times(costs: FloatArray) -> IntArray:
 
 def _cost(way: Way, name: str) -> FloatArray:
     """Cost of the rounds of all stations, on every rung."""
-    whole = way.rounds * way.ladder.costs[name]
-    return np.asarray(whole.max(axis=1) if way.ladder.ground.s.prices[name].adds == "elapsed" else whole.sum(axis=1))
+    whole = way.rounds * way.allocation.costs[name]
+    return np.asarray(
+        whole.max(axis=1) if way.allocation.ground.s.prices[name].adds == "elapsed" else whole.sum(axis=1)
+    )
 
 
 def _highest(cost: FloatArray, limit: FloatArray) -> IntArray:

@@ -31,7 +31,7 @@ SHARE_OF_MEMORY = 0.3
 _SHORT = "should it be about files, set TMPDIR to a folder with a short path that can be written to"
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     """A machine of the cluster: who it is, its cores, and bytes that processes may take there."""
 
     id: str
@@ -76,10 +76,12 @@ def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
         yield ray
 
 
-def nodes(ray: Any) -> list[Node]:
+def nodes(ray: Any) -> list[ClusterNode]:
     """Machines of the cluster that can work, in a fixed order."""
     alive = [
-        Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"].get("CPU", 0.0), n["Resources"].get("memory", 0.0))
+        ClusterNode(
+            n["NodeID"], n["NodeManagerAddress"], n["Resources"].get("CPU", 0.0), n["Resources"].get("memory", 0.0)
+        )
         for n in ray.nodes()
         if n["Alive"]
     ]

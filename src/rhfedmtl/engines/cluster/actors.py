@@ -23,8 +23,8 @@ from llvmlite.binding import get_host_cpu_name
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.engines.cluster import ray_line
 from rhfedmtl.engines.cluster.ray_line import Line
-from rhfedmtl.engines.cluster.ray_session import MIB, Node
-from rhfedmtl.engines.cluster.shard import Group, Part, Snapshot, Source
+from rhfedmtl.engines.cluster.session import MIB, ClusterNode
+from rhfedmtl.engines.cluster.shard import Part, RowSource, Shard, Snapshot
 from rhfedmtl.engines.cluster.sharded import Calls
 from rhfedmtl.errors import ClusterError, RHFedMTLError
 from rhfedmtl.provenance import versions
@@ -49,19 +49,19 @@ Command = tuple[str, tuple[Any, ...]]
 logger = logging.getLogger(__name__)
 
 
-class Plan(NamedTuple):
+class ActorPlan(NamedTuple):
     """What an actor is to be: a part, where its rows are, the method, seed and threads, and the bytes that it takes."""
 
     part: Part
-    source: Source
+    source: RowSource
     method: Method
     seed: int
     threads: int
     bytes: int
 
-    def group(self) -> Group:
+    def group(self) -> Shard:
         """The group at its start."""
-        return Group(self.part, self.source, self.method, seed=self.seed, threads=self.threads)
+        return Shard(self.part, self.source, self.method, seed=self.seed, threads=self.threads)
 
 
 class Reply(NamedTuple):
@@ -77,11 +77,11 @@ class Worker:
 
     def __init__(self) -> None:
         atexit.register(os._exit, 0)  # what Ray does after this may hang, and the process is left over
-        self._group: Group | None = None
+        self._group: Shard | None = None
         self._number = -1
         self._reply = Reply()
 
-    def restore(self, plan: Plan, number: int, snapshot: Snapshot | None, said: Sequence[Command]) -> Reply:
+    def restore(self, plan: ActorPlan, number: int, snapshot: Snapshot | None, said: Sequence[Command]) -> Reply:
         """Become the group as it was after call ``number``: from a snapshot, or the start, and what was said since."""
         try:
             group = plan.group()
@@ -116,10 +116,10 @@ class Worker:
         return self._reply
 
 
-class Crew:
+class RayActors:
     """The actors of one run, and what was said to them since they were put away."""
 
-    def __init__(self, ray: Any, plans: Sequence[Plan], places: Sequence[Node]) -> None:
+    def __init__(self, ray: Any, plans: Sequence[ActorPlan], places: Sequence[ClusterNode]) -> None:
         self._ray = ray
         self._plans, self._places = plans, places
         self._actors = [self._actor(plan, node) for plan, node in zip(plans, places, strict=True)]
@@ -174,7 +174,7 @@ class Crew:
                 self._ray.kill(actor)
         self._actors, self._saved = [], []
 
-    def _actor(self, plan: Plan, node: Node) -> Any:
+    def _actor(self, plan: ActorPlan, node: ClusterNode) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self._ray.remote(Worker).options(
@@ -205,7 +205,7 @@ class Crew:
             self._check(reply, node)
             self._call_up(g)
 
-    def _check(self, reply: Reply, node: Node) -> None:
+    def _check(self, reply: Reply, node: ClusterNode) -> None:
         if reply.error is not None:
             raise type(reply.error)(f"on node {node.address}: {reply.error}")
         check_kind(reply.value, node.address)
