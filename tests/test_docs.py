@@ -113,8 +113,9 @@ def test_pages_show_no_traceback_and_no_machine_path() -> None:
 
 
 def test_pages_are_linked_and_pictures_are_small() -> None:
-    """Every relative link of README and docs leads to a file, and no picture is larger than 200 kB."""
-    for name, text in PAGES.items():
+    """Every relative link of README, docs and the pages for contributors leads to a file; pictures are below 200 kB."""
+    others = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "SECURITY.md")}
+    for name, text in (PAGES | others).items():
         outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)\s#]+)", outside):
             if "://" not in target:
@@ -123,8 +124,26 @@ def test_pages_are_linked_and_pictures_are_small() -> None:
         assert picture.stat().st_size < 200_000, picture.name
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/glossary.md"])
+def test_files_that_the_map_names_are_there(page: str) -> None:
+    """Every source file named on the page exists, and defines the names that its line of a table gives."""
+    for line in PAGES[page].splitlines():
+        files = [ROOT / "src" / "rhfedmtl" / name for name in re.findall(r"`([\w/]+\.py)`", line)]
+        assert [path for path in files if not path.is_file()] == [], line
+        named = re.findall(r"`(?:\w+\.)?(\w+)`", line.split("|")[3]) if files and line.startswith("|") else []
+        source = "".join(path.read_text(encoding="utf-8") for path in files)
+        assert [name for name in named if not re.search(rf"(def|class) {name}\b", source)] == [], line
+
+
+def test_every_package_is_on_the_map_and_in_the_reference() -> None:
+    """The map has a line for each package, and the reference a page for each but command line and bench."""
+    packages = {path.parent.name for path in (ROOT / "src" / "rhfedmtl").glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"^\| `(\w+)`", PAGES["docs/architecture.md"], re.MULTILINE))
+    assert packages - {"cli", "bench"} <= {Path(name).stem for name in PAGES if name.startswith("docs/api/")}
+
+
 def test_citation_names_this_version_and_the_papers() -> None:
-    """CITATION.cff is valid YAML, names the version of the package, and both credentials with all their authors."""
+    """CITATION.cff is valid YAML, names the version of the package, and both papers with all their authors."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     import rhfedmtl
 
