@@ -124,7 +124,7 @@ def test_pages_are_linked_and_pictures_are_small() -> None:
         assert picture.stat().st_size < 200_000, picture.name
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/glossary.md"])
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/glossary.md", "docs/mathematics.md"])
 def test_files_that_the_map_names_are_there(page: str) -> None:
     """Every source file named on the page exists, and defines the names that its line of a table gives."""
     for line in PAGES[page].splitlines():
