@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any
 
 project = "rhfedmtl"
@@ -26,10 +27,13 @@ default_role = "code"
 html_theme = "furo"
 html_title = f"rhfedmtl {version}"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True, "show-inheritance": False, "ignore-module-all": True}
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 
+_SOURCES = Path(__file__).resolve().parent.parent / "src" / "rhfedmtl"
+_LEFT_OUT = ("preload", "wire_pb2", "kernels", "losses")
+"""Files of `deploy` and `engines.gpu` that are run, generated, or in Triton's language."""
 _MARKUP = re.compile(r"(``.*?``|`.*?`|\*\*[^*]+\*\*|^ *\* )")
 
 
@@ -44,12 +48,29 @@ def _docstring(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, line
     lines[:] = [line if line.endswith("::") else _plain(line) for line in lines]
 
 
-def _skip(_app: Any, _what: str, _name: str, obj: Any, _skipped: bool, _options: Any) -> bool | None:
-    """Leave out fields of named tuples, which say only that they are fields."""
-    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
+def _skip(_app: Any, _what: str, name: str, obj: Any, _skipped: bool, _options: Any) -> bool | None:
+    """Leave out fields of named tuples, which say only that they are fields, and scikit-learn's own requests."""
+    is_field = str(getattr(obj, "__doc__", "")).startswith("Alias for field number")
+    return True if is_field or re.fullmatch(r"(.*\.)?set_\w+_request", name) else None
+
+
+def _modules(_app: Any, page: str, source: list[str]) -> None:
+    """A page ``api/PACKAGE`` gets a section for every module that the package has now."""
+    folder = _SOURCES / page.removeprefix("api/")
+    if page.startswith("api/") and folder.is_dir():
+        source[0] += _section(folder / "__init__.py")
+        for path in sorted(folder.rglob("*.py")):
+            if path.stem != "__init__" and not (path.parent != folder and path.stem in _LEFT_OUT):
+                source[0] += f"\n## {'.'.join(path.relative_to(folder).with_suffix('').parts)}\n{_section(path)}"
+
+
+def _section(path: Path) -> str:
+    parts = path.relative_to(_SOURCES.parent).with_suffix("").parts
+    return f"\n```{{eval-rst}}\n.. automodule:: {'.'.join(parts).removesuffix('.__init__')}\n```\n"
 
 
 def setup(app: Any) -> None:
-    """Connect the two helpers; docstrings are made plain before napoleon reads them."""
+    """Connect the helpers; docstrings are made plain before napoleon reads them."""
+    app.connect("source-read", _modules)
     app.connect("autodoc-process-docstring", _docstring, priority=400)
     app.connect("autodoc-skip-member", _skip)
