@@ -85,11 +85,8 @@ def test_every_algorithm_gives_the_numbers_of_one_process(three: Any, name: str,
 
 
 @pytest.mark.parametrize("weather", FAULTS)
-def test_every_kind_of_fault_and_any_number_of_actors(
-    three: Any, monkeypatch: pytest.MonkeyPatch, weather: str
-) -> None:
-    """Two actors, with three classes; all that is said goes by Ray, as to other machines."""
-    monkeypatch.setattr(ray_actors, "LINES", False)
+def test_every_kind_of_fault_and_any_number_of_actors(three: Any, weather: str) -> None:
+    """Two actors, with three classes."""
     same(learn("rhfedmtl", weather, classes=3), learn("rhfedmtl", weather, "ray", classes=3, actors=2))
 
 
@@ -98,15 +95,12 @@ def test_killed_actors_and_nodes_do_not_show_in_the_result(
     three: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """kill -9 of an actor's process, and of a whole node, in the middle of rounds; what they did is done again."""
-    import ray
-
     data = BIG.federation(0)
     whole = long_run("inprocess", data, name)
     first, second = sorted(three.worker_nodes, key=raylet)
     strikes = {3: lambda: kill(*actors(first)), 5: lambda: kill_node(three, second), 7: lambda: kill(*actors(first))}
     monkeypatch.setattr(ray_actors, "SNAPSHOT_SECONDS", 0.0)  # the second life starts from snapshots
-    monkeypatch.setattr(ray_actors, "LINES", name == "hfedmtl")  # spoken to directly, or by Ray
-    assassin = Assassin(monkeypatch, ray, strikes)
+    assassin = Assassin(monkeypatch, strikes)
     same(whole, long_run("ray", data, name))
     assert len(assassin.struck) == 3
 
@@ -115,8 +109,6 @@ def test_what_was_said_since_the_start_is_enough_without_a_snapshot(
     three: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All three actors are killed between rounds, and again in one; they replay everything."""
-    import ray
-
     data = BIG.federation(0)
     whole = long_run("inprocess", data)
 
@@ -125,7 +117,7 @@ def test_what_was_said_since_the_start_is_enough_without_a_snapshot(
             kill(*(process for node in (three.head_node, *three.worker_nodes) for process in actors(node)))
 
     victim = next(iter(three.worker_nodes))
-    assassin = Assassin(monkeypatch, ray, {6: lambda: kill(*actors(victim))})
+    assassin = Assassin(monkeypatch, {6: lambda: kill(*actors(victim))})
     same(whole, long_run("ray", data, watch=everybody))
     assert len(assassin.struck) == 1
 
