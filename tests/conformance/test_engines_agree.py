@@ -56,7 +56,7 @@ def alpha_of(network: Any) -> Any:
     """All dual variables of rows that are there, after a probe settled them."""
     if isinstance(network, InProcess):
         return np.concatenate(
-            [network.alpha[a:b] for a, b in zip(network._rows.starts, network._rows.ends, strict=True)]
+            [network.alpha[a:b] for a, b in zip(network.rows.starts, network.rows.ends, strict=True)]
         )
     if isinstance(network, Sharded):
         alpha, starts = network.state().alpha.array(), network._offsets
