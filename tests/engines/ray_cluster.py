@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,16 +65,6 @@ def kill_node(made: Any, node: Any) -> None:
     main = raylet(node)
     kill(main, *children(main))
     made.worker_nodes.discard(node)
-
-
-def wait_for(condition: Any, seconds: float = 300.0) -> Any:
-    """What a condition gives once it holds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise TimeoutError(f"{condition} did not come true within {seconds} s")
 
 
 class Assassin:

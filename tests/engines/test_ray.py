@@ -250,6 +250,7 @@ def test_a_local_ray_has_a_token_of_its_own_and_writes_none(monkeypatch: pytest.
         assert found == ({given: "given"} if given in names else {})
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_ray_is_up() -> None:
     """It is not lost, either; whoever handled interrupts before does so again."""
     before, done = signal.getsignal(signal.SIGINT), []

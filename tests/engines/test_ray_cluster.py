@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from tests.conformance.test_methods import FAULTS, learn, same
-from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet, wait_for
+from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet
+from tests.waiting import wait_for
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
@@ -154,6 +155,7 @@ def outcome(text: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in ("seconds", "saved")}
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_driver_is_resumed(three: Any, tmp_path: Path, end: signal.Signals) -> None:
     """By its folder alone, on the same cluster and after other actors; Ctrl-C says so, kill -9 cannot."""
