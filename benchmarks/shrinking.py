@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.bench import solver
+from rhfedmtl.bench.measure import medians
 from rhfedmtl.bench.suite import gap_problem
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Hinge
@@ -116,23 +116,21 @@ def main() -> None:
     options = parser.parse_args()
     X, y, name = gap_problem()
     Shrinking(X[:50], y[:50], solver.LAMBDA).step()  # compiles
-    theirs = solver.liblinear_seconds(X, y, Hinge())
-    rows = np.asarray(X, dtype=np.float64)
-    figures: dict[str, Any] = {
+    rows, theirs = np.asarray(X, dtype=np.float64), solver.solve_by_liblinear(X, y, Hinge())
+    found = Shrinking(X, y, solver.LAMBDA).solve(solver.GAP)
+    seconds = medians(
+        options.repeats,
+        lambda: Shrinking(X, y, solver.LAMBDA).solve(solver.GAP),
+        lambda: solver.solve_here(X, y, Hinge(), every=20),
+        lambda: solver.fit_liblinear(rows, y, Hinge(), theirs["tolerance"]),
+    )
+    figures = {
         "problem": name,
+        "seconds": dict(zip(("shrinking", "full passes", "liblinear"), seconds, strict=True)),
+        "shrinking": found,
         "liblinear": theirs,
-        "shrinking": [],
-        "passes": [],
-        "liblinear_seconds": [],
     }
-    for _ in range(options.repeats):
-        figures["shrinking"].append(Shrinking(X, y, solver.LAMBDA).solve(solver.GAP))
-        figures["liblinear_seconds"].append(solver._fit(rows, y, Hinge(), theirs["tolerance"])[0])
-        figures["passes"].append(solver.our_seconds(X, y, Hinge(), every=20))
-    for what in ("shrinking", "passes"):
-        seconds = statistics.median(found["seconds"] for found in figures[what])
-        print(f"{what:<12}{seconds:8.3f} s", figures[what][0])
-    print(f"liblinear   {statistics.median(figures['liblinear_seconds']):8.3f} s", theirs)
+    print(json.dumps(figures, indent=1))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +29,14 @@ def real_file() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as in the foreground, for children too: in the background of a shell without jobs it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

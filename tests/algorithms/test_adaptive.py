@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.algorithms.runs import run_built
-from tests.engines.groups import LOCAL
+from tests.engines.shards import LOCAL
 from tests.reference.problems import federation
 
 from rhfedmtl.algorithms.adaptive import AdaptiveFL

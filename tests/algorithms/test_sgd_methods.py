@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.runs import run, run_named
-from tests.engines.groups import LOCAL
+from tests.engines.shards import LOCAL
 from tests.reference.problems import federation
 from tests.reference.sdca import visits
 from tests.reference.sgd import descend, plain_sgd, with_constant

@@ -7,12 +7,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import wait_for
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS
@@ -102,17 +102,15 @@ def test_errors_are_plain_and_end_with_status_2(
     assert not list(tmp_path.rglob("run.json"))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_after_the_round_and_keeps_what_was_learned(tmp_path: Path) -> None:
     """Ctrl-C once: the run ends, is certified and saved."""
     words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "train", "--cloud-rounds", "1000000"]
-    command = [*words, "--algorithm", "hfedmtl", "--json", "--certify-every", "1000000"]
+    command = [*words, "--algorithm", "hfedmtl", "--json", "--certify-every", "1000000", "--checkpoint-every", "0.01"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("runs/*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.0)
+        wait_for(lambda: list(tmp_path.glob("runs/*/checkpoint")) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     facts = json.loads(out)
     assert process.returncode == 130, err
     assert facts["stopped"] == "interrupted"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from llvmlite import binding
-from tests.engines.groups import LOCAL
+from tests.engines.shards import LOCAL
 
 from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.options import Options

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.engines.groups import LOCAL
+from tests.engines.shards import LOCAL
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, build
@@ -74,7 +74,7 @@ def same(left: Result, right: Result) -> None:
 @pytest.mark.parametrize("weather", FAULTS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_engines_give_the_same_numbers_and_the_same_bill(name: str, weather: str) -> None:
-    """Batched, message by message and in groups; what comes out is finite, for every task, and within every budget."""
+    """Batched, message by message and in shards; what comes out is finite, for every task, and within every budget."""
     results = [learn(name, weather, engine) for engine in LOCAL]
     for other in results[1:]:
         same(results[0], other)

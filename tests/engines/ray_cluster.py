@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,38 +67,32 @@ def kill_node(made: Any, node: Any) -> None:
     made.worker_nodes.discard(node)
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> Any:
-    """What a condition gives once it holds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise TimeoutError(f"{condition} did not come true within {seconds} s")
-
-
 class Assassin:
     """Kills when the calls of a chosen round are under way; where they are answered already, those of the next one.
 
     On a busy machine this process may be put aside until a whole round is over: that is no middle of a round.
     """
 
-    def __init__(self, monkeypatch: Any, ray: Any, strikes: dict[int, Any]) -> None:
-        from rhfedmtl.engines.cluster.actors import RayActors
-        from rhfedmtl.engines.cluster.ray_line import Line
+    def __init__(self, monkeypatch: Any, strikes: dict[int, Any]) -> None:
+        from rhfedmtl.engines.cluster import actors
 
         self.struck: list[int] = []
-        plain = RayActors._answer
+        self._round = 0
+        ask, reply_of = actors.RayActors.ask, actors.reply_of
 
-        def answer(actors: Any, group: int, ref: Any, commands: Any) -> Any:
-            name, given = commands[-1]
-            if name == "round" and given[0] in strikes:
-                number, strike = given[0], strikes.pop(given[0])
-                if ref.answered() if isinstance(ref, Line) else ray.wait([ref], timeout=0)[0]:
-                    strikes[next(n for n in range(number + 1, number + 100) if n not in strikes)] = strike
+        def asked(shards: Any, name: str, calls: Any, **more: Any) -> Any:
+            self._round = calls[0][0] if name == "round" else 0
+            return ask(shards, name, calls, **more)
+
+        def replied(ray: Any, sent: Any) -> Any:
+            if self._round in strikes:
+                strike = strikes.pop(self._round)
+                if ray.wait([sent], timeout=0)[0]:
+                    strikes[next(n for n in range(self._round + 1, self._round + 100) if n not in strikes)] = strike
                 else:
-                    self.struck.append(number)
+                    self.struck.append(self._round)
                     strike()
-            return plain(actors, group, ref, commands)
+            return reply_of(ray, sent)
 
-        monkeypatch.setattr(RayActors, "_answer", answer)
+        monkeypatch.setattr(actors.RayActors, "ask", asked)
+        monkeypatch.setattr(actors, "reply_of", replied)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.test_methods import BUDGET, COST, FAULTS, same
-from tests.engines.groups import LOCAL
+from tests.engines.shards import LOCAL
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import build
@@ -45,8 +45,8 @@ def learn(name: str, engine: str, data: Any, weather: str = "calm", **more: Any)
 @pytest.mark.parametrize("name", ["rhfedmtl", "hfedmtl", "cocoa", "mocha", "fedavg", "adaptive-fl"])
 def test_an_outline_gives_the_same_numbers(name: str, weather: str) -> None:
     """Whatever the policy, the grouping and the faults."""
-    assert "groups" in LOCAL
-    same(learn(name, "inprocess", UNEVEN.federation(), weather), learn(name, "groups", outline([]), weather))
+    assert "sharded" in LOCAL
+    same(learn(name, "inprocess", UNEVEN.federation(), weather), learn(name, "sharded", outline([]), weather))
 
 
 @pytest.mark.parametrize("name", ["rhfedmtl", "hfedmtl", "cocoa", "fedavg", "adaptive-fl"])
@@ -55,9 +55,9 @@ def test_terminals_are_not_asked_for_one_by_one_while_nothing_happens_to_them(na
     fetched: list[int] = []
     data = outline(fetched)
     keep = Keeper(tmp_path / "checkpoint", seconds=0.0)
-    same(learn(name, "inprocess", UNEVEN.federation()), learn(name, "groups", data, keep=keep))
+    same(learn(name, "inprocess", UNEVEN.federation()), learn(name, "sharded", data, keep=keep))
     assert not fetched
-    learn(name, "groups", data, "late rows")
+    learn(name, "sharded", data, "late rows")
     assert fetched
 
 
@@ -68,10 +68,10 @@ def test_a_run_that_was_put_away_goes_on_with_or_without_an_outline(
     """From one engine to the other, in both directions; terminals are asked for one by one where rows come late."""
     fetched: list[int] = []
     whole, data = UNEVEN.federation(), outline(fetched)
-    runs = {"groups": data, "inprocess": whole}
+    runs = {"sharded": data, "inprocess": whole}
     undisturbed = learn(name, "inprocess", whole, weather)
     assert undisturbed.rounds > until
-    for first, second in (("groups", "inprocess"), ("inprocess", "groups"), ("groups", "groups")):
+    for first, second in (("sharded", "inprocess"), ("inprocess", "sharded"), ("sharded", "sharded")):
         keep = Keeper(tmp_path / f"{first}-{second}")
         learn(name, first, runs[first], weather, watch=lambda progress: progress.round < until, keep=keep)
         same(undisturbed, learn(name, second, runs[second], weather, start=checkpoint.read(keep.path)))

@@ -79,7 +79,7 @@ def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
         node = ray._private.worker.global_worker.node
         raylet, folder = node.all_processes["raylet"][0].process.pid, Path(node.get_session_dir_path())
         assert folder.exists()
-        assassin = Assassin(monkeypatch, ray, {3: lambda: kill(children(raylet, "ray::Worker")[0])})
+        assassin = Assassin(monkeypatch, {3: lambda: kill(children(raylet, "ray::Worker")[0])})
         same(whole, learn("ray", data))
         assert len(assassin.struck) == 1
         answer = CliRunner().invoke(app, [*words, "--engine", "ray", "--actors", "1"])
@@ -170,24 +170,30 @@ def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
 
 def test_nodes_with_other_versions_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """They would give other numbers, or none; with another CPU only the last digits may differ, which is said."""
-    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
-    actors._check(ray_actors.Reply(ray_actors.kind()), NODE)
+    ray_actors.check_start(ray_actors.Reply(ray_actors.kind()), NODE)
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 has other versions.*numpy 0.1, here"):
-        actors._check(ray_actors.Reply({**ray_actors.kind(), "numpy": "0.1"}), NODE)
+        ray_actors.check_start(ray_actors.Reply({**ray_actors.kind(), "numpy": "0.1"}), NODE)
     with caplog.at_level("WARNING"):
-        actors._check(ray_actors.Reply({**ray_actors.kind(), "cpu": "another"}), NODE)
+        ray_actors.check_start(ray_actors.Reply({**ray_actors.kind(), "cpu": "another"}), NODE)
     assert "node 10.0.0.1 has another kind of CPU (another, here" in caplog.text
     with pytest.raises(DataError, match=r"on node 10.0.0.1: no such file"):
-        actors._check(ray_actors.Reply(error=DataError("no such file")), NODE)
+        ray_actors.check_start(ray_actors.Reply(error=DataError("no such file")), NODE)
 
 
-def test_calls_of_a_machine_that_differs_or_fails_are_refused() -> None:
+def test_calls_of_a_machine_that_differs_or_fails_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep takes no record that was made with other versions, and shows no traceback of Ray."""
     import ray
 
-    from rhfedmtl.engines.cluster.ray import Answer, Pool
+    from rhfedmtl.engines.cluster import ray as engine
+    from rhfedmtl.engines.cluster.ray import Answer
 
-    pool = Pool()
+    made: Future[Any]
+    called = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=lambda: made))
+    remote = SimpleNamespace(options=lambda **_: called)
+    monkeypatch.setattr(
+        engine, "ray_module", lambda: SimpleNamespace(remote=lambda _: remote, exceptions=ray.exceptions)
+    )
+    pool = engine.Pool()
     lost = ray.exceptions.RaySystemError("ray::_call() (pid=7, ip=10.0.0.3)\nNo module named 'rhfedmtl'")
     answers = [
         (Answer(7, None, ray_actors.kind(), "10.0.0.1"), None),
@@ -196,25 +202,23 @@ def test_calls_of_a_machine_that_differs_or_fails_are_refused() -> None:
         (lost, r"No module named 'rhfedmtl' \(on node 10.0.0.3\); all machines of the cluster need the same rhfedmtl"),
     ]
     for answer, said in answers:
-        made: Future[Any] = Future()
+        made = Future()
         made.set_exception(answer) if isinstance(answer, Exception) else made.set_result(answer)
         with pytest.raises((ClusterError, DataError), match=said) if said else nullcontext():
-            assert pool._value(made) == 7
+            assert pool.submit(len, ()).result() == 7
 
 
 def test_an_actor_that_cannot_be_made_is_not_waited_for() -> None:
     """One that was lost comes back; one whose machine has no rhfedmtl never does."""
     import ray
 
-    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
-    actors._ray = SimpleNamespace(
-        exceptions=ray.exceptions, get=raiser(ray.exceptions.RayActorError("a", "it is gone"))
-    )
-    assert actors._reply(None) is None
+    def failing(error: Exception) -> Any:
+        return SimpleNamespace(exceptions=ray.exceptions, get=raiser(error))
+
+    assert ray_actors.reply_of(failing(ray.exceptions.RayActorError("a", "it is gone")), None) is None
     failed = ray.exceptions.RayActorError("a", "in its creation:\nno module rhfedmtl", actor_init_failed=True)
-    actors._ray.get = raiser(failed)
     with pytest.raises(ClusterError, match="an actor cannot start: no module rhfedmtl; all machines"):
-        actors._reply(None)
+        ray_actors.reply_of(failing(failed), None)
 
 
 def raiser(error: Exception) -> Any:
@@ -224,22 +228,6 @@ def raiser(error: Exception) -> Any:
         raise error
 
     return fail
-
-
-def test_a_line_to_another_machine_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each try takes as long as many calls by Ray; an actor that was restarted may be elsewhere."""
-    actors = ray_actors.RayActors.__new__(ray_actors.RayActors)
-    actors._ray, actors._lines, actors._near, actors._actors = None, [None], [True], [SimpleNamespace(serve=None)]
-    actors._restore = lambda group, number: None  # type: ignore[method-assign]
-    actors._reply = lambda sent: ray_actors.Reply()  # type: ignore[method-assign]
-    tries: list[int] = []
-    monkeypatch.setattr(ray_actors.ray_line, "call_up", lambda ray, serve: tries.append(1))
-    for _ in range(5):
-        actors._call_up(0)
-    assert len(tries) == 1
-    actors._recovered(0, 3)
-    actors._call_up(0)
-    assert len(tries) == 2
 
 
 def test_a_local_ray_has_a_token_of_its_own_and_writes_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -254,7 +242,7 @@ def test_a_local_ray_has_a_token_of_its_own_and_writes_none(monkeypatch: pytest.
         kept.write_text("token") if given == "file" else kept.unlink(missing_ok=True)
         if given in names:
             monkeypatch.setenv(given, "given")
-        ray_session._keep_to_this_machine()
+        ray_session.keep_to_this_machine()
         found = {name: os.environ[name] for name in names if name in os.environ}
         if not given:
             assert found.pop("RAY_AUTH_MODE") == "token"
@@ -262,24 +250,25 @@ def test_a_local_ray_has_a_token_of_its_own_and_writes_none(monkeypatch: pytest.
         assert found == ({given: "given"} if given in names else {})
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_ray_is_up() -> None:
     """It is not lost, either; whoever handled interrupts before does so again."""
     before, done = signal.getsignal(signal.SIGINT), []
 
     def start() -> None:
-        with ray_session._interrupts_wait():
+        with ray_session.interrupts_wait():
             signal.raise_signal(signal.SIGINT)
             done.append(1)
 
     with pytest.raises(KeyboardInterrupt):
         start()
     assert done
-    with ray_session._interrupts_wait():
+    with ray_session.interrupts_wait():
         pass
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_group_holds_its_rows_once() -> None:
+def test_a_shard_holds_its_rows_once() -> None:
     """Own rows are scaled where they lie; those of shared memory are let go once they are scaled."""
     data = Request(data="synthetic", tasks=2, terminals=2).federation(0)
     (part,) = share_out(data, [1.0], np.diff(data.terminal_offsets))
@@ -290,45 +279,45 @@ def test_a_group_holds_its_rows_once() -> None:
     for own in (True, False):
         rows = np.array(data.X)
         rows.flags.writeable = own
-        source = SimpleNamespace(rows=lambda *_, rows=rows: Taken(rows, data.y, None))
-        group = Shard(part, source, method)
-        group.scale(scalers)
-        del source
-        group._source = None  # type: ignore[assignment]
-        assert np.shares_memory(group._federation.X, rows) == own
-        np.testing.assert_array_equal(group._federation.X, wanted)
+        given = [rows]  # whoever takes them has them alone
+        shard = Shard(part, SimpleNamespace(rows=lambda *_, given=given: Taken(given.pop(), data.y, None)), method)
+        shard.scale(scalers)
+        np.testing.assert_array_equal(rows, wanted if own else data.X)
         gone = weakref.ref(rows)
         del rows
         assert (gone() is None) != own
+        for found, half in zip(shard.moments(), np.split(wanted, [data.terminal_offsets[2]]), strict=True):
+            np.testing.assert_allclose(found.mean, half.mean(axis=0), rtol=1e-5, atol=1e-7)
 
 
 def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """On this machine for shared memory, and on a node for the rows of its stations."""
     from rhfedmtl.engines.cluster import ray as engine
 
-    monkeypatch.setattr(ray_session, "_memory", lambda: 2.0**30)
-    with pytest.raises(ClusterError, match=r"rows take 1,000 MiB of shared memory, more than 30% of the 1,024 MiB"):
-        ray_session._start(None, 1000 * ray_session.MIB, "")
+    monkeypatch.setattr(ray_session, "memory", lambda: 2.0**30)
+    said = r"rows take 1,000 MiB of shared memory, more than 30% of the 1,024 MiB"
+    with pytest.raises(ClusterError, match=said), session(store=1000 * ray_session.MIB):
+        pass
     data = Request(data="synthetic", tasks=2, terminals=2).federation(0)
     (part,) = engine.share_out(data, [1.0], np.diff(data.terminal_offsets))
-    plan = ray_actors.ActorPlan(part, None, None, 0, 1, engine._bytes(data, part))  # type: ignore[arg-type]
-    engine._check_room([plan], [NODE])
+    plan = ray_actors.ActorPlan(part, None, None, 0, 1, engine.bytes_of(data, part))  # type: ignore[arg-type]
+    engine.check_room([plan], [NODE])
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 take about 0 MiB, and it has 0 MiB"):
-        engine._check_room([plan, plan], [NODE._replace(memory=1.5 * plan.bytes)] * 2)
+        engine.check_room([plan, plan], [NODE._replace(memory=1.5 * plan.bytes)] * 2)
     known, recipe = facts(data), Recipe(Request(), 0)
     reading, mapped = (Outline.made({**known, "mapped": m}, recipe, lambda: data.sizes) for m in (False, True))
-    assert engine._bytes(reading, part) - engine._bytes(mapped, part) == data.X.nbytes
+    assert engine.bytes_of(reading, part) - engine.bytes_of(mapped, part) == data.X.nbytes
 
 
 def test_actors_are_placed_where_the_cores_are() -> None:
     """One on each node, the larger ones first where there are fewer, and round again where there are more."""
-    from rhfedmtl.engines.cluster.ray import _places
+    from rhfedmtl.engines.cluster.ray import places_for
 
     small, large = NODE, ClusterNode("b", "10.0.0.2", 8.0, 1e6)
-    assert _places([small, large], None, 9) == [small, large]
-    assert _places([small, large], 1, 9) == [large]
-    assert _places([small, large], 3, 9) == [small, large, large]
-    assert _places([small, large], 5, 2) == [small, large]
+    assert places_for([small, large], None, 9) == [small, large]
+    assert places_for([small, large], 1, 9) == [large]
+    assert places_for([small, large], 3, 9) == [small, large, large]
+    assert places_for([small, large], 5, 2) == [small, large]
 
 
 def test_an_old_ray_and_words_for_others_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

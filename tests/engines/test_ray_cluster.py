@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from tests.conformance.test_methods import FAULTS, learn, same
-from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet, wait_for
+from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet
+from tests.waiting import wait_for
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
@@ -85,11 +86,8 @@ def test_every_algorithm_gives_the_numbers_of_one_process(three: Any, name: str,
 
 
 @pytest.mark.parametrize("weather", FAULTS)
-def test_every_kind_of_fault_and_any_number_of_actors(
-    three: Any, monkeypatch: pytest.MonkeyPatch, weather: str
-) -> None:
-    """Two actors, with three classes; all that is said goes by Ray, as to other machines."""
-    monkeypatch.setattr(ray_actors, "LINES", False)
+def test_every_kind_of_fault_and_any_number_of_actors(three: Any, weather: str) -> None:
+    """Two actors, with three classes."""
     same(learn("rhfedmtl", weather, classes=3), learn("rhfedmtl", weather, "ray", classes=3, actors=2))
 
 
@@ -98,15 +96,12 @@ def test_killed_actors_and_nodes_do_not_show_in_the_result(
     three: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """kill -9 of an actor's process, and of a whole node, in the middle of rounds; what they did is done again."""
-    import ray
-
     data = BIG.federation(0)
     whole = long_run("inprocess", data, name)
     first, second = sorted(three.worker_nodes, key=raylet)
     strikes = {3: lambda: kill(*actors(first)), 5: lambda: kill_node(three, second), 7: lambda: kill(*actors(first))}
     monkeypatch.setattr(ray_actors, "SNAPSHOT_SECONDS", 0.0)  # the second life starts from snapshots
-    monkeypatch.setattr(ray_actors, "LINES", name == "hfedmtl")  # spoken to directly, or by Ray
-    assassin = Assassin(monkeypatch, ray, strikes)
+    assassin = Assassin(monkeypatch, strikes)
     same(whole, long_run("ray", data, name))
     assert len(assassin.struck) == 3
 
@@ -115,8 +110,6 @@ def test_what_was_said_since_the_start_is_enough_without_a_snapshot(
     three: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All three actors are killed between rounds, and again in one; they replay everything."""
-    import ray
-
     data = BIG.federation(0)
     whole = long_run("inprocess", data)
 
@@ -125,7 +118,7 @@ def test_what_was_said_since_the_start_is_enough_without_a_snapshot(
             kill(*(process for node in (three.head_node, *three.worker_nodes) for process in actors(node)))
 
     victim = next(iter(three.worker_nodes))
-    assassin = Assassin(monkeypatch, ray, {6: lambda: kill(*actors(victim))})
+    assassin = Assassin(monkeypatch, {6: lambda: kill(*actors(victim))})
     same(whole, long_run("ray", data, watch=everybody))
     assert len(assassin.struck) == 1
 
@@ -162,6 +155,7 @@ def outcome(text: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in ("seconds", "saved")}
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_driver_is_resumed(three: Any, tmp_path: Path, end: signal.Signals) -> None:
     """By its folder alone, on the same cluster and after other actors; Ctrl-C says so, kill -9 cannot."""

@@ -17,6 +17,7 @@ from rhfedmtl.runs import session as single
 from rhfedmtl.runs.session import Execution, Session, begin
 from rhfedmtl.training.config import RunConfig
 
+pytestmark = pytest.mark.usefixtures("interruptible")
 WORDS = ["train", "--tasks", "3", "--terminals", "3", "--algorithm", "hfedmtl", "--local-steps", "3"]
 WORDS += ["--station-rounds", "4", "--cloud-rounds", "6", "--faults", "dropout=0.2,moves=0.3", "--seed", "2"]
 WORDS += ["--certify-every", "3", "--json", "--cost", "energy=0.1,10"]

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.waiting import wait_for
 from typer.testing import CliRunner
 
 from rhfedmtl.cli.main import app
@@ -227,9 +227,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     with subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as running:
-        deadline = time.monotonic() + 60
-        while len(list(torn.glob("runs/*.json"))) < 5 and time.monotonic() < deadline and running.poll() is None:
-            time.sleep(0.01)
+        wait_for(lambda: len(list(torn.glob("runs/*.json"))) >= 5 or running.poll() is not None)
         os.killpg(running.pid, signal.SIGKILL)
     done = len(list(torn.glob("runs/*.json")))
     assert 5 <= done < len(list(whole.glob("runs/*.json")))
@@ -238,17 +236,16 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
         assert (torn / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_sweep_makes_no_more_runs(tmp_path: Path) -> None:
     """Ctrl-C ends the workers with the command, which says what is kept, and the runs that wait are not made."""
     path, out = written(tmp_path, SPEC), tmp_path / "out"
     words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "compare", str(path)]
     words += ["--seeds", "400", "--workers", "2", "--out", str(out)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
-        deadline = time.monotonic() + 60
-        while len(list(out.glob("runs/*.json"))) < 5 and time.monotonic() < deadline and running.poll() is None:
-            time.sleep(0.01)
+        wait_for(lambda: len(list(out.glob("runs/*.json"))) >= 5 or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
-        said, err = running.communicate(timeout=60)
+        said, err = running.communicate()
     assert (running.returncode, said) == (130, b"")
     assert err == b"interrupted: what is finished is kept, and the same command goes on from there\n"
     assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 400

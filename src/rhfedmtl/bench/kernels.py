@@ -65,7 +65,7 @@ def stream_fraction(d: int, rows: int, steps: int, *, megabytes: float = 64.0, r
     data = federation(5, per_task, rows, d)
     network = started(data, threads=1)
     sizes = np.diff(data.terminal_offsets)
-    touch = toucher(network._rows.X, sizes, steps, repeats + 2)
+    touch = toucher(network.rows.X, sizes, steps, repeats + 2)
     found = ratio(repeats, iterations(network, steps), touch)
     n = len(sizes) * steps
     return {
@@ -85,7 +85,7 @@ def thread_speedup(threads: int = 2, *, repeats: int = 11, rounds_each: int = 16
     """
     data = federation(5, 500, 10, 561)
     one, several = (started(data, threads=count) for count in (1, threads))
-    X, sizes = one._rows.X, np.diff(data.terminal_offsets)
+    X, sizes = one.rows.X, np.diff(data.terminal_offsets)
     order = visits(sizes, 10, 1)
     model = np.full(561, 1e-2, dtype=np.float32)
     cuts = np.linspace(0, len(sizes), threads + 1).astype(int)
@@ -116,8 +116,8 @@ def numpy_ratio(d: int, *, repeats: int = 9) -> dict[str, float]:
     rows, steps, terminals, some = 16, 64, 1000, 5
     data = federation(1, terminals, rows, d)
     network = started(data, threads=1)
-    X, y = np.asarray(network._rows.X), network._rows.y[:, 0]
-    norm, alpha = network._rows.norm, np.zeros(rows)
+    X, y, norm = np.asarray(network.rows.X), network.rows.y[:, 0], network.rows.norm
+    alpha = np.zeros(rows)
     scale, w = 1e-2 * len(X), np.zeros(d, np.float32)
 
     def plain() -> None:

@@ -8,20 +8,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.provenance import versions
 from rhfedmtl.roles.cloud import Cloud
 
 METHOD = DualMethod(relationship=MeanRegularised(1e-2, 1e-3), intercept=False)
@@ -29,15 +27,15 @@ DISTINCT = 2**26
 """Random numbers that are drawn; larger federations repeat them, which costs no less to read."""
 
 
-def federation(n_tasks: int, n_terminals: int, rows: int, d: int, dtype: Any = np.float32) -> Federation:
-    """Unit rows with random labels; ``n_terminals`` under every task, ``rows`` on every terminal."""
+def federation(n_tasks: int, n_terminals: int, rows: int, d: int) -> Federation:
+    """Unit rows of float32 with random labels; ``n_terminals`` under every task, ``rows`` on every terminal."""
     rng = np.random.default_rng(0)
     n = n_tasks * n_terminals * rows
-    some = rng.standard_normal((min(n, max(1, DISTINCT // d)), d), dtype=dtype)
+    some = rng.standard_normal((min(n, max(1, DISTINCT // d)), d), dtype=np.float32)
     some /= np.sqrt(np.einsum("ij,ij->i", some, some))[:, None]
     X = some
     if len(some) < n:
-        X = np.empty((n, d), dtype)
+        X = np.empty((n, d), np.float32)
         for start in range(0, n, len(some)):
             X[start : start + len(some)] = some[: n - start]
     return Federation(
@@ -53,11 +51,10 @@ def federation(n_tasks: int, n_terminals: int, rows: int, d: int, dtype: Any = n
     )
 
 
-def started(data: Federation, threads: int, method: Method = METHOD) -> InProcess:
+def started(data: Federation, threads: int) -> InProcess:
     """A network that is ready for its first round."""
-    assert isinstance(method, DualMethod)
-    network = InProcess(data, method, threads=threads)
-    network.assign(Cloud(method.relationship, data.n_tasks, network.shape).assign())
+    network = InProcess(data, METHOD, threads=threads)
+    network.assign(Cloud(METHOD.relationship, data.n_tasks, network.shape).assign())
     return network
 
 
@@ -132,20 +129,9 @@ def forget_peak() -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    import sklearn
-
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    return {
-        "rhfedmtl": version("rhfedmtl"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "sklearn": sklearn.__version__,
-        "system": f"{sys.platform} {platform.machine()}",
-        "processor": _processor(),
-        "cores": cores(),
-        "load": load,
-    }
+    system = {"system": f"{sys.platform} {platform.machine()}", "processor": _processor(), "cores": cores()}
+    return {**versions(), **system, "load": load}
 
 
 def _processor() -> str:

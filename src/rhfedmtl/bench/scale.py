@@ -50,7 +50,6 @@ def _growth(threads: int, steps: int = 16, repeats: int = 9) -> dict[str, Any]:
 def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads: int) -> dict[str, Any]:
     iterations(started(federation(1, 2, samples, d), threads), steps)()  # compiles
     data = federation(tasks, terminals // tasks, samples, d)
-    fields = {name: getattr(data, name) for name in data.__dataclass_fields__}
     forget_peak()
     before = resident()
     network = started(data, threads)
@@ -66,7 +65,7 @@ def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads:
         "threads": threads,
         "seconds": seconds,
         "ns_per_step": 1e9 * seconds / (terminals * steps),
-        "data_mb": fields["X"].nbytes / 1e6,
+        "data_mb": data.X.nbytes / 1e6,
         "beyond_data_mb": (peak - before) / 1e6,
         "peak_mb": peak / 1e6,
     }

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.bench.measure import ratio
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.losses import Hinge, Loss, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import Result, Settings, train
 
 LAMBDA = 1e-4
 GAP = 1e-6
@@ -52,85 +53,72 @@ def gap_of(X: Any, y: Any, w: Any, alpha: Any, loss: Loss, lam: float = LAMBDA) 
     return float((primal - dual) / max(abs(primal), abs(dual)))
 
 
-def our_seconds(X: Any, y: Any, loss: Loss, *, every: int = 4) -> dict[str, float]:
-    """Seconds until the relative gap, certified ``every`` so many passes, is at most 1e-6; all of a run included."""
-    data = one_terminal(X, y)
+def solve_here(X: Any, y: Any, loss: Loss, *, every: int = 4, gap: float = GAP) -> Result:
+    """Passes over all rows until the relative gap, certified ``every`` so many of them, is small enough."""
     method = DualMethod(loss, relationship=Unrelated(LAMBDA), intercept=False)
-    settings = Settings(scale="none", certify_every=every, threads=1, target_relative_gap=GAP, max_rounds=20_000)
-    result = train(data, method, Fixed(len(X), 1, 20_000), settings)
-    return {"seconds": result.seconds, "passes": result.rounds, "gap": result.certificate.relative_gap}
+    settings = Settings(scale="none", certify_every=every, threads=1, target_relative_gap=gap, max_rounds=20_000)
+    return train(one_terminal(X, y), method, Fixed(len(X), 1, 20_000), settings)
 
 
-def liblinear_seconds(X: Any, y: Any, loss: Loss) -> dict[str, float]:
-    """Seconds of liblinear at the largest tolerance at which its own gap, computed here, is just under 1e-6."""
-    rows, labels = np.asarray(X, dtype=np.float64), np.where(y > 0, 1.0, -1.0)
+def solve_by_liblinear(X: Any, y: Any, loss: Loss) -> dict[str, float]:
+    """Liblinear at the largest tolerance at which its own gap, computed here, is just under 1e-6."""
+    rows = np.asarray(X, dtype=np.float64)
+    gap_at = _liblinear_gap(rows, y, loss)
     for tolerance in TOLERANCES:
-        seconds, model = _fit(rows, y, loss, tolerance)
-        gap = _liblinear_gap(rows, labels, model.coef_[0], loss)
+        model = fit_liblinear(rows, y, loss, tolerance)
+        gap = gap_at(model.coef_[0])
         if gap <= GAP:
-            return {"seconds": seconds, "passes": float(model.n_iter_), "gap": gap, "tolerance": tolerance}
-    return {"seconds": float("nan"), "passes": float("nan"), "gap": gap, "tolerance": tolerance}
+            break
+    return {"passes": float(model.n_iter_), "gap": gap, "tolerance": tolerance}
 
 
-def _fit(rows: Any, y: Any, loss: Loss, tolerance: float) -> tuple[float, Any]:
+def fit_liblinear(rows: Any, y: Any, loss: Loss, tolerance: float) -> Any:
+    """Liblinear's model of the same problem."""
     from sklearn.svm import LinearSVC
 
     name, weight = ("hinge", 1.0) if isinstance(loss, Hinge) else ("squared_hinge", 0.5)
     # liblinear minimises ½‖w‖² + C Σ max(0, 1 − yz)², without the ½ of the squared hinge here.
     C = weight / (LAMBDA * len(rows))
     model = LinearSVC(loss=name, dual=True, C=C, tol=tolerance, fit_intercept=False, max_iter=100_000, random_state=0)
-    start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(rows, y)
-    return time.perf_counter() - start, model
+        return model.fit(rows, y)
 
 
-def _liblinear_gap(rows: Any, labels: Any, w: Any, loss: Loss) -> float:
-    """Gap of liblinear's model; of its dual variables only what the loss says they are at the optimum is known.
+def _liblinear_gap(rows: Any, y: Any, loss: Loss) -> Callable[[Any], float]:
+    """Gap of a model of liblinear; of its dual variables only what the loss says they are at the optimum is known.
 
     For the squared hinge α = max(0, 1 − yz) y is feasible, and its gap bounds the true one. For the hinge the dual
     is that of our own solution, which is as near to the optimum as its own gap.
     """
+    labels = np.where(y > 0, 1.0, -1.0)
     if isinstance(loss, SquaredHinge):
-        z = rows @ w
-        alpha = labels * np.maximum(0.0, 1.0 - labels * z)
-        return gap_of(rows, labels, w, alpha, loss)
-    primal = float(np.mean(np.maximum(0.0, 1.0 - labels * (rows @ w)))) + LAMBDA / 2 * w @ w
-    return float((primal - _best_dual(rows, labels)) / primal)
+        return lambda w: gap_of(rows, labels, w, labels * np.maximum(0.0, 1.0 - labels * (rows @ w)), loss)
+    dual = solve_here(rows, y, loss, every=20, gap=1e-8).certificate.dual
 
+    def gap(w: Any) -> float:
+        primal = float(np.mean(np.maximum(0.0, 1.0 - labels * (rows @ w)))) + LAMBDA / 2 * w @ w
+        return float((primal - dual) / primal)
 
-_DUALS: dict[int, float] = {}
-
-
-def _best_dual(rows: Any, labels: Any) -> float:
-    key = id(rows)
-    if key not in _DUALS:
-        method = DualMethod(Hinge(), relationship=Unrelated(LAMBDA), intercept=False)
-        settings = Settings(scale="none", certify_every=20, threads=1, target_relative_gap=1e-8, max_rounds=20_000)
-        result = train(one_terminal(rows, labels > 0), method, Fixed(len(rows), 1, 20_000), settings)
-        _DUALS[key] = result.certificate.dual
-    return _DUALS[key]
+    return gap
 
 
 def against_liblinear(X: Any, y: Any, loss: Loss, *, repeats: int = 5, every: int = 4) -> dict[str, float]:
-    """Our seconds to a relative gap of 1e-6 over liblinear's: median over turns that take both after each other."""
-    theirs = liblinear_seconds(X, y, loss)
+    """Our seconds to a relative gap of 1e-6, all of a run included, over liblinear's."""
+    ours, theirs = solve_here(X, y, loss, every=every), solve_by_liblinear(X, y, loss)
     rows = np.asarray(X, dtype=np.float64)
-    our_seconds(X, y, loss, every=every)
-    found, ours, other = [], [], []
-    for _ in range(repeats):
-        mine = our_seconds(X, y, loss, every=every)
-        seconds, _ = _fit(rows, y, loss, theirs["tolerance"])
-        found.append(mine["seconds"] / seconds)
-        ours.append(mine["seconds"])
-        other.append(seconds)
+    found = ratio(
+        repeats,
+        lambda: solve_here(X, y, loss, every=every),
+        lambda: fit_liblinear(rows, y, loss, theirs["tolerance"]),
+    )
     return {
-        "ratio": float(np.median(found)),
-        "seconds": float(np.median(ours)),
-        "passes": mine["passes"],
-        "gap": mine["gap"],
-        "liblinear_seconds": float(np.median(other)),
+        "ratio": found.median,
+        "spread": found.spread,
+        "seconds": found.seconds,
+        "passes": ours.rounds,
+        "gap": ours.certificate.relative_gap,
+        "liblinear_seconds": found.other_seconds,
         "liblinear_passes": theirs["passes"],
         "liblinear_gap": theirs["gap"],
     }

@@ -33,6 +33,8 @@ def quick(watch: Watch = lambda _: None) -> Figures:
     watch("liblinear")
     X, y, name = gap_problem()
     gap = _weighed(lambda: solver.against_liblinear(X, y, SquaredHinge(), repeats=5))
+    watch("memory")
+    memory = scale.rounds_of(2_000, 5, 20, 561, 20, threads=1)
     return {
         "cpu_stream_fraction": stream["fraction"],
         "numpy_step_ratio": {d: found["ratio"] for d, found in plain.items()},
@@ -40,8 +42,9 @@ def quick(watch: Watch = lambda _: None) -> Figures:
         "machine_thread_speedup": threads["machine_speedup"],
         "seconds_to_gap_ratio": gap["ratio"],
         "small_round_us": 1e6 * kernels.small_round(repeats=200),
+        "memory_beyond_data": memory["beyond_data_mb"] / memory["data_mb"],
         "gap_problem": name,
-        "details": {"stream": stream, "numpy": plain, "threads": threads, "gap": gap},
+        "details": {"stream": stream, "numpy": plain, "threads": threads, "gap": gap, "memory": memory},
         "machine": machine(),
     }
 

@@ -19,7 +19,7 @@ from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 from rhfedmtl.roles.station import refuse_divergence
 
 
-class Team(NamedTuple):
+class Cohort(NamedTuple):
     """Who works in a round: steps of every terminal, as asked and as they will be; who has some, and where.
 
     ``counts`` and ``samples`` are of those who work under each station.
@@ -38,10 +38,13 @@ class InProcess:
 
     Does what `BaseStation` and `Terminal` do, to the bit, without making their messages: a conformance test holds
     the two together. Verdicts are applied when a terminal is next spoken to, as there.
+
+    What touches rows and duals are `alpha`, `set_duals`, `share`, `station_shares`, `work`, `tell`, `add_up`, `moments`
+    and `scale_rows`: an engine that has these elsewhere overrides them.
     """
 
     _sorted: rounds.Blocks | None
-    _last_crew: Team | None
+    _last_cohort: Cohort | None
 
     def __init__(
         self,
@@ -92,6 +95,11 @@ class InProcess:
         return self._rows.sizes
 
     @property
+    def rows(self) -> rounds.Rows:
+        """Rows of every terminal, as kernels take them."""
+        return self._rows
+
+    @property
     def message_sizes(self) -> Sizes:
         """Bytes of the messages of a round."""
         return Sizes.of(self._U.shape[1:], self._shared, self.method.profile_length)
@@ -109,21 +117,27 @@ class InProcess:
     @property
     def alpha(self) -> Float64Array:
         """Dual variables of all rows, with everything settled."""
-        sdca.settle(self._rows, self._layout, self._duals)
+        sdca.settle(self._rows, self.layout, self._duals)
         return self._duals.alpha
 
     def restore(self, alpha: Float64Array) -> None:
         """Start from these dual variables, as `alpha` gave them for the same rows: U_b = Σ_t X_tᵀα_t is made anew."""
-        self._need_start("restore duals")
+        self.need_start("restore duals")
         if alpha.shape != self._duals.alpha.shape:
             raise ProtocolError(f"duals of shape {alpha.shape} for rows with {self._duals.alpha.shape}")
-        self._duals.alpha[:] = alpha
-        shares = sdca.run_shares(self._rows, self._layout, self._duals, self.shape[1])
-        self._U[:] = 0.0
-        np.add.at(self._U, self._station[self._layout.order], shares)
+        self.set_duals(alpha)
+        self._U[:] = self.station_shares()
 
-    def _set_alpha(self, alpha: Float64Array) -> None:
-        sdca.settle(self._rows, self._layout, self._duals)
+    def station_shares(self) -> Float64Array:
+        """Σ_t X_tᵀα_t of every station."""
+        U = np.zeros_like(self._U)
+        shares = sdca.run_shares(self._rows, self.layout, self._duals, self.shape[1])
+        np.add.at(U, self._station[self.layout.order], shares)
+        return U
+
+    def set_duals(self, alpha: Float64Array) -> None:
+        """Take these dual variables in place of all."""
+        sdca.settle(self._rows, self.layout, self._duals)
         self._duals.alpha[:] = alpha
 
     def state(self) -> State:
@@ -147,7 +161,7 @@ class InProcess:
                 f"a state with {alpha.shape} duals and matrices {state.U.shape} does not fit rows with "
                 f"{self._duals.alpha.shape} and {self._U.shape}"
             )
-        self._set_alpha(alpha)
+        self.set_duals(alpha)
         sizes = self._ends - self._rows.starts if state.sizes is None else state.sizes
         self._rows = rounds.with_sizes(self._rows, sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
@@ -164,7 +178,7 @@ class InProcess:
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
         self._check_round(number, local_steps)
-        actors = self._actors(local_steps, arrives)
+        cohort = self._cohort(local_steps, arrives)
         models = self.models
         scale = self._lam * self._n
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
@@ -173,24 +187,24 @@ class InProcess:
         orders = rounds.Orders(
             sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
-            actors.steps,
+            cohort.steps,
             np.uint64(self.seed),
             np.uint64(number),
             self.method.uniform,
         )
-        answers = self._work(orders)
+        answers = self.work(orders)
         refuse_divergence(answers.delta, number)
-        counts = actors.counts.tolist()
-        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, actors.samples, strict=True)
+        counts = cohort.counts.tolist()
+        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, cohort.samples, strict=True)
         factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
         self._U = self._U + factor[:, None, None] * answers.delta
-        self._tell(actors, factor)
+        self.tell(cohort, factor)
         self._last_round = number
-        return Outcome(actors.counts, factor, answers.gains)
+        return Outcome(cohort.counts, factor, answers.gains)
 
-    def _actors(self, local_steps: IntArray, arrives: BoolArray | None) -> Team:
+    def _cohort(self, local_steps: IntArray, arrives: BoolArray | None) -> Cohort:
         """Who works; the same again while nothing else is asked and everybody answers."""
-        last = self._last_crew
+        last = self._last_cohort
         if last is not None and arrives is None and _same(last.asked, local_steps):
             return last
         here = self._station >= 0 if arrives is None else (self._station >= 0) & arrives
@@ -200,17 +214,17 @@ class InProcess:
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
         everyone = slice(None) if len(worked) == len(steps) else worked
-        actors = Team(_copy(local_steps), steps, everyone, station, counts, samples)
-        self._last_crew = actors if arrives is None else None
-        return actors
+        cohort = Cohort(_copy(local_steps), steps, everyone, station, counts, samples)
+        self._last_cohort = cohort if arrives is None else None
+        return cohort
 
-    def _work(self, orders: rounds.Orders) -> rounds.Answers:
+    def work(self, orders: rounds.Orders) -> rounds.Answers:
         """The work of all terminals, summed by station."""
-        return self.method.work(self._rows, self._layout, self._duals, orders, self.threads)
+        return self.method.work(self._rows, self.layout, self._duals, orders, self.threads)
 
-    def _tell(self, actors: Team, factor: Float64Array) -> None:
+    def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""
-        self._duals.settle[actors.worked] = factor[actors.station]
+        self._duals.settle[cohort.worked] = factor[cohort.station]
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -224,30 +238,33 @@ class InProcess:
         needed = (self._n_stations, *self.shape)
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        losses, duals = self._sums(models)
+        losses, duals = self.add_up(models)
         return [
             StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]), int(self._membership[b]))
             for b in range(self._n_stations)
         ]
 
-    def _sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
+    def add_up(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Losses under each of the models, and dual terms, summed by station."""
-        return sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads)
+        return sdca.run_sums(self.method.loss, self._rows, self.layout, self._duals, models, threads=self.threads)
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
-        self._need_start("take moments")
+        self.need_start("take moments")
         sizes = self.sizes
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         terminals = np.concatenate([[0], np.cumsum(np.bincount(self._home, minlength=self._n_stations))])
         return station_moments(self._rows.X[self._here()], offsets, terminals)
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Scale all rows; rows that need no scaling stay where they lie. Told again, it changes nothing."""
-        self._need_start("scale")
-        if self._scaled:
-            return
-        self._scaled = True
+        """Scale all rows. Told again, it changes nothing."""
+        self.need_start("scale")
+        if not self._scaled:
+            self._scaled = True
+            self.scale_rows(scalers)
+
+    def scale_rows(self, scalers: list[Scaler]) -> None:
+        """Scale them in a copy; rows that need no scaling stay where they lie."""
         old, first = self._rows, scalers[0]
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
@@ -284,7 +301,7 @@ class InProcess:
                 f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
                 f"{self._n_stations} stations"
             )
-        share, size = self._share(terminal), int(self.sizes[terminal])
+        share, size = self.share(terminal), int(self.sizes[terminal])
         for b, sign in ((int(self._station[terminal]), -1), (station, 1)):
             if b >= 0:
                 self._U[b] += sign * share
@@ -303,17 +320,18 @@ class InProcess:
         if not self._lam.min() > 0.0:
             raise ProtocolError("a station has no anchor yet: the cloud speaks first")
 
-    def _need_start(self, what: str) -> None:
+    def need_start(self, what: str) -> None:
+        """Refuse what belongs to round zero once that is over."""
         if self._last_round or np.any(self._membership):
             raise ProtocolError(f"too late to {what}: round zero comes before the first round and the first move")
 
-    def _share(self, terminal: int) -> Float64Array:
+    def share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U, with nothing left pending."""
         alone = rounds.Blocks(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
         return np.asarray(self.method.shares(self._rows, alone, self._duals, self.shape[1])[0])
 
     @property
-    def _layout(self) -> rounds.Blocks:
+    def layout(self) -> rounds.Blocks:
         """Terminals by station, sorted when first asked for after a change."""
         if self._sorted is None:
             self._sorted = rounds.make_layout(self._station, self._n_stations, self._rows.ids)
@@ -328,7 +346,7 @@ class InProcess:
     def _change_stations(self, station: IntArray) -> None:
         self._station = station
         self._sorted = None
-        self._last_crew = None
+        self._last_cohort = None
 
 
 def _copy(steps: IntArray) -> IntArray:

@@ -41,18 +41,11 @@ class _Standing(NDArrayOperatorsMixin, ABC):
         """As that of the array."""
         return (len(self),)
 
-    def astype(self, dtype: Any) -> npt.NDArray[Any]:
-        """Numbers of another kind."""
-        return np.asarray(self, dtype=dtype)
-
-    def copy(self) -> npt.NDArray[Any]:
-        """An array, which may be changed."""
-        return np.array(self)
-
-    def tolist(self) -> list[Any]:
-        """All numbers."""
-        made: list[Any] = np.asarray(self).tolist()
-        return made
+    def __getattr__(self, name: str) -> Any:
+        """Whatever is not answered here, from the array itself."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +93,7 @@ class Runs(_Standing):
 
     def astype(self, dtype: Any) -> Any:
         """Numbers of another kind; the same if they are of this kind."""
-        return self if dtype == self.values.dtype else super().astype(dtype)
+        return self if dtype == self.values.dtype else np.asarray(self, dtype=dtype)
 
     def min(self, **options: Any) -> Any:
         """The least of all."""

@@ -1,9 +1,8 @@
-"""Groups as actors of a Ray cluster, which may die: what is said to them is numbered, written down and said again.
+"""Shards as actors of a Ray cluster, which may die: what is said to them is numbered, written down and said again.
 
-Actors on this machine are spoken to by a direct line (`ray_line`), others by Ray. A call has a number, one more than
-the call before. An actor that is told a number again gives the same answer again, and one that was restarted does not
-know the number before: it is then made anew from the latest snapshot of its group and what was said since. Groups are
-deterministic, so the result is that of an undisturbed run, to the bit.
+A call has a number, one more than the call before. An actor that is told a number again gives the same answer again,
+and one that was restarted does not know the number before: it is then made anew from the latest snapshot of its shard
+and what was said since. Shards are deterministic, so the result is that of an undisturbed run, to the bit.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from typing import Any, NamedTuple
 from llvmlite.binding import get_host_cpu_name
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.engines.cluster import ray_line
-from rhfedmtl.engines.cluster.ray_line import Line
 from rhfedmtl.engines.cluster.session import MIB, ClusterNode
 from rhfedmtl.engines.cluster.shard import Part, RowSource, Shard, Snapshot
 from rhfedmtl.engines.cluster.sharded import Calls
@@ -35,14 +32,9 @@ GIVE_UP_SECONDS = 300.0
 """How long an actor may be away, and be restarted, before the run is given up."""
 SNAPSHOT_SECONDS = 30.0
 SNAPSHOT_BYTES = 64 * MIB
-"""Groups are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
-LINES = True
-"""Whether actors on this machine are spoken to directly."""
-BULKY = ("snapshot", "duals", "restore")
-"""What goes by Ray in any case: duals of a whole group, which lie in shared memory then."""
+"""Shards are put away every so many seconds, or when so much was said to one: this is what is done again at most."""
 SMALL = 1 << 16
-"""What goes by Ray and has up to so many bytes travels as bytes, which Ray hands on as they are."""
-
+"""What has up to so many bytes travels as bytes, which Ray hands on as they are."""
 SAME = "all machines of the cluster need the same rhfedmtl"
 
 Command = tuple[str, tuple[Any, ...]]
@@ -59,8 +51,8 @@ class ActorPlan(NamedTuple):
     threads: int
     bytes: int
 
-    def group(self) -> Shard:
-        """The group at its start."""
+    def shard(self) -> Shard:
+        """The shard at its start."""
         return Shard(self.part, self.source, self.method, seed=self.seed, threads=self.threads)
 
 
@@ -73,42 +65,38 @@ class Reply(NamedTuple):
 
 
 class Worker:
-    """An actor: a group, and which call it has answered last. It starts with nothing, also where it is restarted."""
+    """An actor: a shard, and which call it has answered last. It starts with nothing, also where it is restarted."""
 
     def __init__(self) -> None:
         atexit.register(os._exit, 0)  # what Ray does after this may hang, and the process is left over
-        self._group: Shard | None = None
+        self._shard: Shard | None = None
         self._number = -1
         self._reply = Reply()
 
     def restore(self, plan: ActorPlan, number: int, snapshot: Snapshot | None, said: Sequence[Command]) -> Reply:
-        """Become the group as it was after call ``number``: from a snapshot, or the start, and what was said since."""
+        """Become the shard as it was after call ``number``: from a snapshot, or the start, and what was said since."""
         try:
-            group = plan.group()
+            shard = plan.shard()
             if snapshot is not None:
-                group.restore(snapshot)
+                shard.restore(snapshot)
             for name, given in said:
-                getattr(group, name)(*given)
+                getattr(shard, name)(*given)
         except RHFedMTLError as error:
             return Reply(error=error)
-        self._group, self._number = group, number
+        self._shard, self._number = shard, number
         return Reply(kind())
 
     def call(self, number: int, message: Any) -> Any:
         """Carry out commands, once for each number; the answer is that of the last."""
         return packed(self._answer(number, unpacked(message)))
 
-    def serve(self, address: str, token: bytes) -> bool:
-        """Answer calls by a direct line until it is closed; False where it cannot be had."""
-        return ray_line.serve(address, token, lambda message: self._answer(*message))
-
     def _answer(self, number: int, commands: Sequence[Command]) -> Reply:
-        if number == self._number and self._group is not None:
+        if number == self._number and self._shard is not None:
             return self._reply
-        if number != self._number + 1 or self._group is None:
+        if number != self._number + 1 or self._shard is None:
             return Reply(lost=True)
         try:
-            answers = [getattr(self._group, name)(*given) for name, given in commands]
+            answers = [getattr(self._shard, name)(*given) for name, given in commands]
             self._reply = Reply(answers[-1])
         except RHFedMTLError as error:
             self._reply = Reply(error=error)
@@ -130,45 +118,37 @@ class RayActors:
         self._said_bytes = [0] * n
         self._saved: list[Any] = [None] * n
         self._next_save = time.monotonic() + SNAPSHOT_SECONDS
-        self._lines: list[Line | None] = [None] * n
-        self._near = [LINES] * n  # whether a line can be had, as far as is known
         self._start()
 
-    def post(self, group: int, name: str, *given: Any) -> None:
+    def post(self, shard: int, name: str, *given: Any) -> None:
         """Say something that needs no answer: it goes with the next question."""
-        self._posted[group].append((name, given))
+        self._posted[shard].append((name, given))
 
     def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
-        """Ask several groups at once; whoever dies over it is made anew and asked again."""
+        """Ask several shards at once; whoever dies over it is made anew and asked again."""
         batches: dict[int, list[Command]] = {}
-        if name in BULKY:
-            for g in calls:
-                self._hang_up(g)
-        for g, given in calls.items():
-            batches[g] = [*self._posted[g], (name, given)]
-            self._posted[g] = []
-            self._numbers[g] += 1
-        sent = {g: self._send(g, commands) for g, commands in batches.items()}
-        found = {g: self._answer(g, sent[g], commands) for g, commands in batches.items()}
-        for g, commands in batches.items():
-            self._write_down(g, commands if changes else commands[:-1])
-            self._call_up(g)
+        for s, given in calls.items():
+            batches[s] = [*self._posted[s], (name, given)]
+            self._posted[s] = []
+            self._numbers[s] += 1
+        sent = {s: self._send(s, commands) for s, commands in batches.items()}
+        found = {s: self._answer(s, sent[s], commands) for s, commands in batches.items()}
+        for s, commands in batches.items():
+            self._write_down(s, commands if changes else commands[:-1])
         return found
 
     def rest(self) -> None:
-        """Put the groups away if it is time."""
+        """Put the shards away if it is time."""
         if time.monotonic() < self._next_save and max(self._said_bytes) < SNAPSHOT_BYTES:
             return
-        for g in range(len(self._actors)):
+        for s in range(len(self._actors)):
             # The copy here outlives the machine of the actor.
-            self._saved[g] = self._ray.put(self.ask("snapshot", {g: ()})[g])
-            self._said[g], self._said_bytes[g] = [], 0
+            self._saved[s] = self._ray.put(self.ask("snapshot", {s: ()})[s])
+            self._said[s], self._said_bytes[s] = [], 0
         self._next_save = time.monotonic() + SNAPSHOT_SECONDS
 
     def close(self) -> None:
         """End the actors; a cluster that is gone has none."""
-        for group in range(len(self._actors)):
-            self._hang_up(group)
         for actor in self._actors:
             with contextlib.suppress(self._ray.exceptions.RayError, RuntimeError):
                 self._ray.kill(actor)
@@ -178,7 +158,7 @@ class RayActors:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self._ray.remote(Worker).options(
-            num_cpus=0,  # so that a lost machine's groups fit on the others
+            num_cpus=0,  # so that a lost machine's shards fit on the others
             memory=plan.bytes,
             max_restarts=-1,
             max_task_retries=0,  # calls are said again here, where what came before is known
@@ -188,109 +168,82 @@ class RayActors:
         return remote.remote()
 
     def _start(self) -> None:
-        sent = [self._restore(g, 0) for g in range(len(self._actors))]
-        for g, (ref, node) in enumerate(zip(sent, self._places, strict=True)):
+        sent = [self._restore(s, 0) for s in range(len(self._actors))]
+        for s, (ref, node) in enumerate(zip(sent, self._places, strict=True)):
             try:
                 reply: Reply = self._ray.get(ref, timeout=START_SECONDS)
             except self._ray.exceptions.GetTimeoutError:
                 raise ClusterError(
-                    f"group {g + 1} of {len(sent)} did not start within {START_SECONDS:.0f} s: the cluster may have no "
+                    f"shard {s + 1} of {len(sent)} did not start within {START_SECONDS:.0f} s: the cluster may have no "
                     "room for it (see `ray status`), or reading the rows takes too long"
                 ) from None
             except self._ray.exceptions.RayTaskError as error:
-                raise ClusterError(f"group {g + 1} cannot start on {node.address}: {last_line(error)}") from error
+                raise ClusterError(f"shard {s + 1} cannot start on {node.address}: {last_line(error)}") from error
             except self._ray.exceptions.RayError as error:
                 _check_hope(error)
-                reply = self._recovered(g, 0)
-            self._check(reply, node)
-            self._call_up(g)
+                reply = self._recovered(s, 0)
+            check_start(reply, node)
 
-    def _check(self, reply: Reply, node: ClusterNode) -> None:
-        if reply.error is not None:
-            raise type(reply.error)(f"on node {node.address}: {reply.error}")
-        check_kind(reply.value, node.address)
+    def _restore(self, shard: int, number: int) -> Any:
+        return self._actors[shard].restore.remote(self._plans[shard], number, self._saved[shard], self._said[shard])
 
-    def _restore(self, group: int, number: int) -> Any:
-        return self._actors[group].restore.remote(self._plans[group], number, self._saved[group], self._said[group])
+    def _send(self, shard: int, commands: Sequence[Command]) -> Any:
+        return self._actors[shard].call.remote(self._numbers[shard], packed(commands))
 
-    def _call_up(self, group: int) -> None:
-        """Have a direct line, if the actor is on this machine and there is none yet."""
-        if self._near[group] and self._lines[group] is None:
-            self._lines[group] = line = ray_line.call_up(self._ray, self._actors[group].serve)
-            self._near[group] = line is not None
-
-    def _hang_up(self, group: int) -> None:
-        line, self._lines[group] = self._lines[group], None
-        if line is not None:
-            line.close()
-
-    def _send(self, group: int, commands: Sequence[Command]) -> Any:
-        """Say something; what comes back is what `_reply` waits for."""
-        line, number = self._lines[group], self._numbers[group]
-        if line is None:
-            return self._actors[group].call.remote(number, packed(commands))
-        line.send((number, commands))
-        return line
-
-    def _answer(self, group: int, ref: Any, commands: Sequence[Command]) -> Any:
-        """The answer to the present call of a group, however often the actor has to be made anew for it."""
+    def _answer(self, shard: int, ref: Any, commands: Sequence[Command]) -> Any:
+        """The answer to the present call of a shard, however often the actor has to be made anew for it."""
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while True:
-            reply = self._reply(ref)
+            reply = reply_of(self._ray, ref)
             if reply is not None and not reply.lost:
                 if reply.error is not None:
                     raise reply.error
                 return reply.value
             if time.monotonic() > deadline:
-                raise ClusterError(f"group {group + 1} died again and again over one call; see Ray's logs for why")
-            self._recovered(group, self._numbers[group] - 1)
-            ref = self._send(group, commands)
+                raise ClusterError(f"shard {shard + 1} died again and again over one call; see Ray's logs for why")
+            self._recovered(shard, self._numbers[shard] - 1)
+            ref = self._send(shard, commands)
 
-    def _recovered(self, group: int, number: int) -> Reply:
-        """Make a group anew as it was after call ``number``, wherever its actor is now."""
-        logger.warning("group %d was lost after call %d: it is made anew", group + 1, number)
-        self._hang_up(group)
-        self._near[group] = LINES  # it may be on another machine now, or on this one
+    def _recovered(self, shard: int, number: int) -> Reply:
+        """Make a shard anew as it was after call ``number``, wherever its actor is now."""
+        logger.warning("shard %d was lost after call %d: it is made anew", shard + 1, number)
         deadline, pause = time.monotonic() + GIVE_UP_SECONDS, 0.05
         while True:
-            reply = self._reply(self._restore(group, number))
+            reply = reply_of(self._ray, self._restore(shard, number))
             if reply is not None:
                 if reply.error is not None:
                     raise reply.error
-                self._call_up(group)
                 return reply
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"group {group + 1} has been away for {GIVE_UP_SECONDS:.0f} s: is there a machine left with "
-                    f"{self._plans[group].bytes / MIB:,.0f} MiB for it? see `ray status`"
+                    f"shard {shard + 1} has been away for {GIVE_UP_SECONDS:.0f} s: is there a machine left with "
+                    f"{self._plans[shard].bytes / MIB:,.0f} MiB for it? see `ray status`"
                 )
             time.sleep(pause)
             pause = min(2.0 * pause, 5.0)
 
-    def _reply(self, sent: Any) -> Reply | None:
-        """What an actor says; None if it, its machine or its answer is gone."""
-        errors = self._ray.exceptions
-        try:
-            reply: Reply = self._by_line(sent) if isinstance(sent, Line) else unpacked(self._ray.get(sent))
-        except errors.RayTaskError:
-            raise
-        except errors.RayError as error:
-            _check_hope(error)
-            return None
-        return reply
+    def _write_down(self, shard: int, commands: Sequence[Command]) -> None:
+        self._said[shard] += commands
+        self._said_bytes[shard] += sum(_size(part) for _, given in commands for part in given)
 
-    def _by_line(self, line: Line) -> Reply:
-        """The answer by a direct line; if it broke, Ray knows why."""
-        try:
-            reply: Reply = line.answer()
-        except EOFError:
-            self._ray.get(line.task)
-            return Reply(lost=True)
-        return reply
 
-    def _write_down(self, group: int, commands: Sequence[Command]) -> None:
-        self._said[group] += commands
-        self._said_bytes[group] += sum(_size(part) for _, given in commands for part in given)
+def reply_of(ray: Any, sent: Any) -> Reply | None:
+    """What an actor says; None if it, its machine or its answer is gone."""
+    try:
+        reply: Reply = unpacked(ray.get(sent))
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError as error:
+        _check_hope(error)
+        return None
+    return reply
+
+
+def check_start(reply: Reply, node: ClusterNode) -> None:
+    """Refuse an actor that could not become its shard, or whose machine would give other numbers."""
+    if reply.error is not None:
+        raise type(reply.error)(f"on node {node.address}: {reply.error}")
+    check_kind(reply.value, node.address)
 
 
 def kind() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Engine ``ray``: stations in groups, one actor each, on the machines of a Ray cluster; and sweeps on the same.
+"""Engine ``ray``: stations in shards, one actor each, on the machines of a Ray cluster; and sweeps on the same.
 
 An actor reads its rows where it lives: from the recipe of an outline (`outline`), or from shared memory where the
 federation was given in memory. Between actors and this process go anchors, models, v_b, sums and gain curves alone.
@@ -87,7 +87,7 @@ class FromStore:
 
 
 class RayNetwork(Sharded):
-    """All stations and terminals, in groups on a Ray cluster."""
+    """All stations and terminals, in shards on a Ray cluster."""
 
     def __init__(
         self, federation: Federation, method: Method, parts: list[Part], actors: RayActors, held: ExitStack
@@ -107,7 +107,7 @@ def network(federation: Federation, method: Method, settings: Settings, present:
         method.check(federation)
     with ExitStack() as stack:
         ray = stack.enter_context(session(settings.address, store=federation.X.nbytes if made_here else 0))
-        places = _places(nodes(ray), settings.actors, federation.n_tasks)
+        places = places_for(nodes(ray), settings.actors, federation.n_tasks)
         weights = [node.cores / places.count(node) for node in places]
         parts = share_out(federation, weights, present)
         source: RowSource = (
@@ -116,10 +116,12 @@ def network(federation: Federation, method: Method, settings: Settings, present:
             else FromStore.put(ray, federation, parts)
         )
         plans = [
-            ActorPlan(part, source, method, settings.seed, settings.threads or max(1, int(w)), _bytes(federation, part))
+            ActorPlan(
+                part, source, method, settings.seed, settings.threads or max(1, int(w)), bytes_of(federation, part)
+            )
             for part, w in zip(parts, weights, strict=True)
         ]
-        _check_room(plans, places)
+        check_room(plans, places)
         actors = stack.enter_context(closing(RayActors(ray, plans, places)))
         return RayNetwork(federation, method, parts, actors, stack.pop_all())
 
@@ -207,14 +209,14 @@ def _sizes(recipe: Recipe) -> IntArray:
     return recipe.federation().sizes
 
 
-def _places(machines: list[ClusterNode], actors: int | None, n_tasks: int) -> list[ClusterNode]:
+def places_for(machines: list[ClusterNode], actors: int | None, n_tasks: int) -> list[ClusterNode]:
     """A machine for each actor: one actor on each, unless another number is wanted; never more than stations."""
     n = min(len(machines) if actors is None else actors, n_tasks)
     largest_first = sorted(machines, key=lambda node: -node.cores)
     return sorted(largest_first[i % len(machines)] for i in range(n))
 
 
-def _bytes(federation: Federation, part: Part) -> int:
+def bytes_of(federation: Federation, part: Part) -> int:
     """Memory that a part takes: its rows and what is kept for each row and model, and all rows where all are read."""
     first, last = part.rows
     columns = max(1, len(federation.class_names))
@@ -223,7 +225,8 @@ def _bytes(federation: Federation, part: Part) -> int:
     return reading + (last - first) * each + 8 * 4 * len(part.task_names) * columns * federation.n_features
 
 
-def _check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:
+def check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:
+    """Refuse actors that need more memory than their machines have."""
     needed: dict[ClusterNode, int] = {}
     for plan, node in zip(plans, places, strict=True):
         needed[node] = needed.get(node, 0) + plan.bytes

@@ -44,7 +44,7 @@ def ray_module(*, local: bool = False) -> Any:
     """Ray itself, imported when it is needed and without telemetry."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if local and "ray" not in sys.modules:
-        _keep_to_this_machine()
+        keep_to_this_machine()
     try:
         import ray
     except ImportError:
@@ -68,7 +68,7 @@ def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
         return
     with ExitStack() as stack:
         if address is None:
-            with _interrupts_wait():
+            with interrupts_wait():
                 _start(ray, store, stack)
         else:
             _connect(ray, address)
@@ -88,13 +88,13 @@ def nodes(ray: Any) -> list[ClusterNode]:
     return sorted(node for node in alive if node.cores > 0) or sorted(alive)
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where sockets go, and logs of a local Ray, for as long as they are needed: names of sockets must be short."""
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where the sockets and logs of a local Ray go, as long as it lives: names of sockets must be short."""
     short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
     return tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short, ignore_cleanup_errors=True)
 
 
-def _keep_to_this_machine() -> None:
+def keep_to_this_machine() -> None:
     """What a Ray for this machine alone has to know before it is imported."""
     # Ray turns 127.0.0.1 into the machine's own address, and listens there, unless told that there are no others.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -105,7 +105,7 @@ def _keep_to_this_machine() -> None:
 
 
 @contextmanager
-def _interrupts_wait() -> Iterator[None]:
+def interrupts_wait() -> Iterator[None]:
     """Hold Ctrl-C back: a Ray that it meets while starting leaves processes behind for a minute."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -121,18 +121,18 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _start(ray: Any, store: int, stack: ExitStack) -> None:
-    memory = _memory()
-    if store + STORE > SHARE_OF_MEMORY * memory:
+    available = memory()
+    if store + STORE > SHARE_OF_MEMORY * available:
         raise ClusterError(
             f"the rows take {store / MIB:,.0f} MiB of shared memory, more than {SHARE_OF_MEMORY:.0%} of the "
-            f"{memory / MIB:,.0f} MiB here: write them with `rhfedmtl data split … --out FOLDER` and train with "
+            f"{available / MIB:,.0f} MiB here: write them with `rhfedmtl data split … --out FOLDER` and train with "
             "--data saved --path FOLDER, or use a cluster with --address"
         )
     # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     place = {"num_cpus": cores(), "object_store_memory": store + STORE}
     try:
-        folder = stack.enter_context(temporary_folder())
+        folder = stack.enter_context(_temporary_folder())
         stack.callback(ray.shutdown)
         ray.init("local", include_dashboard=False, _temp_dir=folder, **place, **QUIET)
     except OSError as error:
@@ -201,7 +201,7 @@ def _not_there(address: str, why: str) -> str:
     )
 
 
-def _memory() -> float:
+def memory() -> float:
     """Bytes of memory that this machine has."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

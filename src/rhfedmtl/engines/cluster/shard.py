@@ -1,9 +1,9 @@
 """Some stations of a federation with the terminals that are under them now: what one process of a cluster holds.
 
-Stations that lie one after the other form a group. Inside, all is batched as in `InProcess`, over the group's own rows
+Stations that lie one after the other form a shard. Inside, all is batched as in `InProcess`, over the shard's own rows
 with the ids that the terminals have in the whole: so the numbers are those of one process that holds everything.
 
-Stations are counted from the group's first. Rows never travel between groups: a terminal that moves to another group
+Stations are counted from the shard's first. Rows never travel between shards: a terminal that moves to another shard
 takes its duals along, and its rows are read where it arrives.
 """
 
@@ -100,7 +100,7 @@ class Part(NamedTuple):
 
 
 class Visitor(NamedTuple):
-    """A terminal from another group: its id, where its rows lie, and how they are scaled at home."""
+    """A terminal from another shard: its id, where its rows lie, and how they are scaled at home."""
 
     terminal: int
     first: int
@@ -109,7 +109,7 @@ class Visitor(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """Reports of a group: as of which round, and v_b, samples and membership count of every station."""
+    """Reports of a shard: as of which round, and v_b, samples and membership count of every station."""
 
     round: int
     v: Float64Array
@@ -118,7 +118,7 @@ class Reported(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All of a group but its rows: who is known here and who is here now, and the state by these terminals."""
+    """All of a shard but its rows: who is known here and who is here now, and the state by these terminals."""
 
     scalers: list[Scaler] | None
     visitors: list[Visitor]
@@ -195,7 +195,7 @@ class Shard:
         return np.array([sums.losses for sums in known]), np.array([sums.dual for sums in known])
 
     def move(self, terminal: int, station: int) -> None:
-        """Move a terminal that is here to a station of the group, or out of the network (−1)."""
+        """Move a terminal that is here to a station of the shard, or out of the network (−1)."""
         self._network.move(self._place(terminal), station)
 
     def grow(self, terminal: int, n_rows: int) -> None:
@@ -203,14 +203,14 @@ class Shard:
         self._network.grow(self._place(terminal), n_rows)
 
     def release(self, terminal: int) -> tuple[int, Float64Array]:
-        """Let a terminal go to another group: its samples and its duals; its rows stay, in case it comes back."""
+        """Let a terminal go to another shard: its samples and its duals; its rows stay, in case it comes back."""
         place = self._place(terminal)
         self._network.move(place, -1)
         self._here[place] = False
         return int(self._network.sizes[place]), self._network.alpha[self._span(place)].copy()
 
     def admit(self, visitor: Visitor, station: int, size: int, alpha: Float64Array) -> None:
-        """Take in a terminal from another group, with its duals, under a station."""
+        """Take in a terminal from another shard, with its duals, under a station."""
         state = self._network.state()
         if visitor.terminal not in self._ids:
             state = self._lengthened(state, visitor)
@@ -235,11 +235,11 @@ class Shard:
         return self._ids[places], np.concatenate([alpha[:0], *(alpha[self._span(place)] for place in places.tolist())])
 
     def snapshot(self) -> Snapshot:
-        """All that a new group of the same part needs to be this one."""
+        """All that a new shard of the same part needs to be this one."""
         return Snapshot(self._scalers, list(self._visitors), self._here.copy(), self._network.state())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become the group of which this is a snapshot; for a new group."""
+        """Become the shard of which this is a snapshot; for a new shard."""
         if snapshot.scalers is not None:
             self.scale(snapshot.scalers)
         self._visitors = list(snapshot.visitors)
@@ -288,7 +288,7 @@ class Shard:
     def _place(self, terminal: int) -> int:
         found = np.flatnonzero((self._ids == terminal) & self._here)
         if not len(found):
-            raise ProtocolError(f"terminal {terminal} is not in the group of stations from {self._part.station}")
+            raise ProtocolError(f"terminal {terminal} is not in the shard of stations from {self._part.station}")
         return int(found[0])
 
     def _span(self, place: int) -> slice:

@@ -1,4 +1,4 @@
-"""A network whose stations are shared out over groups, wherever these are: the side that speaks to them.
+"""A network in shards, wherever these are: the side that speaks to them.
 
 It knows who is where, and nothing of rows and duals. What goes down are anchors, models and numbers of steps (by
 station, where all terminals of one have the same); what comes up are v_b, sums and gain curves. Stations and samples
@@ -26,22 +26,22 @@ Calls = Mapping[int, tuple[Any, ...]]
 
 
 class ShardActors(Protocol):
-    """The groups, and the way to them."""
+    """The shards, and the way to them."""
 
-    def post(self, group: int, name: str, *given: Any) -> None:
-        """Call a method of a group for what it does; it may wait until the group is asked something."""
+    def post(self, shard: int, name: str, *given: Any) -> None:
+        """Call a method of a shard for what it does; it may wait until the shard is asked something."""
 
     def ask(self, name: str, calls: Calls, *, changes: bool = False) -> dict[int, Any]:
-        """Call a method of several groups at once, each with its own arguments, for what they answer.
+        """Call a method of several shards at once, each with its own arguments, for what they answer.
 
         ``changes`` says that it does something, too.
         """
 
     def rest(self) -> None:
-        """Called between rounds: time to put the groups away."""
+        """Called between rounds: time to put the shards away."""
 
     def close(self) -> None:
-        """Give the groups back."""
+        """Give the shards back."""
 
 
 def share_out(federation: Federation, weights: Sequence[float], present: IntArray) -> list[Part]:
@@ -59,7 +59,7 @@ def share_out(federation: Federation, weights: Sequence[float], present: IntArra
 
 
 class Sharded:
-    """All stations and terminals, in groups."""
+    """All stations and terminals, in shards."""
 
     def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
         self.method = method
@@ -74,7 +74,7 @@ class Sharded:
         self._of_station = np.repeat(np.arange(len(parts)), np.diff(self._bounds))
         self._home: Any = Runs.repeat(np.arange(federation.n_tasks), np.diff(federation.task_offsets))
         self._station: Any = self._home
-        self._away: dict[int, int] = {}  # group of those who are under no station
+        self._away: dict[int, int] = {}  # shard of those who are under no station
         self._full: Any = federation.sizes
         self._sizes: Any = self._full
         if any(part.present is not None for part in parts):
@@ -109,18 +109,18 @@ class Sharded:
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
         found = self.actors.ask("models", self._each())
-        return np.concatenate([found[g] for g in sorted(found)])
+        return np.concatenate([found[s] for s in sorted(found)])
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the training rows of every station."""
         found = self.actors.ask("moments", self._each())
-        return [moments for g in sorted(found) for moments in found[g]]
+        return [moments for s in sorted(found) for moments in found[s]]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: scale the rows of every terminal as its station says."""
         self._scalers = scalers
-        for g in range(self._n):
-            self.actors.post(g, "scale", scalers[self._stations(g)])
+        for s in range(self._n_shards):
+            self.actors.post(s, "scale", scalers[self._stations(s)])
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations: those of all of them, in their order."""
@@ -128,27 +128,27 @@ class Sharded:
             raise ProtocolError(f"{len(anchors)} anchors for {len(self._of_station)} stations: each needs one")
         center = np.array([anchor.center for anchor in anchors])
         lam = np.array([anchor.lam for anchor in anchors])
-        for g in range(self._n):
-            own = self._stations(g)
-            self.actors.post(g, "assign", anchors[0].cloud_round, center[own], lam[own])
+        for s in range(self._n_shards):
+            own = self._stations(s)
+            self.actors.post(s, "assign", anchors[0].cloud_round, center[own], lam[own])
         self._reports = None
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """One BS iteration of all groups at once."""
+        """One BS iteration of all shards at once."""
         if np.shape(local_steps) != self._station.shape:
             raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
         by_station = self._by_station(local_steps)
         where = self._where() if by_station is None or arrives is not None else None
         calls: dict[int, tuple[Any, ...]] = {}
-        for g in range(self._n):
-            steps = local_steps[where == g] if by_station is None else by_station[self._stations(g)]
-            given = None if arrives is None else arrives[where == g]
-            calls[g] = number, steps, by_station is not None, given, self._reported
+        for s in range(self._n_shards):
+            steps = local_steps[where == s] if by_station is None else by_station[self._stations(s)]
+            given = None if arrives is None else arrives[where == s]
+            calls[s] = number, steps, by_station is not None, given, self._reported
         found = self.actors.ask("round", calls, changes=True)
-        self._reports = {g: reported for g, (_, reported) in found.items()} if self._reported else None
+        self._reports = {s: reported for s, (_, reported) in found.items()} if self._reported else None
         self._reported = False
         self.actors.rest()
-        return Outcome(*(np.concatenate([found[g][0][i] for g in sorted(found)]) for i in range(3)))
+        return Outcome(*(np.concatenate([found[s][0][i] for s in sorted(found)]) for i in range(3)))
 
     def reports(self, cloud_round: int) -> list[Report]:
         """Carry the stations' reports to the cloud; they are asked once, as long as nothing happens.
@@ -159,8 +159,8 @@ class Sharded:
         if self._reports is None:
             self._reports = self.actors.ask("reports", self._each())
         return [
-            Report(cloud_round, self._bounds[g] + i, known.round, v, int(n), int(membership))
-            for g, known in sorted(self._reports.items())
+            Report(cloud_round, self._bounds[s] + i, known.round, v, int(n), int(membership))
+            for s, known in sorted(self._reports.items())
             for i, (v, n, membership) in enumerate(zip(*known[1:], strict=True))
         ]
 
@@ -169,8 +169,8 @@ class Sharded:
         needed = (len(self._of_station), *self.shape)
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        found = self.actors.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
-        losses, duals = (np.concatenate([found[g][i] for g in sorted(found)]) for i in range(2))
+        found = self.actors.ask("sums", {s: (models[:, self._stations(s)],) for s in range(self._n_shards)})
+        losses, duals = (np.concatenate([found[s][i] for s in sorted(found)]) for i in range(2))
         return [
             StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
             for r in self.reports(0)
@@ -183,7 +183,7 @@ class Sharded:
                 f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
                 f"{len(self._of_station)} stations"
             )
-        old = self._group(terminal)
+        old = self._shard_of(terminal)
         new = int(self._of_station[station]) if station >= 0 else old
         place = station - self._bounds[new] if station >= 0 else -1
         if new == old:
@@ -204,16 +204,16 @@ class Sharded:
         size = int(self._sizes[terminal]) + n_rows
         if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
-        self.actors.post(self._group(terminal), "grow", terminal, n_rows)
+        self.actors.post(self._shard_of(terminal), "grow", terminal, n_rows)
         self._sizes = self._sizes.copy()
         self._sizes[terminal] = size
         self._reports = None
 
     def state(self) -> State:
-        """All that the rounds so far have changed; the duals are fetched group by group when they are written."""
+        """All that the rounds so far have changed; the duals are fetched shard by shard when they are written."""
         heads = self.actors.ask("head", self._each())
         U, center, lam, membership = (
-            np.concatenate([getattr(heads[g], name) for g in sorted(heads)])
+            np.concatenate([getattr(heads[s], name) for s in sorted(heads)])
             for name in ("U", "center", "lam", "membership")
         )
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
@@ -221,42 +221,42 @@ class Sharded:
         return State(heads[0].round, station, sizes, membership, U, center, lam, alpha)
 
     def resume(self, state: State) -> None:
-        """Go on from what `state` gave, for whatever number of groups."""
+        """Go on from what `state` gave, for whatever number of shards."""
         self._station = _apart(state.station)
         late = state.sizes is not None and state.sizes.sum() < self._offsets[-1]
         self._sizes = np.array(state.sizes) if late else self._full
         gone = np.flatnonzero(np.asarray(self._station) < 0)
         self._away = dict(zip(gone.tolist(), self._of_station[self._home[gone]].tolist(), strict=True))
         alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
-        for g in range(self._n):
-            self.actors.ask("restore", {g: (self._snapshot(g, state, alpha),)}, changes=True)
+        for s in range(self._n_shards):
+            self.actors.ask("restore", {s: (self._snapshot(s, state, alpha),)}, changes=True)
             self.actors.rest()
         self._reports = None
 
     def close(self) -> None:
-        """Give the groups back."""
+        """Give the shards back."""
         self.actors.close()
 
     @property
-    def _n(self) -> int:
+    def _n_shards(self) -> int:
         return len(self._bounds) - 1
 
     def _each(self) -> Calls:
-        return dict.fromkeys(range(self._n), ())
+        return dict.fromkeys(range(self._n_shards), ())
 
-    def _group(self, terminal: int) -> int:
+    def _shard_of(self, terminal: int) -> int:
         """Where a terminal is."""
         station = int(self._station[terminal])
         return int(self._of_station[station]) if station >= 0 else self._away[terminal]
 
     def _where(self) -> IntArray:
-        """Group of every terminal."""
+        """Shard of every terminal."""
         found: IntArray = self._of_station[np.asarray(self._station)]
         found[list(self._away)] = list(self._away.values())
         return found
 
-    def _stations(self, group: int) -> slice:
-        return slice(self._bounds[group], self._bounds[group + 1])
+    def _stations(self, shard: int) -> slice:
+        return slice(self._bounds[shard], self._bounds[shard + 1])
 
     def _by_station(self, steps: IntArray) -> IntArray | None:
         """Steps of each station, where all of its terminals have the same."""
@@ -275,19 +275,19 @@ class Sharded:
         return Visitor(terminal, first, last, scaler)
 
     def _fill_duals(self, out: Float64Array) -> None:
-        for g in range(self._n):
-            ids, alpha = self.actors.ask("duals", {g: ()})[g]
+        for s in range(self._n_shards):
+            ids, alpha = self.actors.ask("duals", {s: ()})[s]
             start = 0
             for first, last in _stretches(ids):
                 a, b = self._offsets[[first, last + 1]].tolist()
                 out[a:b] = alpha[start : start + b - a]
                 start += b - a
 
-    def _snapshot(self, group: int, state: State, alpha: Float64Array) -> Snapshot:
-        """What a group has to become, for a state of the whole."""
-        own = self._stations(group)
+    def _snapshot(self, shard: int, state: State, alpha: Float64Array) -> Snapshot:
+        """What a shard has to become, for a state of the whole."""
+        own = self._stations(shard)
         first, last = self._task_offsets[[own.start, own.stop]].tolist()
-        mine = self._where() == group
+        mine = self._where() == shard
         guests = np.flatnonzero(mine)
         guests = guests[(guests < first) | (guests >= last)]
         ids = np.append(np.arange(first, last), guests)

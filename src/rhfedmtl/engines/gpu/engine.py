@@ -18,7 +18,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler
-from rhfedmtl.engines.inprocess import InProcess, Team
+from rhfedmtl.engines.inprocess import Cohort, InProcess
 from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
@@ -138,54 +138,49 @@ class Gpu(InProcess):
                 f"{type(method).__name__} with {type(method.loss).__name__}: use engine 'inprocess'"
             )
         super().__init__(federation, method, seed=seed, present=present)
+        bounds = np.asarray(federation.terminal_offsets)[federation.task_offsets]
+        self._home_rows = [slice(a, b) for a, b in pairwise(bounds.tolist())]
         self._loss = {"LOSS": loss, "WEIGHTED": federation.sample_weight is not None}
         self._card_shape = CardLayout(federation.n_features, method.intercept)
         self._refuse_size()
         self._device = "cpu" if interpreted() else "cuda"
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
         self._sent: _Layout | None = None
-        self._sent_crew: _Crew | None = None
+        self._sent_cohort: _CardCohort | None = None
         warps = self._card_shape.warps
         self._tuned = {"num_warps": warps, "THREADS": warps * LANES, "STAGES": STAGES}
         registers = REGISTERS.get(self._card_shape.main)
         self._tuned |= {"maxnreg": registers} if registers and not interpreted() else {}
-        self._load()
+        self._load(np.diff(federation.terminal_offsets))
 
     @property
     def alpha(self) -> Float64Array:
         """Dual variables of all rows, with everything settled."""
         return np.asarray(self._card_alpha.cpu().numpy())
 
-    def restore(self, alpha: Float64Array) -> None:
-        """Start from these dual variables: U_b = Σ_t X_tᵀα_t is made anew."""
-        self._need_start("restore duals")
-        self._set_alpha(alpha)
-        for b, rows in enumerate(self._home_rows()):
-            self._U[b] = self._products(rows)
+    def station_shares(self) -> Float64Array:
+        """Σ_t X_tᵀα_t of every station, while all terminals are at home."""
+        return np.array([self._products(rows) for rows in self._home_rows])
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
-        self._need_start("take moments")
-        if self.sizes.sum() < len(self._rows.X):
+        self.need_start("take moments")
+        if self.sizes.sum() < len(self.rows.X):
             return super().moments()
-        return [self._moments(rows) for rows in self._home_rows()]
+        return [self._moments(rows) for rows in self._home_rows]
 
-    def scale(self, scalers: list[Scaler]) -> None:
-        """Scale all rows where they lie. Told again, it changes nothing."""
-        self._need_start("scale")
-        if self._scaled:
-            return
-        self._scaled = True
+    def scale_rows(self, scalers: list[Scaler]) -> None:
+        """Scale all rows where they lie."""
         if all(scaler is scalers[0] for scaler in scalers):
-            self._scale(slice(0, len(self._rows.X)), scalers[0])
+            self._scale(slice(0, len(self._X)), scalers[0])
         else:
-            for rows, scaler in zip(self._home_rows(), scalers, strict=True):
+            for rows, scaler in zip(self._home_rows, scalers, strict=True):
                 self._scale(rows, scaler)
         self._measure()
 
     def _refuse_size(self) -> None:
         """Refuse what does not fit on the card or into a program."""
-        shape, rows = self._card_shape, self._rows
+        shape, rows = self._card_shape, self.rows
         if shape.stride > FEATURES:
             raise ConfigError(f"engine 'gpu' takes up to {FEATURES} features, not {shape.features}: use 'inprocess'")
         need = len(rows.X) * (4 * shape.stride + 8 + (16 + 8) * self.shape[0])
@@ -196,9 +191,9 @@ class Gpu(InProcess):
                 "are free; use engine 'inprocess', which also takes data larger than the memory"
             )
 
-    def _load(self) -> None:
+    def _load(self, capacity: IntArray) -> None:
         """Copy rows, labels and weights to the card, piece by piece; duals at zero."""
-        rows, like = self._rows, {"device": self._device}
+        rows, like = self.rows, {"device": self._device}
         n, stride = len(rows.X), self._card_shape.stride
         self._X = self._torch.zeros((n, stride), dtype=self._torch.float32, **like)
         for part in _pieces(slice(0, n), stride):
@@ -207,7 +202,6 @@ class Gpu(InProcess):
         self._card_alpha, self._pending = (
             self._torch.zeros(rows.y.shape, dtype=self._torch.float64, **like) for _ in "ab"
         )
-        capacity = self._ends - rows.starts
         within = np.arange(n, dtype=np.int32) - np.repeat(rows.starts, capacity).astype(np.int32)
         self._deck = self._send(within)
         self._row_terminal = self._send(np.repeat(np.arange(len(capacity), dtype=np.int32), capacity))
@@ -242,19 +236,14 @@ class Gpu(InProcess):
                 X = X / self._torch.where(norms > 0.0, norms, 1.0)
             self._X[part, :features] = X.float()
 
-    def _home_rows(self) -> list[slice]:
-        """Rows of every station, where its terminals are at home."""
-        firsts = np.searchsorted(self._home, np.arange(self._n_stations))
-        starts = np.append(self._rows.starts[firsts], len(self._rows.X)).tolist()
-        return [slice(a, b) for a, b in pairwise(starts)]
-
-    def _set_alpha(self, alpha: Float64Array) -> None:
+    def set_duals(self, alpha: Float64Array) -> None:
+        """Take these dual variables in place of all."""
         self._card_alpha.copy_(self._send(alpha))
         self._pending.zero_()
 
-    def _share(self, terminal: int) -> Float64Array:
+    def share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U."""
-        start = int(self._rows.starts[terminal])
+        start = int(self.rows.starts[terminal])
         return self._products(slice(start, start + int(self.sizes[terminal])))
 
     def _products(self, rows: slice) -> Float64Array:
@@ -271,42 +260,42 @@ class Gpu(InProcess):
 
     def _on_card(self) -> _Layout:
         """Who is under which station and how many rows they have, sent when it has changed."""
-        layout, ends = self._layout, self._rows.ends
+        layout, ends = self.layout, self.rows.ends
         if self._sent is None or self._sent.sizes is not ends or self._sent.layout is not layout:
-            parts = (ends, np.maximum(self._station, 0), layout.order, layout.blocks, layout.station)
+            parts = (ends, np.maximum(self.station, 0), layout.order, layout.blocks, layout.station)
             sums = [self._send(starts) for starts in _groups(layout.starts)]
-            small = self._rows.largest <= SMALL
+            small = self.rows.largest <= SMALL
             self._sent = _Layout(layout, ends, small, sums, *(self._send(part) for part in parts))
         return self._sent
 
-    def _work(self, orders: Orders) -> Answers:
+    def work(self, orders: Orders) -> Answers:
         """The work of all terminals: draws, then steps, a stretch of blocks at a time; sums by station."""
         card, shape, columns = self._on_card(), self._card_shape, self.shape[0]
-        actors = self._workers(card, orders.steps)
+        cohort = self._card_cohort(card, orders.steps)
         base, models = self._send(_first_key(orders)), self._send(shape.pad(orders.models, np.float32))
         scales = self._send(orders.scale)
-        for part in actors.stretches:
+        for part in cohort.stretches:
             n, n_visits = (which.stop - which.start for which in (part.terminals, part.visits))
             visits = self._torch.empty(n_visits, dtype=self._torch.int32, device=self._device)
             self._kernels.draw_rows[(-(-n // DECKS),)](
-                base, self._ids, self._starts, card.ends, actors.order, actors.offsets, self._deck, visits,
+                base, self._ids, self._starts, card.ends, cohort.order, cohort.offsets, self._deck, visits,
                 part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
                 SMALL=card.small, N=DECKS, num_warps=DECKS // LANES,
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
-                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, actors.offsets, visits,
-                actors.blocks, card.station_of_block, models, scales, actors.sums, self._gamma, columns, shape.features,
+                self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,
+                cohort.blocks, card.station_of_block, models, scales, cohort.sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
-                CURVE=CURVE, ONCE=actors.once and not orders.uniform,
+                CURVE=CURVE, ONCE=cohort.once and not orders.uniform,
             )  # fmt: skip
-        lines = self._courses(card, actors)
-        by_station = self._by_station(card, actors.sums)
+        lines = self._profiles(card, cohort)
+        by_station = self._by_station(card, cohort.sums)
         return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), lines)
 
-    def _workers(self, card: _Layout, steps: IntArray) -> _Crew:
+    def _card_cohort(self, card: _Layout, steps: IntArray) -> _CardCohort:
         """Terminals that have work, in the order of the layout; the same again while nothing else is asked."""
-        if self._sent_crew is None or self._sent_crew.asked is not steps or self._sent_crew.layout is not card:
+        if self._sent_cohort is None or self._sent_cohort.asked is not steps or self._sent_cohort.layout is not card:
             order = card.layout.order
             works = steps[order] > 0
             blocks = np.concatenate([[0], np.cumsum(works)])[card.layout.blocks]
@@ -314,21 +303,21 @@ class Gpu(InProcess):
             offsets = np.concatenate([[0], np.cumsum(steps[order])])
             sent = (self._send(part) for part in (order, offsets, blocks))
             once = bool((steps <= np.minimum(self.sizes, LANES)).all())
-            self._sent_crew = None  # its room is free for the new one
+            self._sent_cohort = None  # its room is free for the new one
             sums = self._room(card.n_blocks, self.shape[0], self._card_shape.width + CURVE)
-            self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), sums, *sent)
-        return self._sent_crew
+            self._sent_cohort = _CardCohort(card, steps, once, _stretches(blocks, offsets), sums, *sent)
+        return self._sent_cohort
 
-    def _courses(self, card: _Layout, actors: _Crew) -> Float64Array:
-        """Courses of all stations for the line search, or nothing."""
+    def _profiles(self, card: _Layout, cohort: _CardCohort) -> Float64Array:
+        """Line profiles of all stations, or nothing where no line is searched."""
         length, columns = self.method.profile_length, self.shape[0]
         if not length:
-            return np.empty((self._n_stations, 0))
+            return np.empty((len(self._home_rows), 0))
         lines = self._room(card.n_blocks, columns, length)
         quadratic = self.method.loss.quadratic
-        self._kernels.follow_course[(card.n_blocks, columns)](
-            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, actors.order,
-            actors.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
+        self._kernels.follow_line[(card.n_blocks, columns)](
+            self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, cohort.order,
+            cohort.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
             FACTORS=2 ** math.ceil(math.log2(length)), N=LANES, num_warps=1 if quadratic else 4,
         )  # fmt: skip
         sums: Float64Array = self._by_station(card, lines).sum(1)
@@ -338,7 +327,7 @@ class Gpu(InProcess):
             np.minimum.at(sums[:, 2], card.layout.station, room)
         return sums
 
-    def _tell(self, actors: Team, factor: Float64Array) -> None:
+    def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Apply to the duals what became of the updates, at once."""
         card, n = self._on_card(), self._pending.numel()
         factors = self._send(factor)[card.station]
@@ -346,15 +335,15 @@ class Gpu(InProcess):
             self._card_alpha, self._pending, factors, self._row_terminal, n, self.shape[0], N=1024
         )
 
-    def _sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
+    def add_up(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Losses under each of the models, and dual terms, summed by station."""
         card, shape, columns = self._on_card(), self._card_shape, self.shape[0]
         losses, duals = self._room(card.n_blocks, columns, len(models)), self._room(card.n_blocks, columns, 1)
         self._kernels.add_up[(len(models), card.n_blocks, columns)](
             self._X, self._y, self._weight, self._card_alpha, self._starts, card.ends, card.order, card.blocks,
             card.station_of_block, self._send(shape.pad(models, np.float64)), losses, duals, self._gamma, columns,
-            self._n_stations, **self._loss, INTERCEPT=shape.intercept, STRIDE=shape.stride, WIDTH=shape.width, N=16,
-            D=min(128, shape.main),
+            len(self._home_rows), **self._loss, INTERCEPT=shape.intercept, STRIDE=shape.stride, WIDTH=shape.width,
+            N=16, D=min(128, shape.main),
         )  # fmt: skip
         return self._by_station(card, losses).sum(1), self._by_station(card, duals).sum((1, 2))
 
@@ -400,7 +389,7 @@ class _Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Crew:
+class _CardCohort:
     """Steps asked of the terminals of a layout, and on the card those who have some, in the layout's blocks.
 
     ``offsets`` says where the visits of each begin, ``once`` that none makes more than a pass, or than 32 steps.

@@ -1,4 +1,4 @@
-"""Groups in this process: what an engine over many machines does, without the machines."""
+"""Shards in this process: what an engine over many machines does, without the machines."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ class Held:
 
 
 class Here:
-    """A crew of groups in this process; all that is said to them passes through bytes, as between machines."""
+    """Shards in this process; all that is said to them passes through bytes, as between machines."""
 
-    def __init__(self, groups: list[Shard], make: Any = None) -> None:
-        self.groups = groups
+    def __init__(self, shards: list[Shard], make: Any = None) -> None:
+        self.shards = shards
         self.make = make
 
-    def post(self, group: int, name: str, *given: Any) -> None:
+    def post(self, shard: int, name: str, *given: Any) -> None:
         """Call at once."""
-        getattr(self.groups[group], name)(*pickle.loads(pickle.dumps(given)))
+        getattr(self.shards[shard], name)(*pickle.loads(pickle.dumps(given)))
 
     def ask(self, name: str, calls: Mapping[int, tuple[Any, ...]], *, changes: bool = False) -> dict[int, Any]:
         """Call one after the other."""
-        found = {g: getattr(self.groups[g], name)(*pickle.loads(pickle.dumps(given))) for g, given in calls.items()}
+        found = {s: getattr(self.shards[s], name)(*pickle.loads(pickle.dumps(given))) for s, given in calls.items()}
         return pickle.loads(pickle.dumps(found))
 
     def rest(self) -> None:
-        """Replace every group by a new one from its snapshot, where one knows how: it must not matter."""
+        """Replace every shard by a new one from its snapshot, where one knows how: it must not matter."""
         if self.make is not None:
-            for g, group in enumerate(self.groups):
-                fresh = self.make(g)
-                fresh.restore(pickle.loads(pickle.dumps(group.snapshot())))
-                self.groups[g] = fresh
+            for s, shard in enumerate(self.shards):
+                fresh = self.make(s)
+                fresh.restore(pickle.loads(pickle.dumps(shard.snapshot())))
+                self.shards[s] = fresh
 
     def close(self) -> None:
         """Nothing to give back."""
 
 
-def grouped(
+def sharded(
     federation: Federation, method: Method, *, seed: int = 0, present: Any = None, n: int = 2, anew: bool = False
 ) -> Sharded:
-    """Network of ``n`` groups in this process; ``anew`` makes them anew after every round."""
+    """Network of ``n`` shards in this process; ``anew`` makes them anew after every round."""
     source: RowSource = Held(federation)
     if isinstance(federation, Outline) and federation.recipe is not None:
         source = FromRecipe(federation.recipe)
@@ -67,12 +67,12 @@ def grouped(
         method.check(federation)
     parts = share_out(federation, [1.0] * n, federation.sizes if present is None else present)
 
-    def make(g: int) -> Shard:
-        return Shard(parts[g], source, method, seed=seed, threads=1)
+    def make(s: int) -> Shard:
+        return Shard(parts[s], source, method, seed=seed, threads=1)
 
-    return Sharded(federation, method, parts, Here([make(g) for g in range(len(parts))], make if anew else None))
+    return Sharded(federation, method, parts, Here([make(s) for s in range(len(parts))], make if anew else None))
 
 
-ENGINES["groups"] = lambda f, method, s, present: grouped(f, method, seed=s.seed, present=present, n=s.actors or 2)
-LOCAL = ["inprocess", "linked", "groups"]
-"""Engines that give the same bits and need no cluster: those of the library, and groups in this process."""
+ENGINES["sharded"] = lambda f, method, s, present: sharded(f, method, seed=s.seed, present=present, n=s.actors or 2)
+LOCAL = ["inprocess", "linked", "sharded"]
+"""Engines that give the same bits and need no cluster: those of the library, and shards in this process."""

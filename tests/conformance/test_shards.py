@@ -1,4 +1,4 @@
-"""Stations shared out over groups give, to the bit, what one process that holds all of them gives."""
+"""Stations in shards give, to the bit, what one process that holds all of them gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.conformance.test_engines_agree import BLOCKS, assert_same, script
 from tests.conformance.test_methods import FAULTS, learn, same
-from tests.engines.groups import grouped
+from tests.engines.shards import sharded
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -28,40 +28,40 @@ LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_number_of_groups_changes_no_number(loss: str, merge: str, n: int) -> None:
-    """Drop-outs, unequal work, and terminals that move from group to group with their duals."""
+def test_the_number_of_shards_changes_no_number(loss: str, merge: str, n: int) -> None:
+    """Drop-outs, unequal work, and terminals that move from shard to shard with their duals."""
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge], intercept=True)
     data = federation("regression" if loss == "squared" else "classes", weighted=True)
-    assert_same(script(InProcess(data, method, seed=4), method), script(grouped(data, method, seed=4, n=n), method))
+    assert_same(script(InProcess(data, method, seed=4), method), script(sharded(data, method, seed=4, n=n), method))
 
 
 @pytest.mark.parametrize("per_station", [False, True])
 @pytest.mark.parametrize("how", SCALES)
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_group_can_be_made_anew_at_any_time(how: str, per_station: bool, anew: bool) -> None:
+def test_a_shard_can_be_made_anew_at_any_time(how: str, per_station: bool, anew: bool) -> None:
     """From its snapshot after every round: with visitors, late rows, and rows that were scaled at their home."""
     method = DualMethod(relationship=MEAN)
     data = federation(sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)), weighted=True)
     whole = InProcess(data, method, seed=1, present=LATE)
-    parts = grouped(data, method, seed=1, present=LATE, n=3, anew=anew)
+    parts = sharded(data, method, seed=1, present=LATE, n=3, anew=anew)
     words: dict[str, Any] = {"how": how, "per_station": per_station, "late": True}
     assert_same(script(whole, method, **words), script(parts, method, **words))
 
 
-def test_many_terminals_and_single_precision_in_groups() -> None:
+def test_many_terminals_and_single_precision_in_shards() -> None:
     """Several blocks of terminals under a station are summed in the same order."""
     method = DualMethod(relationship=MEAN, uniform=True)
     data = federation(sizes=BLOCKS, dtype=np.float32)
-    assert_same(script(InProcess(data, method, seed=1), method), script(grouped(data, method, seed=1), method))
+    assert_same(script(InProcess(data, method, seed=1), method), script(sharded(data, method, seed=1), method))
 
 
-def test_a_state_can_be_taken_up_by_any_number_of_groups() -> None:
-    """What one process has come to goes on in three groups, and what groups have come to in one process."""
+def test_a_state_can_be_taken_up_by_any_number_of_shards() -> None:
+    """What one process has come to goes on in three shards, and what shards have come to in one process."""
     method = DualMethod(relationship=MEAN)
     data = federation(sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)))
     seen: list[list[Any]] = []
     for source in range(4):
-        networks = [InProcess(data, method, seed=1), *(grouped(data, method, seed=1, n=n) for n in (1, 2, 3))]
+        networks = [InProcess(data, method, seed=1), *(sharded(data, method, seed=1, n=n) for n in (1, 2, 3))]
         first = networks[source]
         cloud = cloud_of(first, method.relationship)
         first.assign(cloud.assign())
@@ -83,13 +83,13 @@ def test_a_state_can_be_taken_up_by_any_number_of_groups() -> None:
 
 @pytest.mark.parametrize("weather", FAULTS)
 @pytest.mark.parametrize("name", ["rhfedmtl", "fedem"])
-def test_three_groups_run_as_one(name: str, weather: str) -> None:
-    """Whole runs under every kind of fault; two groups are among the engines that all methods pass."""
-    same(learn(name, weather), learn(name, weather, "groups", actors=3))
+def test_three_shards_run_as_one(name: str, weather: str) -> None:
+    """Whole runs under every kind of fault; two shards are among the engines that all methods pass."""
+    same(learn(name, weather), learn(name, weather, "sharded", actors=3))
 
 
 def test_stations_are_shared_out_by_their_rows() -> None:
-    """In proportion to the weights, each group at least one station, and no more groups than stations."""
+    """In proportion to the weights, each shard at least one station, and no more shards than stations."""
     data = federation(sizes=((10,), (10,), (10,), (30,), (10,), (10,)))
     sizes = np.diff(data.terminal_offsets)
 
@@ -107,7 +107,7 @@ def test_stations_are_shared_out_by_their_rows() -> None:
 def test_what_cannot_be_is_refused_before_it_is_sent() -> None:
     """Moves to nowhere, rows that are not there, models and steps of the wrong shape, and anchors for some alone."""
     method = DualMethod(relationship=MEAN)
-    network = grouped(federation(), method)
+    network = sharded(federation(), method)
     cloud = cloud_of(network, method.relationship)
     with pytest.raises(ProtocolError, match="no move of terminal 0 to station 9"):
         network.move(0, 9)
