@@ -36,15 +36,21 @@ def made() -> records.Record:
     return records.record(CONFIG, federation, CONFIG.run(federation, threads=1))
 
 
+def result_of(known: records.Record) -> records.Summary:
+    """What came out of a run that was not refused."""
+    assert known.result is not None
+    return known.result
+
+
 def test_every_bs_iteration_has_a_row_for_each_task() -> None:
     """Rounds × tasks rows, certified ones and others, with what was spent until then and who answered."""
     known = made()
     rows = list(records.round_rows(known))
-    assert len(rows) == known["result"]["rounds"] * 3
-    assert [row["round"] for row in rows[::3]] == list(range(1, known["result"]["rounds"] + 1))
+    assert len(rows) == result_of(known).rounds * 3
+    assert [row["round"] for row in rows[::3]] == list(range(1, result_of(known).rounds + 1))
     spent = [row["spent_energy"] for row in rows]
     assert spent == sorted(spent)
-    assert spent[-1] == known["result"]["spent"]["energy"] <= 300
+    assert spent[-1] == result_of(known).spent["energy"] <= 300
     assert all(row["answered"] <= row["ordered"] == 2 for row in rows)
     assert any(row["answered"] < row["ordered"] for row in rows)
     assert all(row["gap"] >= 0 and 0 <= row["accuracy"] <= 1 for row in rows)
@@ -54,26 +60,27 @@ def test_the_last_row_is_the_result() -> None:
     """The mean over tasks in the last round is the accuracy of the run, and its gap the certificate's."""
     known = made()
     rows = list(records.round_rows(known))[-3:]
-    assert np.mean([row["accuracy"] for row in rows]) == pytest.approx(known["result"]["accuracy"])
-    assert rows[0]["gap"] == known["result"]["gap"]
+    assert np.mean([row["accuracy"] for row in rows]) == pytest.approx(result_of(known).metrics["accuracy"])
+    assert rows[0]["gap"] == result_of(known).gap
 
 
 def test_rounds_between_certificates_have_no_metrics() -> None:
     """Every second round certified: the others say what was spent and done, and leave gap and metrics empty."""
     federation = CONFIG.federation()
     config = RunConfig("hfedmtl", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=2)
-    table = records.record(config, federation, config.run(federation, threads=1))["rounds"]
-    known = [gap is not None for gap in table["gap"]]
+    table = records.record(config, federation, config.run(federation, threads=1)).rounds
+    assert table is not None
+    known = [gap is not None for gap in table.gap]
     assert known[:4] == [False, True, False, True]
     assert known[-1]
-    assert [values is not None for values in table["metrics"]["accuracy"]] == known
+    assert [values is not None for values in table.metrics["accuracy"]] == known
 
 
 def test_the_bill_adds_up() -> None:
     """What the tiers took is what was spent."""
     known = made()
-    assert sum(line["amount"] for line in known["bill"]) == pytest.approx(known["result"]["spent"]["energy"])
-    assert {line["tier"] for line in known["bill"]} == {"terminal", "station", "cloud"}
+    assert sum(line.amount for line in known.bill) == pytest.approx(result_of(known).spent["energy"])
+    assert {line.tier for line in known.bill} == {"terminal", "station", "cloud"}
 
 
 def test_rounds_are_saved_as_parquet(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_rounds_are_saved_as_parquet(tmp_path: Path) -> None:
     known = made()
     path = records.save_rounds(tmp_path, [known, known])
     table = parquet.read_table(path)
-    assert table.num_rows == 2 * 3 * known["result"]["rounds"]
+    assert table.num_rows == 2 * 3 * result_of(known).rounds
     assert {"run", "round", "task", "accuracy", "gap", "spent_energy", "local_steps", "answered"} <= set(
         table.column_names
     )
@@ -93,19 +100,19 @@ def test_without_pyarrow_rounds_are_saved_as_csv(tmp_path: Path, monkeypatch: py
     known = made()
     path = records.save_rounds(tmp_path, [known])
     assert path.name == "rounds.csv"
-    assert len(path.read_text().splitlines()) == 1 + 3 * known["result"]["rounds"]
+    assert len(path.read_text().splitlines()) == 1 + 3 * result_of(known).rounds
 
 
 def test_the_command_of_a_record_repeats_the_run(tmp_path: Path) -> None:
     """Typed as it stands, it gives the same configuration and the same numbers."""
     known = made()
-    words = shlex.split(known["command"])[1:]
+    words = shlex.split(known.command)[1:]
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
     (folder,) = tmp_path.iterdir()
     again = records.load(folder / "run.json")
-    assert again["key"] == known["key"]
-    assert again["rounds"] == known["rounds"]
+    assert again.key == known.key
+    assert again.rounds == known.rounds
 
 
 def test_a_damaged_record_is_refused_by_name(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ model of the policy ``measured`` believes; where there is data, a pilot predicts
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
+from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import DryRun, Frozen, dry_run, effort, is_constant, steps_of
 from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
@@ -89,7 +89,7 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold; what is infinite is None."""
-        table: dict[str, Any] = finite(asdict(self))
+        table: dict[str, Any] = plain(self)
         return table
 
 
@@ -119,15 +119,6 @@ def plan(
         pilot = fly(subject, method, policy, settings, ledger, length)
         start = pilot.start
     return _Planner(subject, policy, settings, start, pilot).report()
-
-
-def finite(value: Any) -> Any:
-    """Return the same plain values with None where JSON has no number."""
-    if isinstance(value, Mapping):
-        return {str(name): finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def policy_name(policy: Policy) -> str:
