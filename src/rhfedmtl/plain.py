@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 T = TypeVar("T")
 BESIDE = object()
-"""``Annotated[dict[str, …], BESIDE]`` is a field whose entries stand beside the other fields, in no table of their own."""
+"""``Annotated[dict[str, …], BESIDE]`` is a field whose entries stand beside the others, in no table of their own."""
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Specifications: a TOML file becomes a study. What is wrong in it is refused with its line, before anything runs.
 
 Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; one ``[[methods]]`` each,
-whose own words go before those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
+whose own settings override those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
 its values. ``[[paper]]`` holds printed values of a method, in the order of the grid, the last axis fastest.
 """
 
