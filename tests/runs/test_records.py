@@ -124,6 +124,52 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path) -> None:
             records.load(path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("result", "gap"), "small", "result.gap must be float, got 'small'"),
+        (("configuration", "seed"), None, "configuration.seed must be int, got 'None'"),
+        (("rounds", "local_steps"), 3, "rounds.local_steps must be list, got '3'"),
+        (("configuration", "options"), [], r"configuration.options must be a table, got '\[\]'"),
+    ],
+)
+def test_a_record_of_another_shape_is_refused_with_the_place(
+    tmp_path: Path, place: tuple[str, str], value: object, message: str
+) -> None:
+    """Whoever edits a record by hand is told in a line which entry is of another type."""
+    table = made().to_dict()
+    table[place[0]][place[1]] = value
+    (tmp_path / "run.json").write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=rf"run\.json cannot be read as the record of a run: {message}"):
+        records.load(tmp_path / "run.json")
+
+
+def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path: Path) -> None:
+    """Numbers, tables and what is not known: NaN is None in both."""
+    federation = CONFIG.federation()
+    config = RunConfig("fedavg", SMALL, cost=CONFIG.cost, budget=CONFIG.budget)
+    known = records.record(config, federation, config.run(federation, threads=1))
+    (tmp_path / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False))
+    assert records.load(tmp_path / "run.json") == known
+    assert result_of(known).gap is None
+
+
+def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
+    """One torn run.json breaks neither `runs list` nor `runs show` of another run."""
+    for name, text in (("good", json.dumps(made().to_dict())), ("torn", '{"format": 2, "conf'), ("old", '{"format": 1}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    listed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path), "--json"])
+    facts = json.loads(listed.output)
+    assert [line["name"] for line in facts["runs"]] == ["good"]
+    assert [Path(line.split()[0]).parent.name for line in facts["unreadable"]] == ["old", "torn"]
+    printed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path)])
+    assert printed.exit_code == 0
+    assert printed.stdout.splitlines()[1].startswith("good")
+    assert printed.stderr.count("unreadable: ") == 2
+    assert CliRunner().invoke(app, ["runs", "show", "good", "--folder", str(tmp_path)]).exit_code == 0
+
+
 def test_runs_are_found_shown_and_compared(tmp_path: Path) -> None:
     """`runs list`, `show` and `compare` on what `train` left behind."""
     runner, folder = CliRunner(), str(tmp_path)

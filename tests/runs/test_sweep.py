@@ -78,16 +78,19 @@ def test_runs_on_other_data_are_not_mixed_in(tmp_path: Path) -> None:
     assert store.read(config) is None
 
 
-def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(tmp_path: Path) -> None:
+def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs that differ in their seed split the same rows; another file in the same place is another one."""
     path = tmp_path / "own.csv"
     rows = [f"{i % 3},{i % 2},{0.1 * i * (-1) ** i},{i % 7}" for i in range(60)]
     path.write_text("\n".join(["site,label,a,b", *rows]))
     request = Request("table", str(path), settings={"label": "label", "task": "site"})
     wanted = [RunConfig(request=request, cost=BASE.cost, budget=BASE.budget, seed=seed) for seed in range(3)]
-    sweeps._source_of.cache_clear()
+    source, reads = Request.source, []
+    monkeypatch.setattr(Request, "source", lambda self: (reads.append(self), source(self))[1])
     first = sweep(wanted, Store(tmp_path / "runs"), workers=1)
-    assert sweeps._source_of.cache_info().misses == 1
+    assert len(reads) == 1
     for config, record in zip(wanted, first, strict=True):
         assert record.data.fingerprint == request.federation(config.seed).fingerprint()
     path.write_text("\n".join(["site,label,a,b", *rows, "0,1,9,9"]))
