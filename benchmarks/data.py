@@ -52,6 +52,7 @@ def har(quick: bool) -> Facts:
 
 def million(quick: bool) -> Facts:
     """Make, describe and sum up a million terminals."""
+    from rhfedmtl.data import describe
     from rhfedmtl.data.loaders.synthetic import Synthetic, make
     from rhfedmtl.data.scaling import station_moments
 
@@ -63,7 +64,7 @@ def million(quick: bool) -> Facts:
     start = time.perf_counter()
     federation = make(Synthetic(tasks=tasks, terminals=1000, samples=16, features=32))
     made = time.perf_counter() - start
-    federation.describe()
+    describe.text(federation)
     described = time.perf_counter() - start - made
     peak = peak_megabytes()
     start = time.perf_counter()

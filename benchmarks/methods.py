@@ -69,7 +69,7 @@ def one_seed(study: Study, seed: int, parts: int, names: tuple[str, ...]) -> dic
             validation = Validation(parts=parts, metric=study.metric, seed=seed)
             tuned = tune(config, federation, validation=validation, threads=1)
             result = tuned.config.run(federation, threads=1)
-            outcome = mean(result.metrics[study.metric]), tuned.record["chosen"], tuned.record["trials"]
+            outcome = mean(result.metrics[study.metric]), tuned.record.chosen, tuned.record.trials
             for each in study.budgets if yardstick else (budget,):
                 found[name][f"{each:g}"] = outcome
     return found

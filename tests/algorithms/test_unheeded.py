@@ -74,13 +74,13 @@ def test_a_comparison_gives_each_method_what_it_heeds() -> None:
     base = RunConfig(
         request=SMALL, options=Options(lambda2=0.3, policy="paper", local_steps=5), cost=("energy=0.1,10",)
     )
-    study = side_by_side(base, ["rhfedmtl", "hfedmtl", "fedavg"], [400.0], 1, "accuracy")
-    options = {point.variant: point.config.options for point in study.points}
+    _, configs = side_by_side(base, ["rhfedmtl", "hfedmtl", "fedavg"], [400.0], 1, "accuracy")
+    options = {config.algorithm: config.options for config in configs.values()}
     assert options["rhfedmtl"] == Options(lambda2=0.3, policy="paper")
     assert options["hfedmtl"] == Options(lambda2=0.3, local_steps=5)
     assert options["fedavg"] == Options(local_steps=5)
-    for point in study.points:
-        point.config.check_heeded()
+    for config in configs.values():
+        config.check_heeded()
     with pytest.raises(ConfigError, match="mu has no effect on rhfedmtl or hfedmtl"):
         side_by_side(
             dataclasses.replace(base, options=Options(mu=1.0)), ["rhfedmtl", "hfedmtl"], [400.0], 1, "accuracy"

@@ -34,9 +34,9 @@ FAULTS = {"calm": "", "faults": "dropout=0.2,moves=0.3,churn=0.1,late_rows=0.3,l
 def cases() -> dict[str, RunConfig]:
     """Every algorithm with its defaults, calm and with faults; every merge × relationship × loss of rhfedmtl."""
     known = {
-        f"{name} {weather}": _config(name, Options(cloud_rounds=12 if name == "constant" else None), faults)
+        f"{name} {sky}": _config(name, Options(cloud_rounds=12 if name == "constant" else None), faults)
         for name in ALGORITHMS
-        for weather, faults in FAULTS.items()
+        for sky, faults in FAULTS.items()
         if not (faults and name in ("pooled", "constant"))
     }
     for merge in MERGES:
@@ -78,7 +78,7 @@ def digests(config: RunConfig, engine: str) -> dict[str, str]:
     left = {
         "models": result.models.tolist(),
         "ledger": result.ledger.totals("tier"),
-        "record": {name: part for name, part in made.items() if name not in UNFROZEN},
+        "record": {name: part for name, part in made.to_dict().items() if name not in UNFROZEN},
     }
     return {name: hashlib.sha256(json.dumps(rounded(part)).encode()).hexdigest()[:16] for name, part in left.items()}
 

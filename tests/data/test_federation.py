@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rhfedmtl.data import describe
 from rhfedmtl.data.federation import Federation, Source, encode
 from rhfedmtl.data.split import federate
 from rhfedmtl.errors import DataError
@@ -124,12 +125,13 @@ def test_descriptions_fit_80_columns_and_json(make_source) -> None:  # type: ign
     )
     federation = federate(source)
     for described in (source, federation, federate(make_source(classes=0))):
-        assert max(len(line) for line in described.describe().splitlines()) <= 80
-        assert json.loads(json.dumps(described.summary())) == described.summary()
+        assert max(len(line) for line in describe.text(described).splitlines()) <= 80
+        assert json.loads(json.dumps(describe.summary(described))) == describe.summary(described)
         assert len(repr(described)) < 120
-    assert source.summary()["rows"] == 1200
-    assert sum(source.summary()["labels"].values()) == 1200
-    assert federation.summary()["train_rows"] + federation.summary()["test_rows"] == 1200
+    assert describe.summary(source)["rows"] == 1200
+    assert sum(describe.summary(source)["labels"].values()) == 1200
+    facts = describe.summary(federation)
+    assert facts["train_rows"] + facts["test_rows"] == 1200
 
 
 def test_two_classes_become_one_column_and_more_become_one_each() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.data.har_layout import tiny, windows, write_folder, zip_bytes, zip_in_zip
 
+from rhfedmtl.data.describe import summary
 from rhfedmtl.data.federation import Source
 from rhfedmtl.data.loaders import har
 from rhfedmtl.data.split import Split, federate
@@ -31,7 +32,7 @@ def same_partition(a: np.ndarray, b: np.ndarray) -> bool:
 def test_the_published_facts_hold(real_file: Callable[[str], Path]) -> None:
     """30 subjects, 10,299 rows, 561 features, and the known number of rows of each activity."""
     source = har.load(real_file("har.npz"))
-    facts = source.summary()
+    facts = summary(source)
     assert (facts["tasks"], facts["rows"], facts["features"]) == (30, 10299, 561)
     assert list(facts["labels"].values()) == [1722, 1544, 1406, 1777, 1906, 1944]
     assert source.class_names[3] == "SITTING"

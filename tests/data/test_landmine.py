@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from rhfedmtl.data.describe import summary
 from rhfedmtl.data.loaders.landmine import Recut, load, load_authors
 from rhfedmtl.errors import ConfigError, DataError
 
@@ -32,7 +33,7 @@ def write_mat(path: Path, sizes: list[int], names: tuple[str, str] = ("feature",
 
 def test_the_published_facts_hold(real_file: Callable[[str], Path]) -> None:
     """29 fields, 14,820 rows, 9 features, 904 mines."""
-    facts = load(real_file("landmine.npz")).summary()
+    facts = summary(load(real_file("landmine.npz")))
     assert (facts["tasks"], facts["rows"], facts["features"]) == (29, 14820, 9)
     assert facts["labels"] == {"clutter": 13916, "mine": 904}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.data import cache
+from rhfedmtl.data.describe import summary
 from rhfedmtl.data.loaders import watch
 from rhfedmtl.data.loaders.watch import Windows, window_features
 from rhfedmtl.data.split import Split, federate
@@ -216,7 +217,7 @@ def test_the_real_file_holds_ten_people_and_seven_exercises() -> None:
         pytest.skip("the watch data is not at hand: pip install seglearn, or `rhfedmtl data fetch watch`")
     assert cache.sha256(path) == watch.SHA256
     source = watch.load(path)
-    facts = source.summary()
+    facts = summary(source)
     assert (facts["tasks"], facts["groups"], facts["terminals"]) == (10, 140, 20)
     assert list(facts["labels"]) == ["PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW"]
     assert facts["rows"] == 3605

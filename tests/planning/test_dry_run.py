@@ -25,8 +25,8 @@ def test_different_numbers_of_rounds_cost_on_paper_what_they_cost() -> None:
     run = Run(federation, DualMethod(), Settings(certify_every=10**9), Ledger(cost, {"time": 40.0, "energy": 90.0}))
     policy = Frozen(Plan(np.array([3, 4, 5, 6, 7, 8]), np.array([1, 3, 5])))
     start = run.situation()
-    walked = dry_run(policy, replace(start, memo={}))
+    done = dry_run(policy, replace(start, memo={}))
     run.learn(policy)
-    assert (walked.rounds, walked.cloud_rounds) == (run.round, run.cloud.cloud_round)
-    assert walked.terminal_steps == run.terminal_steps
-    assert walked.spent == pytest.approx(run.ledger.spent)
+    assert (done.rounds, done.cloud_rounds) == (run.round, run.cloud.cloud_round)
+    assert done.terminal_steps == run.terminal_steps
+    assert done.spent == pytest.approx(run.ledger.spent)

@@ -157,7 +157,7 @@ def test_only_the_binding_type_has_a_shadow_price() -> None:
 
 def test_more_budget_is_predicted_to_leave_less() -> None:
     """The model's share of the suboptimality falls with the budget."""
-    left = [of_numbers(Measured(), f"energy={amount}").suboptimality_left for amount in (200, 600, 1400)]
+    left = [of_numbers(Measured(), f"energy={amount}").remaining_suboptimality for amount in (200, 600, 1400)]
     assert left[0] > left[1] > left[2] > 0.0
 
 

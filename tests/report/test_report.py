@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +21,7 @@ from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.report import along, figures, folder, tables, words
 from rhfedmtl.report.charts import Heat, Styles
 from rhfedmtl.report.sections import chapter
+from rhfedmtl.runs.records import Record
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.study import StudyResult, run_all
 
@@ -155,10 +157,10 @@ def test_lines_show_the_cells_of_the_study(page: str, grid: StudyResult) -> None
     """Points and intervals of the main chart are the means and intervals of the study, panel by panel."""
     panels = [c for c in charts(page) if c["x"]["label"] == "budget (energy units)" and c["y"]["label"] == "accuracy"]
     assert len(panels) == 2
-    for terminals, panel in zip(grid.axes["data.terminals"], panels, strict=True):
+    for terminals, panel in zip(grid.study.axes["data.terminals"], panels, strict=True):
         series = {s["name"]: s for s in panel["series"]}
-        for name, label in words.labels(grid).items():
-            places = [{"data.terminals": terminals, "budget.energy": b} for b in grid.axes["budget.energy"]]
+        for name, label in grid.labels.items():
+            places = [{"data.terminals": terminals, "budget.energy": b} for b in grid.study.axes["budget.energy"]]
             cells = [grid.cell(name, at) for at in places]
             assert series[label]["y"] == pytest.approx([c.mean for c in cells], rel=1e-3)
             assert series[label]["low"] == pytest.approx([c.mean - c.half for c in cells], rel=1e-3)
@@ -174,9 +176,9 @@ def test_printed_values_are_hollow_markers(page: str) -> None:
 def test_the_table_marks_the_best_and_tests_differences(grid: StudyResult) -> None:
     """In every column one competitor is marked, the one with the best mean; signs are the verdicts of paired tests."""
     table = tables.grid(grid)
-    names = list(words.labels(grid))
-    for (_, rows), terminals in zip(table.groups, grid.axes["data.terminals"], strict=True):
-        for column, budget in enumerate(grid.axes["budget.energy"], 1):
+    names = list(grid.labels)
+    for (_, rows), terminals in zip(table.groups, grid.study.axes["data.terminals"], strict=True):
+        for column, budget in enumerate(grid.study.axes["budget.energy"], 1):
             at = {"data.terminals": terminals, "budget.energy": budget}
             assert [names[i] for i, row in enumerate(rows) if row[column].best] == [grid.best(at)]
             for name, row in zip(names, rows, strict=True):
@@ -188,7 +190,7 @@ def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
     table = tables.differences(grid)
     assert table is not None
     told = [row[2].text for _, rows in table.groups for row in rows]
-    cells = [c for at in grid.places for name in grid.names if (c := grid.cell(name, at)).against is not None]
+    cells = [c for at in grid.places for name in list(grid.labels) if (c := grid.cell(name, at)).against is not None]
     assert told == [tables.VERDICTS[c.verdict] for c in cells]
     assert "not distinguishable" in tables.VERDICTS.values()
 
@@ -196,11 +198,11 @@ def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
 def test_bars_add_up_to_what_was_spent(results: Path) -> None:
     """The pieces of a bar are the tiers of the bill, and together all that the ledger has."""
     faulty = StudyResult.load(results, "faulty")
-    for name in faulty.names:
+    for name in list(faulty.labels):
         many = faulty.records(name, {})
         bill = along.bill(many)
         for kind, tiers in bill.items():
-            spent = sum(record["result"]["spent"][kind] for record in many) / len(many)
+            spent = sum(record.result.spent[kind] for record in many if record.result) / len(many)
             assert sum(tiers.values()) == pytest.approx(spent)
 
 
@@ -210,7 +212,8 @@ def test_lost_updates_are_counted(results: Path) -> None:
     many = faulty.records("rhfedmtl", {})
     asked, came = along.answered(many)
     assert 0 < came < asked
-    columns, shares = along.answered_by_station(many[0])
+    assert many[0].rounds is not None
+    columns, shares = along.answered_by_station(many[0].rounds)
     assert (len(shares), len(shares[0])) == (4, len(columns))
     assert any(share is not None and share < 1.0 for row in shares for share in row)
 
@@ -230,14 +233,14 @@ def test_findings_of_the_study_come_first_and_contradictions_stand_out(results: 
 def test_a_finding_is_derived_where_none_is_told(results: Path) -> None:
     """A study says which method is best and whether that can be told from the next, or where along its axis."""
     faulty = StudyResult.load(results, "faulty")
-    silent = StudyResult({**faulty.described, "findings": []}, results)
+    silent = StudyResult(replace(faulty.study, findings=[]), results)
     (text,) = words.findings(silent)
     best = silent.best({})
     assert best is not None
-    assert text.startswith(f"{words.labels(silent)[best]} reaches accuracy {silent.cell(best, {}).mean:.3f} ±")
+    assert text.startswith(f"{silent.labels[best]} reaches accuracy {silent.cell(best, {}).mean:.3f} ±")
     assert "paired over 3 seeds" in text
-    described = StudyResult.load(results, "grid").described
-    along_terminals = StudyResult({**described, "findings": [], "x": "data.terminals"}, results)
+    study = StudyResult.load(results, "grid").study
+    along_terminals = StudyResult(replace(study, findings=[], x="data.terminals"), results)
     (text,) = words.findings(along_terminals)
     assert text.startswith("At budget 400, ")
     assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", text)
@@ -273,6 +276,11 @@ def _runs(folder: Path, *more: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+def _metric(record: Record, metric: str) -> float:
+    assert record.result is not None
+    return record.result.metrics[metric] or 0.0
+
+
 def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None:
     """Seeds make intervals, budgets an axis, methods and settings variants; missing seeds are paired without."""
     for seed in "01":
@@ -281,13 +289,14 @@ def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None
     _runs(tmp_path, "--seed", "1", "--budget", "energy=400", "--algorithm", "hfedmtl")
     _runs(tmp_path, "--seed", "1", "--budget", "energy=400", "--lambda2", "0.5")
     (found,) = folder.read(tmp_path)
-    assert found.axes == {"budget.energy": [200.0, 400.0]}
-    assert set(found.names) == {"rhfedmtl, lambda2 0.01", "hfedmtl, lambda2 0.01", "rhfedmtl, lambda2 0.5"}
+    assert found.study.axes == {"budget.energy": [200.0, 400.0]}
+    assert set(found.labels) == {"rhfedmtl, lambda2 0.01", "hfedmtl, lambda2 0.01", "rhfedmtl, lambda2 0.5"}
     at = {"budget.energy": 400.0}
     assert found.cell("rhfedmtl, lambda2 0.01", at).seeds == 2
     assert found.cell("hfedmtl, lambda2 0.01", {"budget.energy": 200.0}).mean is None
     difference = found.difference("hfedmtl, lambda2 0.01", at, "rhfedmtl, lambda2 0.01")
-    mine, theirs = (found.record(n, at, 1)["result"][found.metric] for n in (found.names[1], found.names[0]))
+    first, second, *_ = found.labels
+    mine, theirs = (_metric(found.record(name, at, 1), found.study.metric) for name in (second, first))
     assert difference == (pytest.approx(mine - theirs), 0.0) or difference == (pytest.approx(theirs - mine), 0.0)
     assert report.write(tmp_path, draw=False).runs == 6
 

@@ -36,15 +36,21 @@ def made() -> records.Record:
     return records.record(CONFIG, federation, CONFIG.run(federation, threads=1))
 
 
+def result_of(known: records.Record) -> records.Summary:
+    """What came out of a run that was not refused."""
+    assert known.result is not None
+    return known.result
+
+
 def test_every_bs_iteration_has_a_row_for_each_task() -> None:
     """Rounds × tasks rows, certified ones and others, with what was spent until then and who answered."""
     known = made()
     rows = list(records.round_rows(known))
-    assert len(rows) == known["result"]["rounds"] * 3
-    assert [row["round"] for row in rows[::3]] == list(range(1, known["result"]["rounds"] + 1))
+    assert len(rows) == result_of(known).rounds * 3
+    assert [row["round"] for row in rows[::3]] == list(range(1, result_of(known).rounds + 1))
     spent = [row["spent_energy"] for row in rows]
     assert spent == sorted(spent)
-    assert spent[-1] == known["result"]["spent"]["energy"] <= 300
+    assert spent[-1] == result_of(known).spent["energy"] <= 300
     assert all(row["answered"] <= row["ordered"] == 2 for row in rows)
     assert any(row["answered"] < row["ordered"] for row in rows)
     assert all(row["gap"] >= 0 and 0 <= row["accuracy"] <= 1 for row in rows)
@@ -54,26 +60,27 @@ def test_the_last_row_is_the_result() -> None:
     """The mean over tasks in the last round is the accuracy of the run, and its gap the certificate's."""
     known = made()
     rows = list(records.round_rows(known))[-3:]
-    assert np.mean([row["accuracy"] for row in rows]) == pytest.approx(known["result"]["accuracy"])
-    assert rows[0]["gap"] == known["result"]["gap"]
+    assert np.mean([row["accuracy"] for row in rows]) == pytest.approx(result_of(known).metrics["accuracy"])
+    assert rows[0]["gap"] == result_of(known).gap
 
 
 def test_rounds_between_certificates_have_no_metrics() -> None:
     """Every second round certified: the others say what was spent and done, and leave gap and metrics empty."""
     federation = CONFIG.federation()
     config = RunConfig("hfedmtl", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=2)
-    table = records.record(config, federation, config.run(federation, threads=1))["rounds"]
-    known = [gap is not None for gap in table["gap"]]
+    table = records.record(config, federation, config.run(federation, threads=1)).rounds
+    assert table is not None
+    known = [gap is not None for gap in table.gap]
     assert known[:4] == [False, True, False, True]
     assert known[-1]
-    assert [values is not None for values in table["metrics"]["accuracy"]] == known
+    assert [values is not None for values in table.metrics["accuracy"]] == known
 
 
 def test_the_bill_adds_up() -> None:
     """What the tiers took is what was spent."""
     known = made()
-    assert sum(line["amount"] for line in known["bill"]) == pytest.approx(known["result"]["spent"]["energy"])
-    assert {line["tier"] for line in known["bill"]} == {"terminal", "station", "cloud"}
+    assert sum(line.amount for line in known.bill) == pytest.approx(result_of(known).spent["energy"])
+    assert {line.tier for line in known.bill} == {"terminal", "station", "cloud"}
 
 
 def test_rounds_are_saved_as_parquet(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_rounds_are_saved_as_parquet(tmp_path: Path) -> None:
     known = made()
     path = records.save_rounds(tmp_path, [known, known])
     table = parquet.read_table(path)
-    assert table.num_rows == 2 * 3 * known["result"]["rounds"]
+    assert table.num_rows == 2 * 3 * result_of(known).rounds
     assert {"run", "round", "task", "accuracy", "gap", "spent_energy", "local_steps", "answered"} <= set(
         table.column_names
     )
@@ -93,19 +100,19 @@ def test_without_pyarrow_rounds_are_saved_as_csv(tmp_path: Path, monkeypatch: py
     known = made()
     path = records.save_rounds(tmp_path, [known])
     assert path.name == "rounds.csv"
-    assert len(path.read_text().splitlines()) == 1 + 3 * known["result"]["rounds"]
+    assert len(path.read_text().splitlines()) == 1 + 3 * result_of(known).rounds
 
 
 def test_the_command_of_a_record_repeats_the_run(tmp_path: Path) -> None:
     """Typed as it stands, it gives the same configuration and the same numbers."""
     known = made()
-    words = shlex.split(known["command"])[1:]
+    words = shlex.split(known.command)[1:]
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
     (folder,) = tmp_path.iterdir()
     again = records.load(folder / "run.json")
-    assert again["key"] == known["key"]
-    assert again["rounds"] == known["rounds"]
+    assert again.key == known.key
+    assert again.rounds == known.rounds
 
 
 def test_a_damaged_record_is_refused_by_name(tmp_path: Path) -> None:
@@ -115,6 +122,52 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match=r"run\.json"):
             records.load(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("result", "gap"), "small", "result.gap must be float, got 'small'"),
+        (("configuration", "seed"), None, "configuration.seed must be int, got 'None'"),
+        (("rounds", "local_steps"), 3, "rounds.local_steps must be list, got '3'"),
+        (("configuration", "options"), [], r"configuration.options must be a table, got '\[\]'"),
+    ],
+)
+def test_a_record_of_another_shape_is_refused_with_the_place(
+    tmp_path: Path, place: tuple[str, str], value: object, message: str
+) -> None:
+    """Whoever edits a record by hand is told in a line which entry is of another type."""
+    table = made().to_dict()
+    table[place[0]][place[1]] = value
+    (tmp_path / "run.json").write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=rf"run\.json cannot be read as the record of a run: {message}"):
+        records.load(tmp_path / "run.json")
+
+
+def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path: Path) -> None:
+    """Numbers, tables and what is not known: NaN is None in both."""
+    federation = CONFIG.federation()
+    config = RunConfig("fedavg", SMALL, cost=CONFIG.cost, budget=CONFIG.budget)
+    known = records.record(config, federation, config.run(federation, threads=1))
+    (tmp_path / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False))
+    assert records.load(tmp_path / "run.json") == known
+    assert result_of(known).gap is None
+
+
+def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
+    """One torn run.json breaks neither `runs list` nor `runs show` of another run."""
+    for name, text in (("good", json.dumps(made().to_dict())), ("torn", '{"format": 2, "conf'), ("old", '{"format": 1}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    listed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path), "--json"])
+    facts = json.loads(listed.output)
+    assert [line["name"] for line in facts["runs"]] == ["good"]
+    assert [Path(line.split()[0]).parent.name for line in facts["unreadable"]] == ["old", "torn"]
+    printed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path)])
+    assert printed.exit_code == 0
+    assert printed.stdout.splitlines()[1].startswith("good")
+    assert printed.stderr.count("unreadable: ") == 2
+    assert CliRunner().invoke(app, ["runs", "show", "good", "--folder", str(tmp_path)]).exit_code == 0
 
 
 def test_runs_are_found_shown_and_compared(tmp_path: Path) -> None:

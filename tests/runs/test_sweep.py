@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def configs(n: int = 3) -> list[RunConfig]:
 
 def without_seconds(records: list[sweeps.Record]) -> list[sweeps.Record]:
     """Records without what a clock says."""
-    return [{**r, "result": {**r["result"], "seconds": 0.0}} for r in records]
+    return [replace(r, result=r.result and replace(r.result, seconds=0.0)) for r in records]
 
 
 def test_workers_do_not_change_a_number(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     again = sweep(configs(4), store, workers=1)
     assert made == [2, 3]
     assert again[:2] == first
-    assert [record["configuration"]["seed"] for record in again] == [0, 1, 2, 3]
+    assert [record.configuration.seed for record in again] == [0, 1, 2, 3]
 
 
 def test_a_torn_record_is_made_again(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_torn_record_is_made_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     whole = sweep(configs(1), store, workers=1)
     key = configs(1)[0].key
-    (tmp_path / f"{key}.json").write_text(json.dumps(whole[0])[:100])
+    (tmp_path / f"{key}.json").write_text(json.dumps(whole[0].to_dict())[:100])
     assert without_seconds(sweep(configs(1), store, workers=1)) == without_seconds(whole)
 
 
@@ -60,7 +61,7 @@ def test_runs_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (record,) = sweep(configs(1), store, workers=1)
     config = configs(1)[0]
-    store.write(config.key, {**record, "versions": {**record["versions"], "numpy": "0.1"}})
+    store.write(replace(record, versions={**record.versions, "numpy": "0.1"}))
     assert store.read(config) is None
 
 
@@ -77,21 +78,24 @@ def test_runs_on_other_data_are_not_mixed_in(tmp_path: Path) -> None:
     assert store.read(config) is None
 
 
-def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(tmp_path: Path) -> None:
+def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs that differ in their seed split the same rows; another file in the same place is another one."""
     path = tmp_path / "own.csv"
     rows = [f"{i % 3},{i % 2},{0.1 * i * (-1) ** i},{i % 7}" for i in range(60)]
     path.write_text("\n".join(["site,label,a,b", *rows]))
     request = Request("table", str(path), settings={"label": "label", "task": "site"})
     wanted = [RunConfig(request=request, cost=BASE.cost, budget=BASE.budget, seed=seed) for seed in range(3)]
-    sweeps._source_of.cache_clear()
+    source, reads = Request.source, []
+    monkeypatch.setattr(Request, "source", lambda self: (reads.append(self), source(self))[1])
     first = sweep(wanted, Store(tmp_path / "runs"), workers=1)
-    assert sweeps._source_of.cache_info().misses == 1
+    assert len(reads) == 1
     for config, record in zip(wanted, first, strict=True):
-        assert record["data"]["fingerprint"] == request.federation(config.seed).fingerprint()
+        assert record.data.fingerprint == request.federation(config.seed).fingerprint()
     path.write_text("\n".join(["site,label,a,b", *rows, "0,1,9,9"]))
     again = sweep(wanted[:1], Store(tmp_path / "runs"), workers=1)
-    assert again[0]["data"]["fingerprint"] != first[0]["data"]["fingerprint"]
+    assert again[0].data.fingerprint != first[0].data.fingerprint
 
 
 def test_a_split_that_the_data_does_not_allow_is_refused_before_any_run(tmp_path: Path) -> None:

@@ -94,12 +94,12 @@ def test_classes_are_held_out_in_proportion() -> None:
 def test_the_best_on_validation_rows_wins_and_the_record_says_what_was_tried() -> None:
     """All candidates with their metrics, what was chosen, and that it was not charged."""
     tuned = tune(config(), data(), grid=SMALL)
-    tried, record = tuned.record["tried"], tuned.record
-    assert [trial["settings"] for trial in tried] == candidates(config(), data(), SMALL, TRIALS, 0)
-    assert record["trials"] == len(tried) == 4
-    assert record["value"] == max(trial["balanced_accuracy"] for trial in tried)
-    assert record["charged"] is False
-    assert {name: getattr(tuned.config.options, name) for name in SMALL} == record["chosen"]
+    tried, record = tuned.record.tried, tuned.record
+    assert [trial.settings for trial in tried] == candidates(config(), data(), SMALL, TRIALS, 0)
+    assert record.trials == len(tried) == 4
+    assert record.value == max(trial.metrics["balanced_accuracy"] for trial in tried)
+    assert record.charged is False
+    assert {name: getattr(tuned.config.options, name) for name in SMALL} == record.chosen
     assert replace(tuned.config, options=Options()) == config()
 
 
@@ -115,8 +115,8 @@ def test_a_tuned_run_repeats_and_another_seed_cuts_other_rows() -> None:
     first, again = (tune(config(seed=3), data(), grid=SMALL).record for _ in range(2))
     assert first == again
     other = tune(config(seed=3), data(), grid=SMALL, validation=Validation(seed=4)).record
-    assert (first["seed"], other["seed"]) == (3, 4)
-    assert [trial["auc"] for trial in first["tried"]] != [trial["auc"] for trial in other["tried"]]
+    assert (first.seed, other.seed) == (3, 4)
+    assert [trial.metrics["auc"] for trial in first.tried] != [trial.metrics["auc"] for trial in other.tried]
 
 
 def test_candidates_that_diverge_or_cost_too_much_lose() -> None:
@@ -124,10 +124,10 @@ def test_candidates_that_diverge_or_cost_too_much_lose() -> None:
     grid = {"step": (1e6, 0.01), "local_steps": (5, 2000)}
     regression = data(0)
     tuned = tune(config(scale="none", budget="energy=500"), regression, grid=grid)
-    tried = tuned.record["tried"]
-    assert tuned.record["chosen"] == {"step": 0.01, "local_steps": 5}
-    assert "diverged" in tried[0]["failed"]
-    assert "cannot pay" in tried[1]["failed"]
+    tried = tuned.record.tried
+    assert tuned.record.chosen == {"step": 0.01, "local_steps": 5}
+    assert "diverged" in (tried[0].failed or "")
+    assert "cannot pay" in (tried[1].failed or "")
     with pytest.raises(ConfigError, match=r"none of 1 settings of fedavg could be run: .*diverged"):
         tune(config(scale="none", budget="energy=500"), regression, grid={"step": (1e6,), "local_steps": (5,)})
 
@@ -152,7 +152,7 @@ def test_steps_fit_the_length_of_rows() -> None:
 def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:
     """Each part is held out in turn; AUC instead of balanced accuracy."""
     record = tune(config(), data(), grid=SMALL, validation=Validation(folds=3, parts=3, metric="auc")).record
-    assert record["value"] == max(trial["auc"] for trial in record["tried"])
+    assert record.value == max(trial.metrics["auc"] for trial in record.tried)
     with pytest.raises(ConfigError, match="choose from accuracy"):
         tune(config(), data(), grid=SMALL, validation=Validation(metric="rmse"))
 

@@ -77,21 +77,19 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_a_specification_spans_its_grid(tmp_path: Path) -> None:
     """Methods × grid × seeds; a method's own words count; yardsticks are the same run at every budget."""
-    study = specs.read(written(tmp_path, SPEC))
+    study, configs = specs.read(written(tmp_path, SPEC))
     assert len(study.points) == 3 * 4 * 2
-    ours = next(
-        p for p in study.points if p.variant == "hfedmtl" and dict(p.at) == {"data.terminals": 3, "budget.energy": 100}
-    )
-    assert ours.config.request.terminals == 3
-    assert ours.config.options.local_steps == 3
-    assert ours.config.resources()[1]["energy"] == 100
-    assert len({p.config.key for p in study.points if p.variant == "pooled"}) == 2 * 2
+    at = {"data.terminals": 3, "budget.energy": 100}
+    ours = configs[next(p.run for p in study.points if p.variant == "hfedmtl" and p.at == at)]
+    assert ours.request.terminals == 3
+    assert ours.options.local_steps == 3
+    assert ours.resources()[1]["energy"] == 100
+    assert len({p.run for p in study.points if p.variant == "pooled"}) == 2 * 2
 
 
 def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
     """Means, intervals, printed values and paired differences, the same from the folder as from the run."""
-    study = specs.read(written(tmp_path, SPEC))
-    study.run(tmp_path, workers=1)
+    specs.read(written(tmp_path, SPEC)).run(tmp_path, workers=1)
     result = StudyResult.load(tmp_path, "small")
     cell = result.cell("rhfedmtl", {"data.terminals": 2, "budget.energy": 100})
     values = result.values("rhfedmtl", cell.at)
@@ -169,7 +167,7 @@ def test_every_specification_of_the_repository_is_valid() -> None:
     """What the wheel carries along can be read, and all names are known to `reproduce`."""
     for group in ("paper", "beyond"):
         for path in (folder() / group).glob("*.toml"):
-            assert specs.read(path).points
+            assert specs.read(path).configs
             assert path.stem in names(group)
     assert set(expand(["all"])) == set(names("paper"))
     with pytest.raises(ConfigError, match="did you mean table3"):
@@ -188,15 +186,15 @@ def test_a_cell_that_cannot_be_paid_stays_empty(tmp_path: Path) -> None:
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """The difference to the reference is that of each seed, with its own interval."""
     found = side_by_side(BASE, ["hfedmtl", "local"], [100.0], 3, "accuracy").run(tmp_path, workers=1)
-    values = {
-        name: [
-            execute(RunConfig(name, SMALL, cost=BASE.cost, budget=("energy=100",), seed=s))["result"]["accuracy"]
-            for s in range(3)
-        ]
-        for name in ("hfedmtl", "local")
-    }
+    values = {name: [_accuracy(name, seed) for seed in range(3)] for name in ("hfedmtl", "local")}
     cell = found.cell("local", {"budget.energy": 100.0})
     assert cell.against == interval(np.array(values["local"]) - values["hfedmtl"])
+
+
+def _accuracy(algorithm: str, seed: int) -> float | None:
+    record = execute(RunConfig(algorithm, SMALL, cost=BASE.cost, budget=("energy=100",), seed=seed))
+    assert record.result is not None
+    return record.result.metrics["accuracy"]
 
 
 def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
@@ -267,7 +265,7 @@ def test_the_paper_is_reproduced_on_real_data(tmp_path: Path, real_file: Callabl
     found = reproduce(["fig-lambda2", "fig-cost"], tmp_path, path=real_file("har.npz"), seeds=1, workers=1)
     (study,) = found.studies
     assert all(cell.mean is not None and cell.mean > 0.8 for cell in study.cells)
-    assert study.described["findings"]
+    assert study.study.findings
     assert (tmp_path / "rounds.parquet").is_file()
     assert (tmp_path / "fig-cost.csv").is_file()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,10 +26,11 @@ from rhfedmtl.cli.text import console, paragraph
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.studies.study import Cell, Study, StudyResult
+    from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
 SweepEngine = Annotated[
@@ -90,26 +90,26 @@ def compare(
     from rhfedmtl.studies.study import side_by_side
     from rhfedmtl.training.config import RunConfig
 
-    study: Study
+    planned: PlannedStudy
     if spec is not None:
-        study = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
+        planned = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
     else:
         metric = metric or ("rmse" if request.federation(0).kind == "regression" else "balanced_accuracy")
         base = RunConfig(
             request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
         )
         names = list(parse_names(algorithms))
-        study = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
+        planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
-        found = study.run(out, workers=makers, watch=watch)
+        found = planned.run(out, workers=makers, watch=watch)
     if as_json:
-        cells = [{**asdict(cell), "verdict": cell.verdict} for cell in found.cells]
-        print_json({"study": study.name, "metric": study.metric, "cells": cells, "saved": str(out)})
+        cells = [{**plain(cell), "verdict": cell.verdict} for cell in found.cells]
+        print_json({"study": found.study.name, "metric": found.study.metric, "cells": cells, "saved": str(out)})
     else:
         show(found)
         for line in found.verdicts():
             paragraph(line)
-        typer.echo(f"saved in {out}: runs, and {study.name}.csv")
+        typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")
 
 
@@ -159,21 +159,20 @@ def show(found: StudyResult) -> None:
 
     from rhfedmtl.studies.study import short
 
-    screen = console()
-    x = found.x
-    outer = [at for at in found.places if x is None or at[x] == found.axes[x][0]]
-    for first in outer:
-        row = [at for at in found.places if all(at[a] == v for a, v in first.items() if a != x)]
-        fixed = ", ".join(f"{short(a)} {v}" for a, v in first.items() if a != x)
-        metric = found.metric.replace("_", " ")
-        spread = f"mean over {found.seeds} seeds, ± half of the 95 % interval" if found.seeds > 1 else "one seed"
+    screen, study = console(), found.study
+    x = study.x
+    for others in study.others:
+        row = study.line(others)
+        fixed = ", ".join(f"{short(axis)} {value}" for axis, value in others.items())
+        metric = study.metric.replace("_", " ")
+        spread = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
         paragraph(f"{metric}{', ' + fixed if fixed else ''}: {spread}, * the best")
         for part in (row[i : i + 4] for i in range(0, len(row), 4)):
             table = Table()
             table.add_column("method", no_wrap=True)
             for at in part:
                 table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
-            for name in found.names:
+            for name in found.labels:
                 table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
             screen.print(table)
 
@@ -181,5 +180,5 @@ def show(found: StudyResult) -> None:
 def _text(found: StudyResult, cell: Cell) -> str:
     if cell.mean is None:
         return "-"
-    text = f"{cell.mean:.3f}±{cell.half:.3f}" if found.seeds > 1 else f"{cell.mean:.3f}"
+    text = f"{cell.mean:.3f}±{cell.half:.3f}" if found.study.seeds > 1 else f"{cell.mean:.3f}"
     return f"[bold]{text}[/bold]*" if found.best(cell.at) == cell.variant else text

@@ -197,9 +197,11 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
 
 def _describe(request: Request, seed: int, as_json: bool) -> None:
     """Describe rows before the split, or a federation where the data comes as one."""
+    from rhfedmtl.data import describe
+
     made = dataset(request.data).federated
     data = request.federation(seed) if made else request.source()
-    _show(data.summary(), data.describe(), as_json)
+    _show(describe.summary(data), describe.text(data), as_json)
 
 
 def _named(command: Callable[..., None]) -> Callable[..., None]:
@@ -250,9 +252,11 @@ def split(
 
     rhfedmtl train --data saved --path folder
     """
+    from rhfedmtl.data import describe
+
     federation = request.federation(seed)
-    facts = {**federation.summary(), "seed": seed, "fingerprint": federation.fingerprint()}
-    lines = [federation.describe()]
+    facts = {**describe.summary(federation), "seed": seed, "fingerprint": federation.fingerprint()}
+    lines = [describe.text(federation)]
     if out is not None:
         from rhfedmtl.data.loaders.saved import save
 

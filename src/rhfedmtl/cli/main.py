@@ -27,7 +27,7 @@ def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings of commands (TOML); what is typed goes before it. [rhfedmtl.toml, if there]"),
+        typer.Option(help="Settings of commands (TOML); the command line overrides it. [rhfedmtl.toml, if there]"),
     ] = None,
 ) -> None:
     if show_version:

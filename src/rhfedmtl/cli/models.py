@@ -96,7 +96,7 @@ def export(
     """
     import json
 
-    from rhfedmtl import array_file as sealed
+    from rhfedmtl import array_file
     from rhfedmtl.models.task_models import TaskModels
 
     chosen = form or out.suffix.removeprefix(".")
@@ -108,7 +108,7 @@ def export(
     elif chosen == "npz":
         one.save(out)
     else:
-        with sealed.writing(out):
+        with array_file.writing(out):
             out.write_text(json.dumps(one.to_dict(), allow_nan=False) + "\n", encoding="utf-8")
     name = str(one.tasks[0])
     if as_json:
@@ -235,9 +235,9 @@ def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _write(out: Path, found: dict[str, Any]) -> None:
-    from rhfedmtl import array_file as sealed
+    from rhfedmtl import array_file
 
-    with sealed.writing(out), out.open("w", newline="", encoding="utf-8") as file:
+    with array_file.writing(out), out.open("w", newline="", encoding="utf-8") as file:
         _table(file, found)
 
 

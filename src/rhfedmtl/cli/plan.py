@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rhfedmtl.cli import plan_text as text_of
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
-from rhfedmtl.cli.options import WORK_PANEL, Budgets, Prices, Scale, option, with_learning_options
+from rhfedmtl.cli.options import WORK_PANEL, Budgets, Prices, Scale, option, print_json, with_learning_options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
-    from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.planning.data_shape import DataShape
-    from rhfedmtl.policies.base import Policy
-    from rhfedmtl.resources.costs import Cost
+    from rhfedmtl.planning.plan import PlanReport
+    from rhfedmtl.planning.target import TargetReport
+    from rhfedmtl.resources.costs import Budget, Cost
     from rhfedmtl.resources.links import Link
     from rhfedmtl.training.run import Settings
 
@@ -100,12 +101,103 @@ def plan(
 
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
     """
-    given = dict(locals())
+    asked = PlanRequest(
+        request, options, with_data, tuple(cost or ()), tuple(budget or ()), features, columns, scale, seed
+    )
     _check_heeded(options)
-    if target is not None:
-        _plan_target(request, options, given)
+    if target is None:
+        report: PlanReport | TargetReport = _plan_budget(asked, pilot_rounds)
     else:
-        _plan_budget(request, options, given)
+        live = not as_json and sys.stderr.isatty()
+        report = _plan_target(asked, target, resource, seeds=seeds, points=points, live=live)
+    if as_json:
+        print_json({**report.to_dict(), "configuration": asked.configuration()})
+    else:
+        text_of.show(report)
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a plan is made from: data, or sizes alone; how to learn; prices and budgets."""
+
+    request: Request
+    options: Options
+    with_data: bool
+    cost: tuple[str, ...]
+    budget: tuple[str, ...]
+    features: int | None
+    columns: int
+    scale: str | None
+    seed: int
+
+    @cached_property
+    def resources(self) -> tuple[Cost, Budget]:
+        """Prices and limits."""
+        from rhfedmtl.resources.costs import read_resources
+
+        return read_resources(self.cost, self.budget, default=("energy",))
+
+    @property
+    def kind(self) -> str:
+        """Kind of labels, where there is no data to tell."""
+        return "classes" if self.columns > 1 else "regression" if self.options.loss == "squared" else "binary"
+
+    def settings(self, kind: str) -> Settings:
+        """How to run on labels of this kind."""
+        from rhfedmtl.training.run import Settings
+
+        scale = self.scale or ("standard" if kind == "regression" else "standard-unit")
+        return Settings(scale=scale, seed=self.seed, max_rounds=1_000_000)
+
+    def federation(self) -> Federation:
+        """The data, split with the seed."""
+        if self.features is not None or self.columns != 1:
+            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
+        return self.request.federation(self.seed)
+
+    def federations(self, count: int) -> list[Federation]:
+        """The data split with so many seeds; files are read once."""
+        from rhfedmtl.data.registry import dataset
+        from rhfedmtl.data.split import federate
+
+        first, seeds = self.federation(), range(self.seed + 1, self.seed + count)
+        if dataset(self.request.data).federated or not seeds:
+            return [first, *(self.request.federation(seed) for seed in seeds)]
+        source, split = self.request.source(), self.request.split()
+        return [first, *(federate(source, split, seed) for seed in seeds)]
+
+    def shape(self) -> DataShape:
+        """Sizes from the words of a split."""
+        from rhfedmtl.data.request import parse_partition
+        from rhfedmtl.planning.data_shape import DataShape
+
+        request = self.request
+        for name in ("positive", "test_rest", "grouped"):
+            if getattr(request, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
+        if request.settings:
+            raise ConfigError("--set speaks of data: name it with --data")
+        tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
+        sizes = {
+            "tasks": tasks,
+            "terminals": request.terminals,
+            "samples_per_task": request.samples_per_task,
+            "test_fraction": request.test_fraction,
+            "features": self.features,
+            "partition": None if request.partition is None else parse_partition(request.partition),
+        }
+        known: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+        return DataShape(**known, columns=self.columns, seed=self.seed)
+
+    def configuration(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        return {
+            "command": "plan",
+            "data": self.request.to_dict() if self.with_data else None,
+            "options": plain(self.options),
+            "cost": self.resources[0].to_dict(),
+            "seed": self.seed,
+        }
 
 
 def _check_heeded(options: Options) -> None:
@@ -116,113 +208,46 @@ def _check_heeded(options: Options) -> None:
         raise ConfigError(no_effect("a plan", unheeded))
 
 
-def _plan_budget(request: Request, options: Options, given: dict[str, Any]) -> None:
+def _plan_budget(asked: PlanRequest, pilot_rounds: int | None) -> PlanReport:
     from rhfedmtl.planning import plan as planner
-    from rhfedmtl.resources.costs import read_resources
     from rhfedmtl.resources.ledger import Ledger
 
-    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
-    ledger = Ledger(cost, budget)
-    method, policy, settings, subject = _build(request, options, given)
-    report = planner.plan(subject, method, policy, settings, ledger=ledger, pilot_rounds=given["pilot_rounds"])
-    if given["as_json"]:
-        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
-    else:
-        text_of.show_plan(report)
+    ledger = Ledger(*asked.resources)
+    federation = asked.federation() if asked.with_data else None
+    kind = asked.kind if federation is None else federation.kind
+    method, policy = asked.options.method(kind), asked.options.chosen_policy("measured")
+    subject = asked.shape() if federation is None else federation
+    return planner.plan(subject, method, policy, asked.settings(kind), ledger=ledger, pilot_rounds=pilot_rounds)
 
 
-def _plan_target(request: Request, options: Options, given: dict[str, Any]) -> None:
+def _plan_target(
+    asked: PlanRequest, target_text: str, resource: str | None, *, seeds: int, points: int, live: bool
+) -> TargetReport:
     from rhfedmtl.planning import target as targets
-    from rhfedmtl.resources.costs import read_resources
 
-    target = targets.Target.of(given["target"])
-    cost, budget = read_resources(given["cost"], given["budget"], default=("energy",))
+    target, (cost, budget) = targets.Target.of(target_text), asked.resources
     budget.check(cost)
-    method, policy, settings, subject = _build(request, options, given)
-    found: dict[str, Any] = {"cost": cost, "budget": budget, "resource": given["resource"]}
-    if given["with_data"]:
-        federations = [cast("Federation", subject), *_more_federations(request, given)]
-        search = targets.Search(given["points"])
-        with _bar(live=not given["as_json"] and sys.stderr.isatty()) as watch:
-            report = targets.seek(
-                federations, target, method, policy, settings,
-                search=search, watch=watch, **found,
-            )  # fmt: skip
-    else:
-        report = targets.seek_in_theory(subject, target, method, settings, policy=policy, **found)
-    if given["as_json"]:
-        typer.echo(json.dumps(_facts(report.to_dict(), request, options, given, cost), allow_nan=False))
-    else:
-        text_of.show_target(report)
-
-
-def _facts(
-    report: dict[str, Any], request: Request, options: Options, given: dict[str, Any], cost: Cost
-) -> dict[str, Any]:
-    """The report, and all that it was made from."""
-    configuration = {
-        "command": "plan",
-        "data": request.to_dict() if given["with_data"] else None,
-        "options": asdict(options),
-        "cost": cost.to_dict(),
-        "seed": given["seed"],
-    }
-    return {**report, "configuration": configuration}
-
-
-def _build(
-    request: Request, options: Options, given: dict[str, Any]
-) -> tuple[DualMethod, Policy, Settings, Federation | DataShape]:
-    """Method and policy, how to run, and the data or its shape."""
-    from rhfedmtl.training.run import Settings
-
-    subject: Any
-    if given["with_data"]:
-        if given["features"] is not None or given["columns"] != 1:
-            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
-        subject = request.federation(given["seed"])
-        kind = subject.kind
-    else:
-        subject = _shape(request, given)
-        kind = "classes" if given["columns"] > 1 else "regression" if options.loss == "squared" else "binary"
-    scale = given["scale"] or ("standard" if kind == "regression" else "standard-unit")
-    settings = Settings(scale=scale, seed=given["seed"], max_rounds=1_000_000)
-    return options.method(kind), options.chosen_policy("measured"), settings, subject
-
-
-def _shape(request: Request, given: dict[str, Any]) -> DataShape:
-    """Sizes from the words of a split."""
-    from rhfedmtl.data.request import parse_partition
-    from rhfedmtl.planning.data_shape import DataShape
-
-    for name in ("positive", "test_rest", "grouped"):
-        if getattr(request, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
-    if request.settings:
-        raise ConfigError("--set speaks of data: name it with --data")
-    tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
-    sizes = {
-        "tasks": tasks,
-        "terminals": request.terminals,
-        "samples_per_task": request.samples_per_task,
-        "test_fraction": request.test_fraction,
-        "features": given["features"],
-        "partition": None if request.partition is None else parse_partition(request.partition),
-    }
-    known = {name: value for name, value in sizes.items() if value is not None}
-    return DataShape(**known, columns=given["columns"], seed=given["seed"])
-
-
-def _more_federations(request: Request, given: dict[str, Any]) -> list[Federation]:
-    """The data once more for each further seed; files are read once."""
-    from rhfedmtl.data.registry import dataset
-    from rhfedmtl.data.split import federate
-
-    seeds = range(given["seed"] + 1, given["seed"] + given["seeds"])
-    if dataset(request.data).federated or not seeds:
-        return [request.federation(seed) for seed in seeds]
-    source, split = request.source(), request.split()
-    return [federate(source, split, seed) for seed in seeds]
+    policy = asked.options.chosen_policy("measured")
+    if not asked.with_data:
+        method, settings = asked.options.method(asked.kind), asked.settings(asked.kind)
+        return targets.seek_in_theory(
+            asked.shape(), target, method, settings, cost=cost, budget=budget, resource=resource, policy=policy
+        )
+    federations = asked.federations(seeds)
+    kind = federations[0].kind
+    with _bar(live=live) as watch:
+        return targets.seek(
+            federations,
+            target,
+            asked.options.method(kind),
+            policy,
+            asked.settings(kind),
+            cost=cost,
+            budget=budget,
+            resource=resource,
+            search=targets.Search(points),
+            watch=watch,
+        )
 
 
 @contextmanager
@@ -297,8 +322,7 @@ def calibrate(
     cost = measured.cost(power, used)
     out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
     if as_json:
-        facts = {"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)}
-        typer.echo(json.dumps(facts, allow_nan=False))
+        print_json({"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)})
     else:
         text_of.show_calibration(measured, cost, out)
 

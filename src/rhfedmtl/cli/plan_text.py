@@ -21,7 +21,17 @@ NAMES = 13
 """Columns for the names of facts."""
 
 
-def show_plan(report: PlanReport) -> None:
+def show(report: PlanReport | TargetReport) -> None:
+    """Print what a budget buys, or which budget reaches a target."""
+    from rhfedmtl.planning.plan import PlanReport
+
+    if isinstance(report, PlanReport):
+        _show_plan(report)
+    else:
+        _show_target(report)
+
+
+def _show_plan(report: PlanReport) -> None:
     """Print a plan: what is done, what it costs, what binds, the curve over H."""
     screen = console()
     shape = report.federation
@@ -66,7 +76,8 @@ def _outcome(report: PlanReport) -> list[tuple[str, str]]:
     together = report.feasible_steps.get("together", [])
     if len(report.budget) > 1:
         lines.append(("feasible H", f"{_ranges(together)} under all budgets together"))
-    lines.append(("left", f"{_number(report.suboptimality_left)} of the suboptimality, as the model believes"))
+    remaining = _number(report.remaining_suboptimality)
+    lines.append(("remaining", f"{remaining} of the initial suboptimality, by the model of progress"))
     gap = report.predicted_gap
     if gap is not None:
         interval = f"between {gap.low:.2e} and {gap.high:.2e} ({_percent(gap.level)})"
@@ -76,7 +87,7 @@ def _outcome(report: PlanReport) -> list[tuple[str, str]]:
 
 def _resources(report: PlanReport) -> Table:
     """One row for every priced type."""
-    table = _table("resource", "cost", "budget", "share", "1 % more cuts", "1 unit more cuts", "feasible H")
+    table = _table("resource", "cost", "budget", "share", "1 % more", "1 unit more", "feasible H")
     for name, amount in report.cost.items():
         limit = report.budget.get(name)
         if limit is None:
@@ -88,12 +99,12 @@ def _resources(report: PlanReport) -> Table:
             _number(amount),
             _number(limit),
             _percent(report.share[name]),
-            _cut(price * limit / 100),
-            _cut(price),
+            _fall(price * limit / 100),
+            _fall(price),
             _ranges(report.feasible_steps[name]),
         )
-    target = "gap" if report.predicted_gap is not None else "suboptimality"
-    table.caption = f"cuts: how much of the {target} that is left goes"
+    target = "predicted gap" if report.predicted_gap is not None else "remaining suboptimality"
+    table.caption = f"1 % more, 1 unit more: relative fall of the {target}"
     return table
 
 
@@ -106,17 +117,17 @@ def _curve(report: PlanReport) -> Table:
     theory = points[0].bound_rounds is not None
     heads = ["H", *(["K(H)"] if theory else []), *(f"{n} a round" for n in types)]
     heads += [f"{n} in all" for n in types] if theory else []
-    table = _table(*heads, "rounds paid", "left")
+    table = _table(*heads, "rounds paid", "remaining")
     for p in shown:
         cells = [str(p.local_steps), *([_number(p.bound_rounds)] if theory else [])]
         cells += [_number(p.round_cost[n]) for n in types]
         cells += [_number((p.cost or {}).get(n)) for n in types] if theory else []
-        cells += [f"{p.affordable_rounds:,}", _number(p.left)]
+        cells += [f"{p.affordable_rounds:,}", _number(p.remaining_suboptimality)]
         table.add_row(*cells, style="bold" if p.local_steps == report.local_steps else None)
     return table
 
 
-def show_target(report: TargetReport) -> None:
+def _show_target(report: TargetReport) -> None:
     """Print which budget reaches a target, and the curve of cost against result."""
     screen = console()
     name, value = report.target.name, report.target.value
@@ -197,8 +208,8 @@ def _ranges(ranges: list[list[int]]) -> str:
     return ", ".join(parts) or "none"
 
 
-def _cut(price: float) -> str:
-    """Share of what is left that goes when its logarithm falls by ``price``."""
+def _fall(price: float) -> str:
+    """Relative fall of a number whose logarithm falls by ``price``."""
     return "0" if price == 0.0 else _percent(-math.expm1(-price))
 
 

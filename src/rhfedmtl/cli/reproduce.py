@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,10 @@ from rhfedmtl.cli.compare import SweepEngine, Workers, runs_bar, show, spread
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import Address, print_json
 from rhfedmtl.cli.text import fact, paragraph
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
-    from rhfedmtl.studies.reproduce import Reproduced
+    from rhfedmtl.studies.reproduce import Reproduced, StudySummary
 
 
 def register(app: typer.Typer) -> None:
@@ -68,11 +69,12 @@ def reproduce(
         found = paper.reproduce(
             what, out, path=path, seeds=seeds, protocol=protocol, workers=makers, watch=watch, command=command
         )
-    facts = paper.summary(found, out)
+    studies = paper.summaries(found, out)
     if as_json:
-        print_json({**facts, "seconds": time.perf_counter() - started})
+        seconds = time.perf_counter() - started
+        print_json({"studies": plain(studies), "left_out": found.left_out, "saved": str(out), "seconds": seconds})
     else:
-        _show(found, facts, out)
+        _show(found, studies, out)
 
 
 def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
@@ -87,12 +89,12 @@ def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
     typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
 
 
-def _show(found: Reproduced, facts: dict[str, Any], out: Path) -> None:
+def _show(found: Reproduced, studies: list[StudySummary], out: Path) -> None:
     if len(found.studies) == 1:
         show(found.studies[0])
-    for study in facts["studies"]:
-        typer.echo(f"\n{study['name']}  ({study['runs']} runs, {study['table']})")
-        for line in study["findings"]:
+    for study in studies:
+        typer.echo(f"\n{study.name}  ({study.runs} runs, {study.table})")
+        for line in study.findings:
             paragraph(line, "  - ", "    ")
     for name, reason in found.left_out.items():
         typer.echo(f"\n{name}  left out: {reason}")

@@ -11,6 +11,7 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import amount, console, fact
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.runs.records import Record
@@ -31,36 +32,44 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
-    """List runs: algorithm, data, seed, budget, result, certified gap.
+    """List runs: algorithm, data, seed, budget, result, certified gap. Files that cannot be read are named.
 
     rhfedmtl runs list --folder out/
     """
     from rhfedmtl.runs import archive
 
-    found = archive.find(folder)
+    found, refused = archive.readable(folder)
     if as_json:
-        print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()]})
+        print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()], "unreadable": refused})
         return
-    if not found:
+    if found:
+        _table(found)
+    elif not refused:
         typer.echo(f"no runs in {folder} yet: make one with `rhfedmtl train`")
-        return
-    _table(found)
+    for reason in refused:
+        typer.echo(f"unreadable: {reason}", err=True)
 
 
 def _line(known: Record) -> dict[str, Any]:
     """One run in a line."""
-    configuration, result = known["configuration"], known["result"] or {}
-    metric = next((name for name in ("balanced_accuracy", "rmse") if result.get(name) is not None), None)
+    configuration, facts = known.configuration, _facts(known)
+    metric = next((name for name in ("balanced_accuracy", "rmse") if facts.get(name) is not None), None)
     return {
-        "algorithm": configuration["algorithm"],
-        "data": known["data"]["name"],
-        "seed": configuration["seed"],
-        "budget": configuration["budget"],
+        "algorithm": configuration.algorithm,
+        "data": known.data.name,
+        "seed": configuration.seed,
+        "budget": configuration.budget,
         "metric": metric,
-        "value": result.get(metric) if metric else None,
-        "gap": result.get("gap"),
-        "rounds": result.get("rounds"),
+        "value": facts.get(metric) if metric else None,
+        "gap": facts.get("gap"),
+        "rounds": facts.get("rounds"),
     }
+
+
+def _facts(known: Record) -> dict[str, Any]:
+    """What came out, by name; nothing where the budget paid no round."""
+    facts: dict[str, Any] = plain(known.result) or {}
+    return facts
 
 
 def _table(found: dict[str, Record]) -> None:
@@ -74,7 +83,7 @@ def _table(found: dict[str, Record]) -> None:
     for name, known in found.items():
         line = _line(known)
         budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
-        value = "refused" if known["result"] is None else _number(line["value"])
+        value = "refused" if known.result is None else _number(line["value"])
         table.add_row(
             short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
         )
@@ -104,30 +113,31 @@ def show(
 
     known = archive.pick(folder, run)
     if as_json:
-        print_json(known)
+        print_json(known.to_dict())
         return
     for name, text in _story(known):
         fact(name, text, NAMES)
-    typer.echo(f"{'repeat':<{NAMES}}{known['command']}")  # whole, to be copied
+    typer.echo(f"{'repeat':<{NAMES}}{known.command}")  # whole, to be copied
 
 
 def _story(known: Record) -> Iterator[tuple[str, str]]:
     """What to say of a run, fact by fact."""
-    if known["result"] is None:
-        yield "refused", known["refused"]
+    if known.refused is not None:
+        yield "refused", known.refused
+    facts = _facts(known)
     for name in FACTS:
-        if (known["result"] or {}).get(name) is not None:
-            yield name.replace("_", " "), _number(known["result"][name])
-    for metric, values in known.get("by_task", {}).items():
-        parts = (f"{task} {_number(value)}" for task, value in zip(known["tasks"][:12], values, strict=False))
+        if facts.get(name) is not None:
+            yield name.replace("_", " "), _number(facts[name])
+    for metric, values in known.by_task.items():
+        parts = (f"{task} {_number(value)}" for task, value in zip(known.tasks[:12], values, strict=False))
         more = f", … {len(values) - 12} more" if len(values) > 12 else ""
         yield f"{metric.replace('_', ' ')} by task", f"{', '.join(parts)}{more}"
-    for line in known.get("bill", ()):
-        yield "spent", f"{line['type']} {amount(line['amount'])} by {TIERS.get(line['tier'], line['tier'])}"
-    if known["tuning"]:
-        yield "tuned", ", ".join(f"{name}={value}" for name, value in known["tuning"]["chosen"].items()) or "nothing"
-    yield "data", f"{known['data']['name']}, fingerprint {known['data']['fingerprint'][:16]}"
-    yield "versions", ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+    for line in known.bill:
+        yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
+    if known.tuning is not None:
+        yield "tuned", ", ".join(f"{name}={value}" for name, value in known.tuning.chosen.items()) or "nothing"
+    yield "data", f"{known.data.name}, fingerprint {known.data.fingerprint[:16]}"
+    yield "versions", ", ".join(f"{name} {number}" for name, number in known.versions.items())
 
 
 @app.command()
@@ -144,7 +154,7 @@ def compare(
 
     many = [archive.pick(folder, name) for name in runs]
     settings = archive.differing(many)
-    results = {name: [(known["result"] or {}).get(name) for known in many] for name in FACTS}
+    results = {name: [_facts(known).get(name) for known in many] for name in FACTS}
     results = {name: values for name, values in results.items() if any(value is not None for value in values)}
     if as_json:
         print_json({"runs": runs, "settings": settings, "results": results})

@@ -30,6 +30,7 @@ from rhfedmtl.cli.options import (
 from rhfedmtl.cli.text import amount, console, fact, metric
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -167,7 +168,7 @@ def _learn(run: Session, loggers: list[Logger], *, live: bool) -> tuple[Result, 
         result = run.run(tracking.follow(watch, loggers))
     known = run.finish(result)
     for logger in loggers:
-        logger.end(known["result"])
+        logger.end(result.stopped)
     return result, known
 
 
@@ -175,8 +176,9 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     """Print what came out; a run that Ctrl-C ended says how to go on."""
     from rhfedmtl.runs import session
 
-    facts = {**known["result"], "algorithm": run.config.algorithm, "seed": run.config.seed, "saved": str(run.folder)}
-    facts |= {"tuning": known["tuning"]} if run.tuning else {}
+    facts = {**plain(known.result), "algorithm": run.config.algorithm, "seed": run.config.seed}
+    facts |= {"saved": str(run.folder)}
+    facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
     facts |= {"notes": notes} if (notes := run.config.notes()) else {}
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))

@@ -14,7 +14,17 @@ WIDTH = 80
 MOST_TASKS = 20
 
 
-def source_summary(source: Source) -> dict[str, Any]:
+def summary(data: Source | Federation) -> dict[str, Any]:
+    """Sizes, classes and origin as plain values, for ``--json``."""
+    return _source_summary(data) if isinstance(data, Source) else _federation_summary(data)
+
+
+def text(data: Source | Federation) -> str:
+    """Sizes, classes and origin as text of at most 80 columns."""
+    return _source_text(data) if isinstance(data, Source) else _federation_text(data)
+
+
+def _source_summary(source: Source) -> dict[str, Any]:
     """Sizes, classes and origin of rows that are not split yet."""
     sizes = np.bincount(source.task, minlength=len(source.task_names))
     return {
@@ -30,7 +40,7 @@ def source_summary(source: Source) -> dict[str, Any]:
     }
 
 
-def federation_summary(federation: Federation) -> dict[str, Any]:
+def _federation_summary(federation: Federation) -> dict[str, Any]:
     """Sizes of tasks and terminals, classes and origin of a federation."""
     sizes = np.diff(federation.terminal_offsets)
     tasks = {
@@ -89,9 +99,9 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def source_text(source: Source) -> str:
-    """Readable form of ``source_summary``."""
-    facts = source_summary(source)
+def _source_text(source: Source) -> str:
+    """Readable form of ``_source_summary``."""
+    facts = _source_summary(source)
     sizes = np.array(list(facts["rows_per_task"].values()))
     lines = [
         ("rows", f"{facts['rows']:,} × {facts['features']} features ({facts['dtype']})"),
@@ -106,9 +116,9 @@ def source_text(source: Source) -> str:
     return _text(facts, lines)
 
 
-def federation_text(federation: Federation) -> str:
-    """Readable form of ``federation_summary``."""
-    facts = federation_summary(federation)
+def _federation_text(federation: Federation) -> str:
+    """Readable form of ``_federation_summary``."""
+    facts = _federation_summary(federation)
     total = f"{facts['train_rows']:,} for training, {facts['test_rows']:,} for test"
     lines = [
         ("tasks", f"{facts['tasks']:,}"),

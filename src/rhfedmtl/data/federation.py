@@ -70,18 +70,6 @@ class Source:
         """``binary``, ``classes`` (three or more) or ``regression``."""
         return kind_of(self.class_names)
 
-    def summary(self) -> dict[str, Any]:
-        """Sizes, classes and origin as plain values, for ``--json``."""
-        from rhfedmtl.data.describe import source_summary
-
-        return source_summary(self)
-
-    def describe(self) -> str:
-        """Sizes, classes and origin as text of at most 80 columns."""
-        from rhfedmtl.data.describe import source_text
-
-        return source_text(self)
-
     def __repr__(self) -> str:
         return (
             f"<Source {self.origin.name}: {len(self.task_names)} tasks, {len(self.X)} rows, "
@@ -219,18 +207,6 @@ class Federation:
                 digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
         digest.update(repr((self.task_names, self.class_names)).encode())
         return digest.hexdigest()
-
-    def summary(self) -> dict[str, Any]:
-        """Sizes of tasks and terminals, classes and origin as plain values, for ``--json``."""
-        from rhfedmtl.data.describe import federation_summary
-
-        return federation_summary(self)
-
-    def describe(self) -> str:
-        """Sizes of tasks and terminals, classes and origin as text of at most 80 columns."""
-        from rhfedmtl.data.describe import federation_text
-
-        return federation_text(self)
 
     def __repr__(self) -> str:
         return (

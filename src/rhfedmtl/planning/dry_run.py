@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 Totals = dict[str, float]
 
 MOST_ROUNDS = 1_000_000
-"""End of a walk that nothing else ends."""
+"""End of a dry run that nothing else ends."""
 _MOST_PLANS = 200
 _MOST_WORK = 10_000_000
 
@@ -31,7 +31,7 @@ class DryRun:
     """What a policy would do with a budget: its first plan, how far it goes, and what that costs.
 
     ``log_left`` is the logarithm of the share of the dual suboptimality that remains, as the model of progress sees
-    it. ``least_steps`` and ``most_steps`` bound H over the whole walk.
+    it. ``least_steps`` and ``most_steps`` bound H over the whole dry run.
     """
 
     first: Plan | None
@@ -45,7 +45,7 @@ class DryRun:
     stopped: str
 
     def then(self, rest: DryRun) -> DryRun:
-        """Both walks, one after the other."""
+        """Both dry runs, one after the other."""
         if rest.first is None:
             return replace(self, stopped=rest.stopped)
         if self.first is None:

@@ -104,7 +104,7 @@ class Pilot:
         return Measured().outlook(self.end)
 
     @cached_property
-    def walked(self) -> DryRun:
+    def simulated(self) -> DryRun:
         """The pilot as the first part of a plan."""
         steps = [seen.local_steps[seen.local_steps > 0] for seen in self.result.observed]
         before = self.start.ledger.spent
@@ -123,11 +123,11 @@ class Pilot:
     def whole(self, policy: Policy, budget: BudgetLike, most_rounds: int) -> DryRun:
         """The rounds of the pilot and, on paper, what the policy does with the rest of a budget."""
         rest = replace(self.end, ledger=self.end.ledger.with_budget(budget))
-        return self.walked.then(dry_run(policy, rest, self.outlook, most_rounds - self.end.rounds))
+        return self.simulated.then(dry_run(policy, rest, self.outlook, most_rounds - self.end.rounds))
 
     def stretch(self, whole: DryRun) -> float:
         """How many times the pilot's progress a plan makes that begins with it."""
-        return max(1.0, whole.log_left / min(self.walked.log_left, -1e-12))
+        return max(1.0, whole.log_left / min(self.simulated.log_left, -1e-12))
 
     def forecast(self, whole: DryRun) -> Forecast:
         """Interval for the gap at the end of ``whole``, a plan that begins with this pilot."""

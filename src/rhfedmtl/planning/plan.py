@@ -1,15 +1,14 @@
 """Plan before run: what a budget buys, before anything is spent.
 
-A plan is a walk (`rhfedmtl.planning.dry_run`): the policy is asked as in a run, its server iterations are priced as
-the ledger would price them, and nothing is learned. How much of the suboptimality is left afterwards is what the
-model of the policy ``measured`` believes; where there is data, a pilot predicts the gap (`rhfedmtl.planning.pilot`).
+A plan is a dry run (`rhfedmtl.planning.dry_run`): the policy is asked as in a run, its server iterations are priced as
+the ledger would price them, and nothing is learned. The remaining suboptimality is an estimate by the model of progress
+of the policy ``measured``; where there is data, a pilot predicts the gap (`rhfedmtl.planning.pilot`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
+from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import DryRun, Frozen, dry_run, effort, is_constant, steps_of
 from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
@@ -41,14 +41,14 @@ _NUDGE = 0.1  # shadow prices are slopes over ±10 % of a budget: whole rounds a
 class CurvePoint:
     """What one H means: cost of a round, rounds that the budget pays and what they leave; with a bound, K and cost.
 
-    ``left`` is the share of the dual suboptimality after the affordable rounds, as the model of ``measured`` sees it.
+    ``remaining_suboptimality`` is the share of the initial one after the affordable rounds, by the model of progress.
     ``bound_rounds`` is K(H) of the policy's bound, ``cost`` that of M K(H) rounds.
     """
 
     local_steps: int
     round_cost: dict[str, float]
     affordable_rounds: int
-    left: float
+    remaining_suboptimality: float
     bound_rounds: float | None = None
     cost: dict[str, float] | None = None
 
@@ -81,7 +81,7 @@ class PlanReport:
     case_by: str | None
     feasible_steps: dict[str, list[list[int]]]
     shadow_price: dict[str, float]
-    suboptimality_left: float
+    remaining_suboptimality: float
     predicted_gap: Forecast | None
     curve: list[CurvePoint]
     stopped: str
@@ -89,7 +89,7 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold; what is infinite is None."""
-        table: dict[str, Any] = finite(asdict(self))
+        table: dict[str, Any] = plain(self)
         return table
 
 
@@ -119,15 +119,6 @@ def plan(
         pilot = fly(subject, method, policy, settings, ledger, length)
         start = pilot.start
     return _Planner(subject, policy, settings, start, pilot).report()
-
-
-def finite(value: Any) -> Any:
-    """Return the same plain values with None where JSON has no number."""
-    if isinstance(value, Mapping):
-        return {str(name): finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def policy_name(policy: Policy) -> str:
@@ -173,7 +164,7 @@ class _Planner:
             case_by=case_by,
             feasible_steps=self._feasible(),
             shadow_price={name: self._shadow_price(name) for name in self.budget},
-            suboptimality_left=math.exp(self.dry_run.log_left),
+            remaining_suboptimality=math.exp(self.dry_run.log_left),
             predicted_gap=None if self.pilot is None else self.pilot.forecast(self.dry_run),
             curve=self._curve(),
             stopped=self.dry_run.stopped,
@@ -191,10 +182,10 @@ class _Planner:
             f"{amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
         )
 
-    def spent(self, walked: DryRun) -> dict[str, float]:
-        """Cost of a walk and of round zero, as the ledger reports it: within its slack, a limit is the limit."""
+    def spent(self, done: DryRun) -> dict[str, float]:
+        """Cost of a dry run and of round zero, as the ledger reports it: within its slack, a limit is the limit."""
         before = self.start.ledger.spent
-        total = {name: amount + before.get(name, 0.0) for name, amount in walked.spent.items()}
+        total = {name: amount + before.get(name, 0.0) for name, amount in done.spent.items()}
         return {name: min(amount, self.budget.get(name, math.inf)) for name, amount in total.items()}
 
     def _dry_run(self, policy: Policy, budget: dict[str, float]) -> DryRun:
@@ -221,9 +212,9 @@ class _Planner:
     def _paid_already(self, name: str) -> float:
         return (self.start if self.pilot is None else self.pilot.end).ledger.spent[name]
 
-    def _value(self, walked: DryRun) -> float:
+    def _value(self, done: DryRun) -> float:
         """Logarithm of what is left to gain: of the gap where a pilot can tell, else of the model's suboptimality."""
-        return walked.log_left if self.pilot is None else math.log(max(self.pilot.forecast(walked).expected, 1e-300))
+        return done.log_left if self.pilot is None else math.log(max(self.pilot.forecast(done).expected, 1e-300))
 
     def _by_station(self) -> list[list[int]]:
         """Smallest and largest H under every station."""
@@ -284,11 +275,11 @@ class _Planner:
         price = {name: amount + cloud[name] for name, amount in round_cost.items()}
         most = self.settings.max_rounds if self.budget else self.dry_run.rounds
         times = times_affordable(price, self.start.ledger.room, most)
-        left = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
+        remaining = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
         if bound is None:
-            return CurvePoint(h, round_cost, times, left)
+            return CurvePoint(h, round_cost, times, remaining)
         cost = {name: float(curve[h - 1]) for name, curve in bound.cost.items()}
-        return CurvePoint(h, round_cost, times, left, float(bound.K[h - 1]), cost)
+        return CurvePoint(h, round_cost, times, remaining, float(bound.K[h - 1]), cost)
 
     def _shape(self) -> dict[str, Any]:
         """Sizes that the plan was made for."""
@@ -312,7 +303,7 @@ class _Planner:
             )
         else:
             notes.append(
-                "what is left of the suboptimality is prior belief, right for comparing plans and too hopeful for long "
+                "the remaining suboptimality is a prior estimate: right for comparing plans, too optimistic for long "
                 "runs; with --data a pilot predicts the gap"
             )
         if self.budget and binding(self.dry_run.spent, self.budget) is None:

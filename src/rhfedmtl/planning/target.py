@@ -18,16 +18,16 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.metrics import student
+from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
-from rhfedmtl.planning.plan import finite, policy_name
+from rhfedmtl.planning.plan import policy_name
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.theoretical import Bound, Theoretical
 from rhfedmtl.resources.billing import cost_curve
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.runs import records
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.run import Result, Settings, mean, train
 
 FALLING = ("gap", "rmse")
 TARGETS = ("gap", "accuracy", "balanced_accuracy", "auc", "rmse")
@@ -78,11 +78,11 @@ class Target:
 
     def measure(self, result: Result) -> float:
         """Value of a run; a metric that the labels do not have is refused."""
-        facts = records.summary(result)
+        facts = {"gap": result.certificate.gap, **{name: mean(values) for name, values in result.metrics.items()}}
         if self.name not in facts:
             known = ", ".join(name for name in TARGETS if name in facts)
             raise ConfigError(f"these labels have no {self.name}: choose from {known}")
-        value = float(facts[self.name])
+        value = facts[self.name]
         if math.isnan(value):
             raise ConfigError(f"no {self.name}: there are no test rows; raise the test fraction")
         return value
@@ -129,7 +129,7 @@ class TargetReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold."""
-        table: dict[str, Any] = finite(asdict(self))
+        table: dict[str, Any] = plain(self)
         return table
 
 

@@ -37,7 +37,7 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
             f"{folder}` or `rhfedmtl train --out {folder}`"
         )
     styles = Styles()
-    results.sort(key=lambda result: _rank(result.name))
+    results.sort(key=lambda result: _rank(result.study.name))
     chapters = [chapter(result, styles) for result in results] + ([theory(curves)] if curves else [])
     chapters.sort(key=lambda each: _rank(each.name))
     runs = len({run for result in results for run in result.runs.values()})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.report.charts import Number, thinned
-from rhfedmtl.runs.records import Record
+from rhfedmtl.runs.records import Record, RoundTable
 from rhfedmtl.runs.sweep import interval
 
 Array = npt.NDArray[np.float64]
@@ -39,14 +39,14 @@ def trace(record: Record, column: str, kind: str | None, task: int | None = None
 
     None where the run was refused, or was measured at its end only.
     """
-    rounds = record.get("rounds")
-    if rounds is None or (kind is not None and kind not in rounds["spent"]):
+    rounds = record.rounds
+    if rounds is None or (kind is not None and kind not in rounds.spent):
         return None
-    x = np.array(rounds["round"] if kind is None else rounds["spent"][kind], dtype=np.float64)
+    x = np.array(rounds.round if kind is None else rounds.spent[kind], dtype=np.float64)
     if column == "gap":
-        y = np.array(rounds["gap"], dtype=np.float64)
-    elif column in rounds["metrics"]:
-        y = np.array([_mean(values, task) for values in rounds["metrics"][column]], dtype=np.float64)
+        y = np.array(rounds.gap, dtype=np.float64)
+    elif column in rounds.metrics:
+        y = np.array([_mean(values, task) for values in rounds.metrics[column]], dtype=np.float64)
     else:
         return None
     measured = np.isfinite(y)
@@ -56,9 +56,7 @@ def trace(record: Record, column: str, kind: str | None, task: int | None = None
 def _mean(values: Sequence[Number] | None, task: int | None) -> float:
     if values is None:
         return np.nan
-    if task is not None:
-        return np.nan if values[task] is None else float(values[task])  # type: ignore[arg-type]
-    known = [v for v in values if v is not None]
+    known = [v for v in (values if task is None else [values[task]]) if v is not None]
     return float(np.mean(known)) if known else np.nan
 
 
@@ -88,7 +86,7 @@ def grid(traces: Sequence[Trace]) -> Array:
 
 def steps(many: Sequence[Record]) -> Curve | None:
     """H over rounds: median over stations, its mean over seeds, and the range over seeds, while half of them run."""
-    tables = [record["rounds"]["local_steps"] for record in many if record.get("rounds")]
+    tables = [record.rounds.local_steps for record in many if record.rounds]
     rows = [np.array([_worked(row) for row in table], dtype=np.float64) for table in tables if table]
     if not rows:
         return None
@@ -113,22 +111,20 @@ def _worked(row: Sequence[float]) -> float:
 
 def answered(many: Sequence[Record]) -> tuple[float, float]:
     """Terminals asked, and updates that arrived, in all rounds: means over seeds."""
-    found = [record["rounds"] for record in many if record.get("rounds")]
-    asked = np.mean([np.sum(rounds["ordered"]) for rounds in found]) if found else 0.0
-    came = np.mean([np.sum(rounds["answered"]) for rounds in found]) if found else 0.0
+    found = [record.rounds for record in many if record.rounds]
+    asked = np.mean([np.sum(rounds.ordered) for rounds in found]) if found else 0.0
+    came = np.mean([np.sum(rounds.answered) for rounds in found]) if found else 0.0
     return float(asked), float(came)
 
 
-def answered_by_station(record: Record, most: int = 40) -> tuple[list[str], list[list[Number]]]:
+def answered_by_station(rounds: RoundTable, most: int = 40) -> tuple[list[str], list[list[Number]]]:
     """Share of updates that arrived, station by station, over rounds taken together to at most ``most`` columns."""
-    rounds = record["rounds"]
-    asked, came = (np.array(rounds[name], dtype=np.float64) for name in ("ordered", "answered"))
-    numbers = rounds["round"]
+    asked, came = (np.array(counts, dtype=np.float64) for counts in (rounds.ordered, rounds.answered))
     edges = np.unique(np.linspace(0, len(asked), min(most, len(asked)) + 1).round().astype(int))
     names: list[str] = []
     columns: list[list[Number]] = []
     for first, last in pairwise(edges):
-        names.append(f"{numbers[first]}")
+        names.append(f"{rounds.round[first]}")
         total, got = asked[first:last].sum(axis=0), came[first:last].sum(axis=0)
         columns.append([float(g / t) if t else None for g, t in zip(got, total, strict=True)])
     return names, [list(row) for row in zip(*columns, strict=True)]
@@ -136,23 +132,23 @@ def answered_by_station(record: Record, most: int = 40) -> tuple[list[str], list
 
 def bill(many: Sequence[Record]) -> dict[str, dict[str, float]]:
     """What each tier took of each type: means over seeds."""
-    found = [record for record in many if record.get("bill")]
+    found = [record for record in many if record.bill]
     sums: dict[str, dict[str, float]] = {}
     for record in found:
-        for row in record["bill"]:
-            tiers = sums.setdefault(row["type"], {})
-            tiers[row["tier"]] = tiers.get(row["tier"], 0.0) + row["amount"] / len(found)
+        for line in record.bill:
+            tiers = sums.setdefault(line.type, {})
+            tiers[line.tier] = tiers.get(line.tier, 0.0) + line.amount / len(found)
     return sums
 
 
 def by_task(many: Sequence[Record], metric: str) -> Array | None:
     """Metric by seed and task; None where tasks differ in number or are not known."""
-    rows: list[Any] = [record.get("by_task", {}).get(metric) for record in many]
-    if not rows or any(not row for row in rows) or len({len(row) for row in rows}) > 1:
+    rows = [record.by_task.get(metric, []) for record in many]
+    if not rows or not all(rows) or len({len(row) for row in rows}) > 1:
         return None
     return np.array(rows, dtype=np.float64)
 
 
 def same_tasks(many: Sequence[Record]) -> bool:
     """Whether all seeds have the same tasks, so that a mean over seeds speaks of one task."""
-    return len({tuple(record["tasks"]) for record in many}) == 1
+    return len({tuple(record.tasks) for record in many}) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.registry import YARDSTICKS
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.runs import archive
+from rhfedmtl.runs import archive, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, Cell, StudyResult, place, short
+from rhfedmtl.studies.study import At, Cell, Point, Study, StudyResult, Variant, grid, place, short
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +40,15 @@ class Gathered(StudyResult):
         """Metric of every seed; None where there is no run."""
         return super().values(variant, at, metric) if self.seeds_of(variant, at) else None
 
-    def difference(self, variant: str, at: At, other: str, metric: str | None = None) -> tuple[float, float] | None:
+    def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
         """Variant minus other over the seeds that both have."""
-        mine, theirs = self.values(variant, at, metric), self.values(other, at, metric)
+        mine, theirs = self.values(variant, at), self.values(other, at)
         ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
         both = [seed for seed in ours if seed in others]
         if mine is None or theirs is None or not both or variant == other:
             return None
         pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]
-        return interval((-1.0 if (metric or self.metric) == "rmse" else 1.0) * np.array(pairs))
+        return interval(self.study.sign * np.array(pairs))
 
     def cell(self, variant: str, at: At) -> Cell:
         """One cell of the table, with the seeds that it has."""
@@ -63,70 +62,61 @@ def read(folder: Path) -> list[StudyResult]:
     names = sorted(path.stem for path in folder.glob("studies/*.json"))
     if names:
         return [StudyResult.load(folder, name) for name in names]
-    known = archive.find(folder)
+    known = {name: records.load(path) for name, path in archive.find(folder).items()}
     return [gather(known, folder)] if known else []
 
 
 def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
     """Runs that differ in the seed alone are one variant; budgets span an axis, other differences make variants."""
-    paying = {name: r for name, r in known.items() if r["configuration"]["algorithm"] not in YARDSTICKS}
+    paying = {name: r for name, r in known.items() if r.configuration.algorithm not in YARDSTICKS}
     some = paying or known
-    differing = {
-        what: dict(zip(some, row, strict=True)) for what, row in archive.differing(list(some.values())).items()
-    }
+    differing = {what: dict(zip(some, row, strict=True)) for what, row in archive.differing(some.values()).items()}
     axes = {
         what: sorted(set(row.values()))
         for what, row in differing.items()
         if what.startswith("budget.") and None not in row.values()
     }
     told = {what: row for what, row in differing.items() if what not in axes and what not in ("algorithm", "seed")}
-    points, variants = [], {}
+    points: list[Point] = []
+    variants: dict[str, Variant] = {}
     for name, record in known.items():
-        algorithm, seed = record["configuration"]["algorithm"], record["configuration"]["seed"]
+        algorithm = record.configuration.algorithm
         words = [_said(what, row[name]) for what, row in told.items() if row.get(name) not in (None, "", False)]
         label = ", ".join([algorithm, *words])
         yardstick = algorithm in YARDSTICKS
-        variants[label] = {"name": label, "label": label, "algorithm": algorithm, "yardstick": yardstick}
+        variants[label] = Variant(label, label, algorithm, yardstick=yardstick)
         # A yardstick knows no budget: it stands at every place.
-        spots = product(*axes.values()) if yardstick else [[differing[axis][name] for axis in axes]]
-        for values in spots:
-            at = dict(zip(axes, values, strict=True))
-            points.append({"variant": label, "at": at, "seed": seed, "run": name})
-    return Gathered(_described(list(known.values()), variants, axes, points), folder, known)
+        spots = grid(axes) if yardstick else [{axis: differing[axis][name] for axis in axes}]
+        points += [Point(label, at, record.configuration.seed, name) for at in spots]
+    return Gathered(_study(list(known.values()), list(variants.values()), axes, points), folder, known)
 
 
-def _described(
-    known: list[Record],
-    variants: Mapping[str, Mapping[str, Any]],
-    axes: Mapping[str, list[Any]],
-    points: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _study(known: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]) -> Study:
     """What the study would have been, had somebody planned it."""
-    first = next((name for name, v in variants.items() if not v["yardstick"]), next(iter(variants)))
-    data = ", ".join(dict.fromkeys(record["data"]["name"] for record in known))
+    names = [variant.name for variant in variants]
+    paying = [variant.name for variant in variants if not variant.yardstick]
+    data = ", ".join(dict.fromkeys(record.data.name for record in known))
     single = len(known) == 1
-    return {
-        "name": "run" if single else "runs",
-        "title": f"{known[0]['configuration']['algorithm']} on {data}" if single else f"Runs on {data}",
-        "question": "",
-        "metric": _metric(known),
-        "x": next(iter(axes), None),
-        "seeds": len({point["seed"] for point in points}),
-        "reference": "rhfedmtl" if "rhfedmtl" in variants else first,
-        "variants": list(variants.values()),
-        "axes": dict(axes),
-        "points": points,
-        "paper": [],
-        "views": ["trajectories"] if single else [],
-    }
+    return Study(
+        name="run" if single else "runs",
+        title=f"{known[0].configuration.algorithm} on {data}" if single else f"Runs on {data}",
+        metric=_metric(known),
+        x=next(iter(axes), None),
+        seeds=len({point.seed for point in points}),
+        reference="rhfedmtl" if "rhfedmtl" in names else [*paying, *names][0],
+        views=["trajectories"] if single else [],
+        variants=variants,
+        axes=axes,
+        points=points,
+    )
 
 
 def _metric(known: Iterable[Record]) -> str:
     """What to show: error for numbers, else balanced accuracy."""
-    result = next((record["result"] for record in known if record["result"]), None)
+    result = next((record.result for record in known if record.result), None)
     if result is None:
         raise ConfigError("the budget of every run was too small for a single round: there is nothing to show")
-    return "rmse" if "rmse" in result else "balanced_accuracy"
+    return "rmse" if "rmse" in result.metrics else "balanced_accuracy"
 
 
 def _said(what: str, value: Any) -> str:

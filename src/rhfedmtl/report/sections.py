@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rhfedmtl.report import tables, views
 from rhfedmtl.report.charts import Chart, Styles
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import findings, focus, labels, running, said, settings
+from rhfedmtl.report.words import findings, focus, said, settings
 from rhfedmtl.studies.study import StudyResult
 
 
@@ -51,7 +51,8 @@ class Chapter:
 def chapter(result: StudyResult, styles: Styles) -> Chapter:
     """A study with all sections that it has the data for."""
     shown = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
-    return Chapter(result.name, result.title, result.question, tuple(findings(result)), shown, settings(result))
+    study = result.study
+    return Chapter(study.name, study.title, study.question, tuple(findings(result)), shown, settings(result))
 
 
 def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
@@ -79,14 +80,14 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
 def _at_one_place(result: StudyResult) -> Section:
     """Variants side by side, or the tasks of a single run."""
     at = focus(result)
-    found = result.records(result.reference, at)
-    if len(result.variants) == 1 and len(found) == 1:
+    found = result.records(result.study.reference, at)
+    if len(result.study.variants) == 1 and len(found) == 1:
         return Section("table", "Result by task", table=tables.tasks(found[0]), folded=False)
     return Section("table", "Methods side by side", _where(result), table=tables.ranking(result, at), folded=False)
 
 
 def _drawn(result: StudyResult) -> bool:
-    return result.x is not None and len(result.axes[result.x]) > 1
+    return len(result.study.along) > 1
 
 
 def _where(result: StudyResult) -> str:
@@ -96,7 +97,7 @@ def _where(result: StudyResult) -> str:
 
 def _asked(result: StudyResult, styles: Styles) -> Iterator[Section]:
     """Views that a study was made for stand first."""
-    wanted = result.described.get("views") or ()
+    wanted = result.study.views
     if "work" in wanted:
         yield Section("work", "Chosen work", charts=tuple(views.work(result, styles)), folded=False, paired=True)
     if "trajectories" in wanted:
@@ -116,15 +117,10 @@ def _tasks(result: StudyResult, styles: Styles, where: str) -> Section:
 
 
 def _commands(result: StudyResult) -> Iterator[tuple[str, str]]:
-    command = result.described.get("command")
-    if command:
-        yield "The whole study", command
+    if result.study.command:
+        yield "The whole study", result.study.command
     at = focus(result)
-    for name in running(result):
+    for name in result.running:
         for record in result.records(name, at)[:1]:
-            if record.get("command"):
-                place = f", {said(at)}" if at else ""
-                yield (
-                    f"One run: {labels(result)[name]}{place}, seed {record['configuration']['seed']}",
-                    record["command"],
-                )
+            place = f", {said(at)}" if at else ""
+            yield f"One run: {result.labels[name]}{place}, seed {record.configuration.seed}", record.command

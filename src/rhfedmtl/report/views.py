@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,14 @@ from rhfedmtl.report.words import (
     LOG_RATIO,
     axis_of,
     focus,
-    labels,
     metric_axis,
     metric_name,
-    running,
     said,
     unit,
 )
-from rhfedmtl.runs.records import Record
+from rhfedmtl.runs.records import Record, RoundTable, Summary
 from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, StudyResult
+from rhfedmtl.studies.study import At, StudyResult, Variant
 
 INTERVALS = "Lines are means over seeds, bands their 95 % intervals."
 PRINTED = "printed in the paper"
@@ -35,39 +32,31 @@ TIERS = ("terminal", "station", "cloud")
 
 def styles_of(result: StudyResult, styles: Styles) -> dict[str, Style]:
     """Style of every variant, if possible the same in all studies; ``NAME-tuned`` has the colour of ``NAME``."""
-    return styles.together((v["name"], v["name"].removesuffix("-tuned"), v["yardstick"]) for v in result.variants)
+    return styles.together((v.name, v.name.removesuffix("-tuned"), v.yardstick) for v in result.study.variants)
 
 
 def values(result: StudyResult, styles: Styles) -> list[Chart]:
     """The metric over the axis that the study draws along: one panel for each value of the other axes."""
-    if result.x is None or len(result.axes[result.x]) < 2:
+    if len(result.study.along) < 2:
         return []
-    y = metric_axis(result.metric)
-    parts = [_values_at(result, at, y, styles) for at in _others(result)]
-    note = "Hollow markers are values that the paper prints. " if result.paper else ""
-    return _together("values", f"{metric_name(result.metric)} over {_x(result).label}", parts, note + _bands(result))
+    y = metric_axis(result.study.metric)
+    parts = [_values_at(result, at, y, styles) for at in result.study.others]
+    note = "Hollow markers are values that the paper prints. " if result.study.paper else ""
+    return _together(
+        "values", f"{metric_name(result.study.metric)} over {_x(result).label}", parts, note + _bands(result)
+    )
 
 
 def _bands(result: StudyResult) -> str:
-    return INTERVALS if result.seeds > 1 else ""
+    return INTERVALS if result.study.seeds > 1 else ""
 
 
 def _x(result: StudyResult) -> Axis:
-    return axis_of(result.x, result.axes[result.x])
-
-
-def _others(result: StudyResult) -> list[dict[str, Any]]:
-    """Places of the axes that are not drawn along."""
-    names = [axis for axis in result.axes if axis != result.x]
-    return [dict(zip(names, found, strict=True)) for found in product(*(result.axes[name] for name in names))]
-
-
-def _places(result: StudyResult, at: At) -> list[dict[str, Any]]:
-    return [{axis: value if axis == result.x else at[axis] for axis in result.axes} for value in result.axes[result.x]]
+    return axis_of(result.study.x or "", result.study.along)
 
 
 def _along_x(result: StudyResult) -> list[float]:
-    found = result.axes[result.x]
+    found = result.study.along
     return [float(i) for i in range(len(found))] if _x(result).names else [float(v) for v in found]
 
 
@@ -83,72 +72,72 @@ def _together(key: str, title: str, parts: Sequence[LineChart], note: str) -> li
 
 
 def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChart:
-    looks, places, xs = styles_of(result, styles), _places(result, at), _along_x(result)
+    looks, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
     series = []
-    for variant in result.variants:
-        name = variant["name"]
+    for variant in result.study.variants:
+        name = variant.name
         cells = [result.cell(name, place) for place in places]
-        known = [(x, c) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
+        known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
         if known:
-            series.append(_cells(variant, known, looks[name], several=result.seeds > 1))
+            series.append(_cells(variant, known, looks[name], several=result.study.seeds > 1))
         printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
         if printed:
-            label = f"{variant['label']}, printed"
+            label = f"{variant.label}, printed"
             xs_printed, values = [x for x, _ in printed], [v for _, v in printed]
             series.append(
-                Series(label, xs_printed, values, style=looks[name], kind="hollow", group=PRINTED, of=variant["label"])
+                Series(label, xs_printed, values, style=looks[name], kind="hollow", group=PRINTED, of=variant.label)
             )
     return LineChart("", said(at), _x(result), y, tuple(series))
 
 
-def _cells(variant: dict[str, Any], known: Sequence[tuple[float, Any]], look: Style, *, several: bool) -> Series:
-    kind = "level" if variant["yardstick"] else "line"
-    low = [c.mean - c.half for _, c in known] if several else []
-    high = [c.mean + c.half for _, c in known] if several else []
-    return Series(variant["label"], [x for x, _ in known], [c.mean for _, c in known], low, high, look, kind)
+def _cells(variant: Variant, known: Sequence[tuple[float, float, float]], look: Style, *, several: bool) -> Series:
+    kind = "level" if variant.yardstick else "line"
+    low = [mean - half for _, mean, half in known] if several else []
+    high = [mean + half for _, mean, half in known] if several else []
+    return Series(variant.label, [x for x, _, _ in known], [mean for _, mean, _ in known], low, high, look, kind)
 
 
 def work(result: StudyResult, styles: Styles) -> list[Chart]:
     """Chosen H, and number of rounds, over the axis that the study draws along."""
-    if result.x is None or len(result.axes[result.x]) < 2:
+    if len(result.study.along) < 2:
         return []
     charts: list[Chart] = []
     for key, label, of in (("chosen-h", "H (local steps per round)", _median_steps), ("rounds", "rounds", _rounds)):
-        parts = [_work_at(result, at, Axis(label, low=0.0), of, styles) for at in _others(result)]
+        parts = [_work_at(result, at, Axis(label, low=0.0), of, styles) for at in result.study.others]
         title = "Chosen H" if key == "chosen-h" else "Number of rounds"
         charts += _together(key, title, parts, _bands(result))
     return charts
 
 
-def _median_steps(record: Record) -> float:
-    return float(np.median(record["result"]["local_steps"]))
+def _median_steps(found: Summary) -> float:
+    return float(np.median(found.local_steps))
 
 
-def _rounds(record: Record) -> float:
-    return float(record["result"]["rounds"])
+def _rounds(found: Summary) -> float:
+    return float(found.rounds)
 
 
-def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Record], float], styles: Styles) -> LineChart:
+def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float], styles: Styles) -> LineChart:
     looks, found = styles_of(result, styles), []
-    for name in running(result):
+    for name in result.running:
         xs, pairs = [], []
-        for x, place in zip(_along_x(result), _places(result, at), strict=True):
-            done = [of(record) for record in result.records(name, place) if record["result"]]
+        for x, place in zip(_along_x(result), result.study.line(at), strict=True):
+            done = [of(record.result) for record in result.records(name, place) if record.result]
             if done:
                 xs.append(x)
                 pairs.append(interval(np.array(done)))
-        low, high = ([m - h for m, h in pairs], [m + h for m, h in pairs]) if result.seeds > 1 else ([], [])
+        low, high = ([m - h for m, h in pairs], [m + h for m, h in pairs]) if result.study.seeds > 1 else ([], [])
         if xs:
-            found.append(Series(labels(result)[name], xs, [m for m, _ in pairs], low, high, looks[name]))
+            found.append(Series(result.labels[name], xs, [m for m, _ in pairs], low, high, looks[name]))
     return LineChart("", said(at), _x(result), y, tuple(found))
 
 
 def resource(result: StudyResult, at: At) -> str | None:
     """The type that runs are drawn over: the one that bound the reference, or the first that costs anything."""
-    for name in [result.reference, *running(result)]:
+    for name in [result.study.reference, *result.running]:
         for record in result.records(name, at):
-            if record["result"]:
-                return record["result"]["binding"] or next(iter(record["result"]["spent"]), None)
+            if record.result:
+                return record.result.binding or next(iter(record.result.spent), None)
     return None
 
 
@@ -158,9 +147,9 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
     kind = resource(result, at)
     x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", whole=kind is None)
     charts: list[Chart] = []
-    name = metric_name(result.metric)
+    name = metric_name(result.study.metric)
     for column, title, y in (
-        (result.metric, f"{name} against what was spent", metric_axis(result.metric)),
+        (result.study.metric, f"{name} against what was spent", metric_axis(result.study.metric)),
         ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log")),
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
@@ -170,16 +159,16 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
 
 
 def _gap_note(result: StudyResult) -> str:
-    note = "Lines are medians over seeds, bands hold the middle half of them. " if result.seeds > 1 else ""
+    note = "Lines are medians over seeds, bands hold the middle half of them. " if result.study.seeds > 1 else ""
     return note + "Methods without a dual have no gap."
 
 
 def _trajectories(
     result: StudyResult, at: At, column: str, kind: str | None, styles: Styles, *, ranked: bool
 ) -> tuple[Series, ...]:
-    looks, names = styles_of(result, styles), labels(result)
+    looks, names = styles_of(result, styles), result.labels
     found = {}
-    for name in running(result):
+    for name in result.running:
         traces = [along.trace(record, column, kind) for record in result.records(name, at)]
         if traces and all(t is not None for t in traces):
             found[name] = [t for t in traces if t is not None]
@@ -196,19 +185,19 @@ def _trajectories(
 def _levels(result: StudyResult, at: At, grid: Any, looks: dict[str, Style]) -> list[Series]:
     """Yardsticks, which spend nothing, as level lines."""
     found = []
-    for variant in result.variants:
-        mean = result.cell(variant["name"], at).mean if variant["yardstick"] else None
+    for variant in result.study.variants:
+        mean = result.cell(variant.name, at).mean if variant.yardstick else None
         if mean is not None:
             ends = [float(grid[0]), float(grid[-1])]
-            found.append(Series(variant["label"], ends, [mean, mean], style=looks[variant["name"]], kind="level"))
+            found.append(Series(variant.label, ends, [mean, mean], style=looks[variant.name], kind="level"))
     return found
 
 
 def steps(result: StudyResult, styles: Styles) -> list[Chart]:
     """Chosen H over rounds."""
-    at, looks, names = focus(result), styles_of(result, styles), labels(result)
+    at, looks, names = focus(result), styles_of(result, styles), result.labels
     series = []
-    for name in running(result):
+    for name in result.running:
         curve = along.steps(result.records(name, at))
         if curve is not None and len(curve.x) > 1:
             series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, looks[name], "steps"))
@@ -219,14 +208,18 @@ def steps(result: StudyResult, styles: Styles) -> list[Chart]:
     y = Axis("H (local steps per round)", scale, low=None if scale == "log" else 0.0)
     lengths = [s.x[-1] for s in series]
     x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", whole=True)
-    note = "Median over stations; lines are means over seeds, bands the range over seeds." if result.seeds > 1 else ""
+    note = (
+        "Median over stations; lines are means over seeds, bands the range over seeds."
+        if result.study.seeds > 1
+        else ""
+    )
     return [LineChart("steps", "Chosen H over rounds", x, y, tuple(series), note)]
 
 
 def bills(result: StudyResult) -> list[Chart]:
     """Where the budget went: one chart for each type, a bar for each variant, split by tier."""
-    at, names = focus(result), labels(result)
-    found = {name: along.bill(result.records(name, at)) for name in running(result)}
+    at, names = focus(result), result.labels
+    found = {name: along.bill(result.records(name, at)) for name in result.running}
     types = dict.fromkeys(kind for bill in found.values() for kind in bill)
     charts: list[Chart] = []
     for kind in types:
@@ -242,8 +235,8 @@ def bills(result: StudyResult) -> list[Chart]:
 
 def answers(result: StudyResult) -> list[Chart]:
     """Who answered and who dropped out; nothing where everybody answered."""
-    at, names = focus(result), labels(result)
-    counts = {name: along.answered(result.records(name, at)) for name in running(result)}
+    at, names = focus(result), result.labels
+    counts = {name: along.answered(result.records(name, at)) for name in result.running}
     if all(asked == came for asked, came in counts.values()):
         return []
     known = {name: pair for name, pair in counts.items() if pair[0]}
@@ -258,15 +251,16 @@ def answers(result: StudyResult) -> list[Chart]:
         shares,
         shares=True,
     )
-    record = next((r for r in result.records(result.reference, at) if r.get("rounds")), None)
-    return [bars] if record is None else [bars, _stations(result, record)]
+    many = result.records(result.study.reference, at)
+    stations: list[Chart] = [_stations(result, record, record.rounds) for record in many if record.rounds]
+    return [bars, *stations[:1]]
 
 
-def _stations(result: StudyResult, record: Record) -> Heat:
-    columns, shares = along.answered_by_station(record)
-    tasks = record["tasks"] if len(record["tasks"]) == len(shares) else [f"station {i + 1}" for i in range(len(shares))]
+def _stations(result: StudyResult, record: Record, rounds: RoundTable) -> Heat:
+    columns, shares = along.answered_by_station(rounds)
+    tasks = record.tasks if len(record.tasks) == len(shares) else [f"station {i + 1}" for i in range(len(shares))]
     chosen = thinned(len(tasks), MOST_RELATED)
-    title = f"Answers by station and round, {labels(result)[result.reference]}"
+    title = f"Answers by station and round, {result.labels[result.study.reference]}"
     return Heat(
         "answers-stations",
         title,
@@ -277,13 +271,13 @@ def _stations(result: StudyResult, record: Record) -> Heat:
         0.0,
         1.0,
         "round (BS iteration)",
-        f"Seed {record['configuration']['seed']}.",
+        f"Seed {record.configuration.seed}.",
     )
 
 
 def everybody_answered(result: StudyResult) -> float:
     """Terminals asked in all, where every one of them answered; else 0."""
-    counts = [along.answered(result.records(name, focus(result))) for name in running(result)]
+    counts = [along.answered(result.records(name, focus(result))) for name in result.running]
     return sum(asked for asked, _ in counts) if all(asked == came for asked, came in counts) else 0.0
 
 
@@ -291,28 +285,28 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
     """Tasks from worst to best: how far the worst lies below, and how far tasks lie apart."""
     at, looks = focus(result), styles_of(result, styles)
     series = []
-    for variant in result.variants:
-        found = along.by_task(result.records(variant["name"], at), result.metric)
+    for variant in result.study.variants:
+        found = along.by_task(result.records(variant.name, at), result.study.metric)
         if found is None or found.shape[1] < 2 or np.isnan(found).any():
             continue
-        ordered = np.sort(found, axis=1)[:, :: -1 if result.metric == "rmse" else 1]
+        ordered = np.sort(found, axis=1)[:, :: -1 if result.study.metric == "rmse" else 1]
         pairs = [interval(column) for column in ordered.T]
         chosen = thinned(len(pairs), along.GRID)
         low, high = ([pairs[i][0] + s * pairs[i][1] for i in chosen] for s in (-1.0, 1.0))
-        bounds = (low, high) if result.seeds > 1 else ([], [])
-        kind = "level" if variant["yardstick"] else "line"
+        bounds = (low, high) if result.study.seeds > 1 else ([], [])
+        kind = "level" if variant.yardstick else "line"
         places, means = [i + 1.0 for i in chosen], [pairs[i][0] for i in chosen]
-        series.append(Series(variant["label"], places, means, *bounds, looks[variant["name"]], kind))
+        series.append(Series(variant.label, places, means, *bounds, looks[variant.name], kind))
     if not series:
         return []
-    name = metric_name(result.metric)
-    note = f"The tasks of each seed in order. {_bands(result)}" if result.seeds > 1 else ""
+    name = metric_name(result.study.metric)
+    note = f"The tasks of each seed in order. {_bands(result)}" if result.study.seeds > 1 else ""
     return [
         LineChart(
             "tasks",
             f"{name[:1].upper()}{name[1:]} from the worst task to the best",
             Axis("rank of the task (1 = worst)", whole=True),
-            metric_axis(result.metric),
+            metric_axis(result.study.metric),
             tuple(series),
             note,
         )
@@ -323,12 +317,13 @@ def trajectories(result: StudyResult) -> list[Chart]:
     """Every task along rounds, and along what was spent: one panel for each variant."""
     at = focus(result)
     kind = resource(result, at)
-    name = metric_name(result.metric)
+    name = metric_name(result.study.metric)
     charts: list[Chart] = []
     for column, x in ((None, Axis("round (BS iteration)", whole=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
         if column is None or kind is not None:
             parts = [
-                _tasks_of(result, variant, at, column, x, metric_axis(result.metric)) for variant in running(result)
+                _tasks_of(result, variant, at, column, x, metric_axis(result.study.metric))
+                for variant in result.running
             ]
             title = f"{name} of each task along {'rounds' if column is None else 'what was spent'}"
             charts += _together(
@@ -338,38 +333,38 @@ def trajectories(result: StudyResult) -> list[Chart]:
 
 
 def _tasks_note(result: StudyResult, at: At) -> str:
-    many = result.records(result.reference, at)
+    many = result.records(result.study.reference, at)
     if len(many) < 2:
         return ""
     return INTERVALS if along.same_tasks(many) else "Each seed draws tasks of its own, so this is the first seed alone."
 
 
 def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Axis, y: Axis) -> LineChart:
-    many = [record for record in result.records(variant, at) if record.get("rounds")]
+    many = [record for record in result.records(variant, at) if record.rounds]
     many = many if many and along.same_tasks(many) else many[:1]
-    names = many[0]["tasks"] if many else []
+    names = many[0].tasks if many else []
     chosen = thinned(len(names), MOST_TASKS)
-    found = {t: [along.trace(record, result.metric, kind, t) for record in many] for t in chosen}
+    found = {t: [along.trace(record, result.study.metric, kind, t) for record in many] for t in chosen}
     whole = {t: [trace for trace in traces if trace is not None] for t, traces in found.items() if None not in traces}
     series = []
     for place, (t, traces) in enumerate(whole.items()):
         curve = along.laid(traces, along.grid(traces))
         look = Style(place % 7, place % 6, place // 7)
         series.append(Series(names[t], curve.x, curve.y, curve.low, curve.high, look))
-    return LineChart("", labels(result)[variant], x, y, tuple(series))
+    return LineChart("", result.labels[variant], x, y, tuple(series))
 
 
 def relationships(result: StudyResult) -> list[Chart]:
     """Who is tied to whom, for each variant whose ties are not all alike."""
     at, charts = focus(result), list[Chart]()
-    for name in running(result):
-        many = [record for record in result.records(name, at) if record.get("relationship")]
+    for name in result.running:
+        many = [record for record in result.records(name, at) if record.relationship]
         if not many:
             continue
         mean = along.same_tasks(many) and len(many) > 1
-        matrix = np.mean([r["relationship"] for r in (many if mean else many[:1])], axis=0)
+        matrix = np.mean([np.array(r.relationship) for r in (many if mean else many[:1])], axis=0)
         if not _alike(matrix):
-            charts.append(_picture(result, name, many[0]["tasks"], matrix, len(many) if mean else 1))
+            charts.append(_picture(result, name, many[0].tasks, matrix, len(many) if mean else 1))
     return charts
 
 
@@ -387,5 +382,5 @@ def _picture(result: StudyResult, name: str, tasks: Sequence[str], matrix: Any, 
     low, high = (-1.0, 1.0) if min(others) < 0.0 else (min(others), max(others))
     note = f"Mean over {seeds} seeds." if seeds > 1 else ""
     key = "ties-" + "".join(c if c.isalnum() else "-" for c in name)
-    title = f"Who is tied to whom, {labels(result)[name]}"
+    title = f"Who is tied to whom, {result.labels[name]}"
     return Heat(key, title, rows, rows, cells, "affinity of two tasks", low, high, note=note)

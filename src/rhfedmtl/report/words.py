@@ -90,17 +90,7 @@ def _said(axis: str, value: Any) -> str:
 def focus(result: StudyResult) -> dict[str, Any]:
     """The place that single runs are shown at: the last budget and fault, the first value of every other axis."""
     last = ("budget.", "faults.")
-    return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.axes.items()}
-
-
-def labels(result: StudyResult) -> dict[str, str]:
-    """What variants are called in pictures."""
-    return {variant["name"]: variant["label"] for variant in result.variants}
-
-
-def running(result: StudyResult) -> list[str]:
-    """Variants that pay for what they do."""
-    return [variant["name"] for variant in result.variants if not variant["yardstick"]]
+    return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.study.axes.items()}
 
 
 def spread(value: float, half: float, digits: int = 3) -> str:
@@ -110,8 +100,8 @@ def spread(value: float, half: float, digits: int = 3) -> str:
 
 def findings(result: StudyResult) -> list[str]:
     """What was found: the study's own sentences; first one made from its cells, unless it stands beside the paper's."""
-    told = [str(text) for text in result.described.get("findings") or ()]
-    derived = [] if told and result.paper else [_derived(result)]
+    told = result.study.findings
+    derived = [] if told and result.study.paper else [_derived(result)]
     return [text for text in [*derived, *told] if text]
 
 
@@ -122,31 +112,30 @@ def contradicts(finding: str) -> bool:
 
 def _derived(result: StudyResult) -> str:
     """Who is best at the largest budget; where a study draws along something else, where the reference is best."""
-    at = focus(result)
-    if result.x is not None and not result.x.startswith("budget.") and len(result.axes[result.x]) > 1:
-        return _extremes(result, at)
+    at, x = focus(result), result.study.x
+    if x is not None and not x.startswith("budget.") and len(result.study.axes[x]) > 1:
+        return _extremes(result, at, x)
     ranked = _ranked(result, at)
     if not ranked:
         return ""
     best = ranked[0]
     where = f"At {said(at)}, " if at else ""
-    reached = f"{labels(result)[best.variant]} reaches {metric_name(result.metric)} {_cell(best)}"
+    reached = f"{result.labels[best.variant]} reaches {metric_name(result.study.metric)} {_cell(best)}"
     if len(ranked) == 1:
         return f"{where}{reached}{_of_one_run(result, best, at)}."
-    return f"{where}{reached}, {_margin(result, best, ranked[1], labels(result)[ranked[1].variant])}."
+    return f"{where}{reached}, {_margin(result, best, ranked[1], result.labels[ranked[1].variant])}."
 
 
-def _extremes(result: StudyResult, at: At) -> str:
-    places = [{**at, result.x: value} for value in result.axes[result.x]]
-    cells = [cell for cell in (result.cell(result.reference, place) for place in places) if cell.mean is not None]
+def _extremes(result: StudyResult, at: At, x: str) -> str:
+    study = result.study
+    others = {axis: value for axis, value in at.items() if axis != x}
+    cells = [cell for place in study.line(others) if (cell := result.cell(study.reference, place)).mean is not None]
     if not cells:
         return ""
-    sign = -1.0 if result.metric == "rmse" else 1.0
-    ordered = sorted(cells, key=lambda c: -sign * (c.mean or 0.0))
-    others = {axis: value for axis, value in at.items() if axis != result.x}
+    ordered = sorted(cells, key=lambda c: -study.sign * (c.mean or 0.0))
     where = f"At {said(others)}, " if others else ""
-    best, worst = (f"at {said({result.x: c.at[result.x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
-    name, metric = labels(result)[result.reference], metric_name(result.metric)
+    best, worst = (f"at {said({x: c.at[x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
+    name, metric = result.labels[study.reference], metric_name(study.metric)
     return f"{where}{name} has its best {metric} {best}, and its worst {worst}."
 
 
@@ -155,9 +144,8 @@ def _cell(cell: Cell) -> str:
 
 
 def _ranked(result: StudyResult, at: At) -> list[Cell]:
-    sign = -1.0 if result.metric == "rmse" else 1.0
-    cells = [result.cell(name, at) for name in running(result)]
-    return sorted((c for c in cells if c.mean is not None), key=lambda c: -sign * (c.mean or 0.0))
+    cells = [result.cell(name, at) for name in result.running]
+    return sorted((c for c in cells if c.mean is not None), key=lambda c: -result.study.sign * (c.mean or 0.0))
 
 
 def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
@@ -174,29 +162,29 @@ def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
 
 def _of_one_run(result: StudyResult, best: Cell, at: At) -> str:
     record = result.records(best.variant, at)[0]
-    facts = record["result"]
-    text = f" over {len(record['tasks'])} tasks after {best.rounds:g} rounds" if len(record["tasks"]) > 1 else ""
-    return text + (f", within {short(facts['gap'])} of the best possible objective" if facts["gap"] is not None else "")
+    gap = None if record.result is None else record.result.gap
+    text = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
+    return text + (f", within {short(gap)} of the best possible objective" if gap is not None else "")
 
 
 def settings(result: StudyResult) -> dict[str, str]:
     """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
     record = _some_record(result)
-    configuration, axes = record["configuration"], result.axes
-    request, options = configuration["request"], configuration["options"]
+    configuration, axes = record.configuration, result.study.axes
+    weights = {"lambda1": ("λ₁", configuration.options.lambda1), "lambda2": ("λ₂", configuration.options.lambda2)}
     facts = {
-        "data": _data(record, request, axes),
-        "prices": _prices(configuration["cost"], axes),
-        "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration["budget"].items() if f"budget.{k}" not in axes),
+        "data": _data(record, axes),
+        "prices": _prices(configuration.cost, axes),
+        "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration.budget.items() if f"budget.{k}" not in axes),
         "weights": ", ".join(
-            f"{sign} = {short(options[name])}"
-            for name, sign in (("lambda1", "λ₁"), ("lambda2", "λ₂"))
-            if f"learning.{name}" not in axes
+            f"{symbol} = {short(value)}" for name, (symbol, value) in weights.items() if f"learning.{name}" not in axes
         )
-        + (" before tuning" if configuration["tune"] else ""),
-        "faults": configuration["faults"],
-        "seeds": f"{result.seeds}; intervals are 95 % (Student's t over seeds)" if result.seeds > 1 else "one",
-        "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+        + (" before tuning" if configuration.tune else ""),
+        "faults": configuration.faults,
+        "seeds": f"{result.study.seeds}; intervals are 95 % (Student's t over seeds)"
+        if result.study.seeds > 1
+        else "one",
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
 
@@ -204,23 +192,22 @@ def settings(result: StudyResult) -> dict[str, str]:
 def _some_record(result: StudyResult) -> Record:
     """A record to read shared settings from: of the reference if possible, where single runs are shown."""
     for at in [focus(result), *result.places]:
-        for name in [result.reference, *running(result), *labels(result)]:
+        for name in [result.study.reference, *result.running, *result.labels]:
             if found := result.records(name, at):
                 return found[0]
-    raise ConfigError(f"study {result.name} has no runs: make it again")
+    raise ConfigError(f"study {result.study.name} has no runs: make it again")
 
 
-def _data(record: Record, request: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
-    parts = [record["data"]["name"]]
-    parts += [f"{len(record['tasks'])} tasks"] if "data.tasks" not in axes else []
-    if request.get("terminals") and "data.terminals" not in axes:
-        parts.append(f"{request['terminals']} terminals each")
-    if request.get("samples_per_task"):
-        parts.append(f"{request['samples_per_task']} samples per task")
-    if request.get("positive"):
-        parts.append(f"positive class {request['positive']}")
-    fingerprint = str(record["data"]["fingerprint"])[:12]
-    return ", ".join(parts) + f" (fingerprint {fingerprint}… with the first seed)"
+def _data(record: Record, axes: Mapping[str, Any]) -> str:
+    request, parts = record.configuration.request, [record.data.name]
+    parts += [f"{len(record.tasks)} tasks"] if "data.tasks" not in axes else []
+    if request.terminals and "data.terminals" not in axes:
+        parts.append(f"{request.terminals} terminals each")
+    if request.samples_per_task:
+        parts.append(f"{request.samples_per_task} samples per task")
+    if request.positive:
+        parts.append(f"positive class {request.positive}")
+    return ", ".join(parts) + f" (fingerprint {record.data.fingerprint[:12]}… with the first seed)"
 
 
 def _prices(cost: Mapping[str, Any], axes: Mapping[str, Any]) -> str:

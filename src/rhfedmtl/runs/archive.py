@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
 
 
-def find(folder: Path) -> dict[str, Record]:
-    """Records under a folder by a short name: that of the run's folder, or the run's key in a sweep."""
+def find(folder: Path) -> dict[str, Path]:
+    """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep."""
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
     made = {path.parent.name: path for path in sorted(folder.glob("**/run.json"))}
     swept = {path.stem: path for path in sorted(folder.glob("**/runs/*.json")) if path.name != "run.json"}
-    return {name: records.load(path) for name, path in {**made, **swept}.items()}
+    return {**made, **swept}
+
+
+def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
+    """The records under a folder, and in a line each what is wrong with the files that are none."""
+    known: dict[str, Record] = {}
+    refused: list[str] = []
+    for name, path in find(folder).items():
+        try:
+            known[name] = records.load(path)
+        except ConfigError as error:
+            refused.append(str(error))
+    return known, refused
 
 
 def pick(folder: Path, name: str) -> Record:
@@ -26,21 +39,20 @@ def pick(folder: Path, name: str) -> Record:
     if path.is_file() or (path / "run.json").is_file():
         return records.load(path if path.is_file() else path / "run.json")
     found = find(folder)
-    if name in found:
-        return found[name]
-    fitting = [known for known in found if known.startswith(name)] or [known for known in found if name in known]
+    fitting = [name] if name in found else [known for known in found if known.startswith(name)]
+    fitting = fitting or [known for known in found if name in known]
     if len(fitting) != 1:
         several = (
             f"{len(fitting)} runs fit: {', '.join(fitting[:4])}, …" if fitting else f"none of {len(found)} runs fits"
         )
         listing = "rhfedmtl runs list" + ("" if folder == Path("runs") else f" --folder {folder}")
         raise ConfigError(f"which run is {name!r} in {folder}? {several}; `{listing}` shows them")
-    return found[fitting[0]]
+    return records.load(found[fitting[0]])
 
 
-def differing(many: list[Record]) -> dict[str, list[Any]]:
+def differing(many: Iterable[Record]) -> dict[str, list[Any]]:
     """Settings by their place that are not the same in all runs."""
-    tables = [flat(each["configuration"]) for each in many]
+    tables = [flat(plain(each.configuration)) for each in many]
     places = list(dict.fromkeys(place for table in tables for place in table))
     values = {place: [table.get(place) for table in tables] for place in places}
     return {place: row for place, row in values.items() if any(value != row[0] for value in row)}

@@ -7,103 +7,218 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.training.run import Result, mean
-from rhfedmtl.provenance import versions
+from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.training.config import RunConfig
 from rhfedmtl.maths.runs import bincount
 from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.plain import BESIDE, plain, read
+from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
+from rhfedmtl.selection.tuning import TuningRecord
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import Result, mean
 
-Record = dict[str, Any]
 FORMAT = 2
+ORIGIN = ("key", "command", "configuration", "versions")
+"""What a model file says of the run that it came from."""
 MOST_RELATED = 200
 """The relationship of more tasks than this is left out of a record."""
+Number = float | None
+"""A number, or None where there is none: NaN and infinity, which JSON has no word for."""
 
 
-def record(config: RunConfig, federation: Federation, result: Result | None, **more: Any) -> Record:
-    """All that is to be known of a run, in plain values; ``result`` is None where the budget paid no round."""
-    known: Record = {
-        "format": FORMAT,
-        "key": config.key,
-        "versions": versions(),
-        "configuration": config.to_dict(),
-        "command": config.command(),
-        "data": {"name": federation.origin.name, "fingerprint": federation.fingerprint()},
-        "tasks": list(federation.task_names),
-        "result": None,
-        "refused": None,
-        "tuning": None,
-    }
+@dataclass(frozen=True)
+class Configuration:
+    """The settings of a run, its prices and budgets as they are understood."""
+
+    algorithm: str
+    request: Request
+    options: Options
+    cost: dict[str, dict[str, Any]]
+    budget: dict[str, float]
+    faults: str
+    scale: str | None
+    target_gap: float
+    certify_every: int
+    tune: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """Which data a run was made on."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent."""
+
+    metrics: Annotated[dict[str, Number], BESIDE]
+    worst_task: dict[str, Number]
+    primal: Number
+    dual: Number
+    gap: Number
+    relative_gap: Number
+    rounds: int
+    cloud_rounds: int
+    terminal_steps: int
+    local_steps: list[int]
+    stopped: str
+    spent: dict[str, float]
+    budget: dict[str, float]
+    binding: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RoundTable:
+    """Every BS iteration, column by column: what was spent, H and who answered by station, gap and metrics by task.
+
+    Gaps and metrics are None in rounds that were not certified.
+    """
+
+    round: list[int]
+    cloud_round: list[int]
+    spent: dict[str, list[float]]
+    primal: list[Number]
+    dual: list[Number]
+    gap: list[Number]
+    station_gap: list[list[Number] | None]
+    local_steps: list[list[float]]
+    ordered: list[list[int]]
+    answered: list[list[int]]
+    metrics: dict[str, list[list[Number] | None]]
+
+
+@dataclass(frozen=True)
+class BillLine:
+    """What one tier took of one type of resource."""
+
+    tier: str
+    type: str
+    amount: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is to be known of a run; ``result`` is None, and ``refused`` says why, where the budget paid no round.
+
+    ``file`` is the digest of the file with the data, where a sweep read one.
+    """
+
+    key: str
+    versions: dict[str, str]
+    configuration: Configuration
+    command: str
+    data: DataIdentity
+    tasks: list[str]
+    result: Summary | None = None
+    refused: str | None = None
+    tuning: TuningRecord | None = None
+    by_task: dict[str, list[Number]] = field(default_factory=dict)
+    rounds: RoundTable | None = None
+    bill: list[BillLine] = field(default_factory=list)
+    relationship: list[list[float]] | None = None
+    file: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written down."""
+        table = {"format": FORMAT, **plain(self)}
+        if self.file is None:
+            del table["file"]
+        return table
+
+
+def record(
+    config: RunConfig,
+    federation: Federation,
+    result: Result | None,
+    *,
+    refused: str | None = None,
+    tuning: TuningRecord | None = None,
+    file: str | None = None,
+) -> Record:
+    """The record of a run, as it will be read again; ``result`` is None where the budget paid no round."""
+    known = Record(
+        config.key,
+        versions(),
+        read(Configuration, plain(config.to_dict())),
+        config.command(),
+        DataIdentity(federation.origin.name, federation.fingerprint()),
+        list(federation.task_names),
+        refused=refused,
+        tuning=tuning,
+        file=file,
+    )
     if result is not None:
-        known |= {
-            "result": summary(result),
-            "by_task": {name: values.tolist() for name, values in result.metrics.items()},
-            "rounds": rounds(result),
-            "bill": bill(result),
-            "relationship": _relationship(federation, result),
-        }
-    return plain({**known, **more})  # type: ignore[no-any-return]
+        known = replace(
+            known,
+            result=summary(result),
+            by_task={name: values.tolist() for name, values in result.metrics.items()},
+            rounds=round_table(result),
+            bill=bill(result),
+            relationship=_relationship(federation, result),
+        )
+    return read(Record, known.to_dict())
 
 
-def summary(result: Result) -> dict[str, Any]:
-    """The result of a run in plain values: metrics (mean over tasks, and worst task), certificate, what was spent."""
+def summary(result: Result) -> Summary:
+    """The result of a run: metrics (mean over tasks, and worst task), certificate, what was spent."""
     certificate, ledger = result.certificate, result.ledger
-    metrics = {name: mean(values) for name, values in result.metrics.items()}
-    worst = {name: _worst(name, values) for name, values in result.metrics.items()}
-    facts = {
-        **metrics,
-        "worst_task": worst,
-        "primal": certificate.primal,
-        "dual": certificate.dual,
-        "gap": certificate.gap,
-        "relative_gap": certificate.relative_gap,
-        "rounds": result.rounds,
-        "cloud_rounds": result.cloud_rounds,
-        "terminal_steps": result.terminal_steps,
-        "local_steps": result.local_steps,
-        "stopped": result.stopped,
-        "spent": ledger.spent,
-        "budget": dict(ledger.budget),
-        "binding": binding(ledger.spent, dict(ledger.budget)),
-        "seconds": result.seconds,
-    }
-    return plain(facts)  # type: ignore[no-any-return]
+    return Summary(
+        metrics={name: mean(values) for name, values in result.metrics.items()},
+        worst_task={name: _worst(name, values) for name, values in result.metrics.items()},
+        primal=certificate.primal,
+        dual=certificate.dual,
+        gap=certificate.gap,
+        relative_gap=certificate.relative_gap,
+        rounds=result.rounds,
+        cloud_rounds=result.cloud_rounds,
+        terminal_steps=result.terminal_steps,
+        local_steps=result.local_steps,
+        stopped=result.stopped,
+        spent=ledger.spent,
+        budget=dict(ledger.budget),
+        binding=binding(ledger.spent, dict(ledger.budget)),
+        seconds=result.seconds,
+    )
 
 
-def rounds(result: Result) -> dict[str, Any]:
-    """Every BS iteration, column by column: what was spent, H and who answered by station, gap and metrics by task."""
+def round_table(result: Result) -> RoundTable:
+    """Every BS iteration of a run."""
     moments = result.history
     work = [_by_station(event) for event in result.events if isinstance(event, RoundEvent) and event.merges]
-    names = list(result.metrics)
-    return {
-        "round": [moment.round for moment in moments],
-        "cloud_round": [moment.cloud_round for moment in moments],
-        "spent": {name: [moment.spent[name] for moment in moments] for name in result.ledger.spent},
-        "primal": [moment.primal for moment in moments],
-        "dual": [moment.dual for moment in moments],
-        "gap": [moment.gap for moment in moments],
-        "station_gap": [None if m.station_gaps is None else m.station_gaps.tolist() for m in moments],
-        "local_steps": [steps for steps, _ in work],
-        "ordered": [ordered for _, ordered in work],
-        "answered": [seen.answers.tolist() for seen in result.observed],
-        "metrics": {n: [m.metrics[n].tolist() if n in m.metrics else None for m in moments] for n in names},
-    }
+    return RoundTable(
+        round=[moment.round for moment in moments],
+        cloud_round=[moment.cloud_round for moment in moments],
+        spent={name: [moment.spent[name] for moment in moments] for name in result.ledger.spent},
+        primal=[moment.primal for moment in moments],
+        dual=[moment.dual for moment in moments],
+        gap=[moment.gap for moment in moments],
+        station_gap=[None if m.station_gaps is None else m.station_gaps.tolist() for m in moments],
+        local_steps=[steps for steps, _ in work],
+        ordered=[ordered for _, ordered in work],
+        answered=[seen.answers.tolist() for seen in result.observed],
+        metrics={n: [m.metrics[n].tolist() if n in m.metrics else None for m in moments] for n in result.metrics},
+    )
 
 
 def _by_station(event: RoundEvent) -> tuple[list[float], list[int]]:
@@ -124,10 +239,10 @@ def _by_station(event: RoundEvent) -> tuple[list[float], list[int]]:
     return (total / np.maximum(count, 1)).tolist(), count.tolist()
 
 
-def bill(result: Result) -> list[dict[str, Any]]:
+def bill(result: Result) -> list[BillLine]:
     """Where the budget went: tier by tier, for each type."""
     totals = result.ledger.totals("tier")
-    return [{"tier": t, "type": name, "amount": x} for name, by_tier in totals.items() for t, x in by_tier.items()]
+    return [BillLine(tier, name, x) for name, by_tier in totals.items() for tier, x in by_tier.items()]
 
 
 def _relationship(federation: Federation, result: Result) -> list[list[float]] | None:
@@ -137,15 +252,6 @@ def _relationship(federation: Federation, result: Result) -> list[list[float]] |
     if len(result.certificate.models) != federation.n_tasks:
         return None
     return result.relationship.affinity(federation.n_tasks).tolist()  # type: ignore[no-any-return]
-
-
-def plain(value: Any) -> Any:
-    """The same without NaN and infinity, which JSON has no word for: they become null."""
-    if isinstance(value, dict):
-        return {name: plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _worst(name: str, values: npt.NDArray[np.float64]) -> float:
@@ -172,7 +278,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 def save(folder: Path, known: Record, federation: Federation, result: Result) -> None:
     """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``."""
-    (folder / "run.json").write_text(json.dumps(known, allow_nan=False) + "\n")
+    (folder / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
     _save_model(folder / "model.npz", known, federation, result)
@@ -199,42 +305,45 @@ def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
 
 def round_rows(known: Record) -> Iterator[dict[str, Any]]:
     """Rows of one run: one for each BS iteration and task; a gap is that of all tasks, ``station_gap`` of one."""
-    table, configuration = known.get("rounds"), known["configuration"]
+    table, configuration = known.rounds, known.configuration
     if table is None:
         return
-    single = len(table["local_steps"][0]) == 1
-    for i, number in enumerate(table["round"]):
-        for b, task in enumerate(known["tasks"]):
+    single = len(table.local_steps[0]) == 1
+    for i, number in enumerate(table.round):
+        for b, task in enumerate(known.tasks):
             station = 0 if single else b
+            gaps = table.station_gap[i]
             row = {
-                "run": known["key"],
-                "algorithm": configuration["algorithm"],
-                "seed": configuration["seed"],
+                "run": known.key,
+                "algorithm": configuration.algorithm,
+                "seed": configuration.seed,
                 "round": number,
-                "cloud_round": table["cloud_round"][i],
+                "cloud_round": table.cloud_round[i],
                 "task": task,
-                "local_steps": table["local_steps"][i][station],
-                "ordered": table["ordered"][i][station],
-                "answered": table["answered"][i][station],
-                "primal": table["primal"][i],
-                "dual": table["dual"][i],
-                "gap": table["gap"][i],
-                "station_gap": None if table["station_gap"][i] is None else table["station_gap"][i][station],
+                "local_steps": table.local_steps[i][station],
+                "ordered": table.ordered[i][station],
+                "answered": table.answered[i][station],
+                "primal": table.primal[i],
+                "dual": table.dual[i],
+                "gap": table.gap[i],
+                "station_gap": None if gaps is None else gaps[station],
             }
-            row |= {f"spent_{name}": values[i] for name, values in table["spent"].items()}
-            row |= {name: None if v[i] is None else v[i][b] for name, v in table["metrics"].items()}
+            row |= {f"spent_{name}": values[i] for name, values in table.spent.items()}
+            row |= {name: None if (values := v[i]) is None else values[b] for name, v in table.metrics.items()}
             yield row
 
 
 def load(path: Path) -> Record:
-    """The record in a file; refused where it is none."""
+    """The record in a file; refused in a line where it is none, or one of another version."""
     try:
         known = json.loads(path.read_text())
+        if not isinstance(known, dict) or known.get("format") != FORMAT:
+            raise ConfigError(f"{path} is no record of a run in format {FORMAT}; make the run again with this version")
+        return read(Record, known)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as the record of a run: {error}") from error
-    if not isinstance(known, dict) or known.get("format") != FORMAT or "configuration" not in known:
-        raise ConfigError(f"{path} is no record of a run in format {FORMAT}; make the run again with this version")
-    return known
 
 
 cached = lru_cache(maxsize=20_000)(load)
@@ -248,7 +357,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:
-    """Models with their scaling, certificate and totals, in one sealed file."""
-    loss = Options(**known["configuration"]["options"]).chosen_loss(federation.kind)
-    origin = {name: known[name] for name in ("key", "command", "configuration", "versions")}
+    """Models with their scaling, certificate and totals, in one array file."""
+    loss = known.configuration.options.chosen_loss(federation.kind)
+    origin = plain({name: getattr(known, name) for name in ORIGIN})
     TaskModels.from_result(federation, result, loss, origin).save(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +19,10 @@ from rhfedmtl.errors import ClusterError, ConfigError, DataError, RHFedMTLError
 from rhfedmtl.runs import records
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.tuning import Tuned, tuned
+from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.resources.ledger import Ledger
 
+Choice = tuple[RunConfig, TuningRecord | None]
 CHECKPOINT = "checkpoint"
 KEEPING = ("inprocess", "ray", "gpu")
 """Engines that can be put away."""
@@ -61,18 +62,18 @@ class Execution:
 
         return outline(config.request, config.seed)
 
-    def tuned(self, config: RunConfig, federation: Federation) -> Tuned:
+    def tuned(self, config: RunConfig, federation: Federation) -> Choice:
         """The settings that a run asks to choose, chosen where its data is."""
         if self.engine != "ray" or not config.tune:
             return tuned(config, federation, threads=self.threads)
         from rhfedmtl.engines.cluster.ray import Pool
 
         with Pool() as pool:
-            found: Tuned = pool.submit(_tuned, config).result()
+            found: Choice = pool.submit(_tuned, config).result()
         return found
 
 
-def _tuned(config: RunConfig) -> Tuned:
+def _tuned(config: RunConfig) -> Choice:
     return tuned(config, config.federation(), threads=1)
 
 
@@ -82,7 +83,7 @@ class Session:
 
     config: RunConfig
     chosen: RunConfig
-    tuning: Mapping[str, Any]
+    tuning: TuningRecord | None
     how: Execution
     federation: Federation
     folder: Path
@@ -121,7 +122,7 @@ class Session:
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = records.record(self.config, self.federation, result, tuning=self.tuning or None)
+        known = records.record(self.config, self.federation, result, tuning=self.tuning)
         records.save(self.folder, known, self.federation, result)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from functools import cache, lru_cache
 from pathlib import Path
@@ -49,17 +49,17 @@ class Store:
 
     def read(self, config: RunConfig) -> Record | None:
         """The record of a run; None where it is not there, or came from another version or other data."""
-        path = self.folder / f"{config.key}.json"
         try:
-            record: Record = json.loads(path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            record = records.load(self.folder / f"{config.key}.json")
+        except ConfigError:
             return None
-        known = record.get("format"), record.get("versions"), record.get("file")
-        return record if known == (records.FORMAT, versions(), digest(config.request.path)) else None
+        known = record.versions, record.file
+        return record if known == (versions(), digest(config.request.path)) else None
 
-    def write(self, key: str, record: Record) -> None:
+    def write(self, record: Record) -> None:
         """Write a record in one piece."""
-        records.write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
+        text = json.dumps(record.to_dict(), allow_nan=False)
+        records.write_whole(self.folder / f"{record.key}.json", text)
 
 
 def digest(path: str | None) -> str | None:
@@ -85,7 +85,7 @@ def execute(config: RunConfig) -> Record:
         result = chosen.run(federation, threads=1)
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)
-    return records.record(config, federation, result, tuning=tuning or None, file=file)
+    return records.record(config, federation, result, tuning=tuning, file=file)
 
 
 @lru_cache(maxsize=4)
@@ -120,26 +120,24 @@ def sweep(
     wanted = list(configs)
     for config in wanted:
         config.check()
-    found = {config.key: (config, store.read(config)) for config in wanted}
-    missing = {key: config for key, (config, record) in found.items() if record is None}
-    _check_data(missing.values())
-    done = len(found) - len(missing)
-    for key, record in _made(missing, cores() if workers is None else workers):
-        store.write(key, record)
-        done += 1
+    by_key = {config.key: config for config in wanted}
+    known = {key: record for key, config in by_key.items() if (record := store.read(config)) is not None}
+    missing = [config for key, config in by_key.items() if key not in known]
+    _check_data(missing)
+    for record in _made(missing, cores() if workers is None else workers):
+        store.write(record)
+        known[record.key] = record
         if watch is not None:
-            watch(done, len(found))
-    known = {key: record or store.read(config) or {} for key, (config, record) in found.items()}
+            watch(len(known), len(by_key))
     return [known[config.key] for config in wanted]
 
 
-def _made(missing: Mapping[str, RunConfig], workers: int | Executor) -> Iterator[tuple[str, Record]]:
+def _made(missing: Sequence[RunConfig], workers: int | Executor) -> Iterator[Record]:
     """Records as they are made, in whatever order."""
     if isinstance(workers, Executor):
-        jobs = {workers.submit(execute, config): key for key, config in missing.items()}
-        yield from ((jobs[job], job.result()) for job in as_completed(jobs))
+        yield from (job.result() for job in as_completed([workers.submit(execute, config) for config in missing]))
     elif workers <= 1 or len(missing) <= 1:
-        yield from ((key, execute(config)) for key, config in missing.items())
+        yield from map(execute, missing)
     else:
         with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
             try:

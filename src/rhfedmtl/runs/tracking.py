@@ -25,8 +25,8 @@ class Logger(Protocol):
     def round(self, number: int, values: dict[str, float]) -> None:
         """A BS iteration is done."""
 
-    def end(self, result: dict[str, Any]) -> None:
-        """The run is over."""
+    def end(self, stopped: str) -> None:
+        """The run is over, and why."""
 
 
 class TensorBoard:
@@ -49,7 +49,7 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, number)
 
-    def end(self, result: dict[str, Any]) -> None:
+    def end(self, stopped: str) -> None:
         """Close the folder."""
         self._writer.close()
 
@@ -78,9 +78,9 @@ class MLflow:
         """All values of the round."""
         self._mlflow.log_metrics(values, step=number)
 
-    def end(self, result: dict[str, Any]) -> None:
+    def end(self, stopped: str) -> None:
         """Close the run."""
-        self._mlflow.set_tag("stopped", result.get("stopped", "failed"))
+        self._mlflow.set_tag("stopped", stopped)
         self._mlflow.end_run()
 
 

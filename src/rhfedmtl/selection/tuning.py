@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from rhfedmtl.algorithms.registry import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
+from rhfedmtl.plain import BESIDE
 from rhfedmtl.selection.folds import DRAW, hold_out
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
@@ -55,11 +56,35 @@ GRIDS: dict[str, Grid] = {
 """What is tried of each algorithm; step sizes are those for rows of norm 1."""
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that were tried, and their metrics on the validation rows; or why there are none."""
+
+    settings: dict[str, Any]
+    metrics: Annotated[dict[str, float], BESIDE]
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """How settings were chosen: by which metric, from which candidates, on which part of the training rows."""
+
+    chosen: dict[str, Any]
+    metric: str
+    value: float
+    trials: int
+    tried: list[Candidate]
+    folds: int
+    parts: int
+    seed: int
+    charged: bool = False
+
+
 class Tuned(NamedTuple):
     """The run to make with what was chosen, and the record of how it was chosen."""
 
     config: RunConfig
-    record: dict[str, Any]
+    record: TuningRecord
 
 
 @dataclass(frozen=True)
@@ -81,10 +106,12 @@ class Validation:
             raise ConfigError(f"of {self.folds} parts (2 or more) {self.parts} cannot be held out in turn")
 
 
-def tuned(config: RunConfig, federation: Federation, *, threads: int | None = None) -> Tuned:
+def tuned(
+    config: RunConfig, federation: Federation, *, threads: int | None = None
+) -> tuple[RunConfig, TuningRecord | None]:
     """The run with its settings chosen as it asks for; as it is, and with nothing on record, where it does not ask."""
     if not config.tune:
-        return Tuned(config, {})
+        return config, None
     metric = None if config.tune == "auto" else config.tune
     return tune(config, federation, validation=Validation(metric=metric, seed=config.seed), threads=threads)
 
@@ -106,24 +133,23 @@ def tune(
     held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
     metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
     tried = [
-        {"settings": settings, **_judge(_with(config, settings), held, metric, threads)}
+        _judge(config, settings, held, metric, threads)
         for settings in candidates(config, federation, grid, trials, validation.seed)
     ]
-    best = max(tried, key=lambda trial: _rank(trial, metric))
-    if "failed" in best:
-        raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best['failed']}")
-    record = {
-        "chosen": best["settings"],
-        "metric": metric,
-        "value": best[metric],
-        "trials": len(tried),
-        "tried": tried,
-        "folds": validation.folds,
-        "parts": validation.parts,
-        "seed": validation.seed,
-        "charged": False,
-    }
-    return Tuned(_with(config, best["settings"]), record)
+    best = max(tried, key=lambda candidate: _rank(candidate, metric))
+    if best.failed is not None:
+        raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best.failed}")
+    record = TuningRecord(
+        best.settings,
+        metric,
+        best.metrics[metric],
+        len(tried),
+        tried,
+        validation.folds,
+        validation.parts,
+        validation.seed,
+    )
+    return Tuned(_with(config, best.settings), record)
 
 
 def _with(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
@@ -155,27 +181,31 @@ def _grid(config: RunConfig) -> Grid:
     return GRIDS[config.algorithm]
 
 
-def _judge(config: RunConfig, held: list[Federation], metric: str, threads: int | None) -> dict[str, Any]:
+def _judge(
+    config: RunConfig, settings: dict[str, Any], held: list[Federation], metric: str, threads: int | None
+) -> Candidate:
     """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
+    config = _with(config, settings)
     yardstick = build(config.algorithm, config.options, held[0].kind).yardstick
     ends = not yardstick and bool(config.budget or config.options.cloud_rounds)
     config = replace(config, certify_every=NEVER if ends else 5)
     try:
         results = [config.run(part, threads=threads) for part in held]
     except (DivergenceError, BudgetError) as error:
-        return {"failed": str(error)}
+        return Candidate(settings, {}, str(error))
     means = {name: float(np.mean([mean(result.metrics[name]) for result in results])) for name in results[0].metrics}
     if metric not in means:
         raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
     if not np.isfinite(means[metric]):
-        return {"failed": f"{metric} is not a number"}
-    return means
+        return Candidate(settings, {}, f"{metric} is not a number")
+    return Candidate(settings, means)
 
 
-def _rank(trial: dict[str, Any], metric: str) -> tuple[float, float]:
-    if "failed" in trial:
+def _rank(candidate: Candidate, metric: str) -> tuple[float, float]:
+    if candidate.failed is not None:
         return -np.inf, -np.inf
-    return -trial[metric] if metric == "rmse" else trial[metric], trial.get("auc", 0.0)
+    value = candidate.metrics[metric]
+    return -value if metric == "rmse" else value, candidate.metrics.get("auc", 0.0)
 
 
 def _step_unit(config: RunConfig, federation: Federation) -> float:

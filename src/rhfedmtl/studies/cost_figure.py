@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import theory
+from rhfedmtl.plain import plain, read
 from rhfedmtl.runs.records import write_whole
 
+FloatArray = npt.NDArray[np.float64]
 NAME = "fig-cost"
 TITLE = "Cost against H, by the bounds"
 TASKS, TERMINALS = 5, 5
@@ -72,13 +75,13 @@ def _curve(formula: str, epsilon: float) -> CostCurve:
     return CostCurve(formula, epsilon, H[:-1].tolist(), K[:-1].tolist(), cost[:-1].tolist(), chosen)
 
 
-def _budgets(cost: Any) -> tuple[float, float, float]:
+def _budgets(cost: FloatArray) -> list[float]:
     """A budget for each of the three cases: too little for any H, enough for some, more than any H needs."""
     low, high = float(cost.min()), float(cost.max())
-    return tuple(float(10 * round(x / 10)) for x in (0.8 * low, (low + high) / 2, 1.1 * high))  # type: ignore[return-value]
+    return [float(10 * round(x / 10)) for x in (0.8 * low, (low + high) / 2, 1.1 * high)]
 
 
-def _choose(cost: Any, K: Any, budget: float) -> Chosen:
+def _choose(cost: FloatArray, K: FloatArray, budget: float) -> Chosen:
     choice = theory.paper_choice(cost, budget, [len(cost) - 1])
     H = int(choice.H[0])
     return Chosen(budget, choice.case, H, float(K[H - 1]))
@@ -89,7 +92,7 @@ def save(out: Path) -> None:
     curves = compute()
     folder = out / "theory"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{NAME}.json", json.dumps([asdict(curve) for curve in curves], allow_nan=False) + "\n")
+    write_whole(folder / f"{NAME}.json", json.dumps(plain(curves), allow_nan=False) + "\n")
     with (out / f"{NAME}.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["formula", "epsilon", "local_steps", "rounds", "cost"])
@@ -103,8 +106,10 @@ def load(out: Path) -> list[CostCurve] | None:
     path = out / "theory" / f"{NAME}.json"
     if not path.is_file():
         return None
-    tables = json.loads(path.read_text())
-    return [CostCurve(**{**table, "chosen": [Chosen(**c) for c in table["chosen"]]}) for table in tables]
+    try:
+        return [read(CostCurve, table) for table in json.loads(path.read_text())]
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be read as curves of cost: {error}") from error
 
 
 def findings(curves: list[CostCurve]) -> list[str]:

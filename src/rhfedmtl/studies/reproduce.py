@@ -17,7 +17,7 @@ from rhfedmtl.runs import records
 from rhfedmtl.runs.sweep import Watch, Workers
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.study import Study, StudyResult, run_all
+from rhfedmtl.studies.study import PlannedStudy, StudyResult, run_all
 
 PROTOCOLS = ("text", "authors")
 FILES = {"har": "har.npz", "landmine": "landmine.npz", "landmine-authors": "small.mat"}
@@ -34,7 +34,7 @@ AUTHORS: dict[str, Any] = {
     "last": 3,
     "notes": [
         "Protocol of the authors' code: 1,464 rows of Landmine, all fields joined and cut anew into tasks; the best of "
-        "the last three rounds counts. 94 % of the labels are one class: one answer for all is hard to beat here."
+        "the last three rounds counts. 94 % of the labels are one class: the majority class is hard to beat here."
     ],
 }
 """What the authors' public code does otherwise than the paper's text says."""
@@ -126,7 +126,7 @@ class DataMissingError(ConfigError):
     """A specification needs data that is not at hand."""
 
 
-def _study(name: str, path: Path | None, seeds: int | None, protocol: str) -> Study:
+def _study(name: str, path: Path | None, seeds: int | None, protocol: str) -> PlannedStudy:
     file = next(folder().glob(f"*/{name}.toml"))
     changes = dict(AUTHORS) if protocol == "authors" else {}
     asked = changes.get("data.name") or tomllib.loads(file.read_text())["data"]["name"]
@@ -165,19 +165,24 @@ def _save_rounds(out: Path) -> None:
         records.save_rounds(out, (records.load(path) for path in runs))
 
 
-def summary(found: Reproduced, out: Path) -> dict[str, Any]:
-    """What was reproduced, for ``--json``."""
+@dataclass(frozen=True)
+class StudySummary:
+    """Where the table of a study is, of how many runs it is made, and what was found."""
+
+    name: str
+    table: str
+    runs: int
+    findings: list[str]
+
+
+def summaries(found: Reproduced, out: Path) -> list[StudySummary]:
+    """What was reproduced, study by study."""
     studies = [
-        {
-            "name": result.name,
-            "table": str(out / f"{result.name}.csv"),
-            "runs": len(set(result.runs.values())),
-            "findings": result.described["findings"],
-        }
+        StudySummary(name, str(out / f"{name}.csv"), len(set(result.runs.values())), result.study.findings)
         for result in found.studies
+        for name in [result.study.name]
     ]
     if found.theory:
-        curves = cost_figure.load(out) or []
-        told = cost_figure.findings(curves)
-        studies.append({"name": cost_figure.NAME, "table": str(out / "fig-cost.csv"), "runs": 0, "findings": told})
-    return {"studies": studies, "left_out": found.left_out, "saved": str(out)}
+        told = cost_figure.findings(cost_figure.load(out) or [])
+        studies.append(StudySummary(cost_figure.NAME, str(out / "fig-cost.csv"), 0, told))
+    return studies

@@ -1,7 +1,7 @@
 """Specifications: a TOML file becomes a study. What is wrong in it is refused with its line, before anything runs.
 
 Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; one ``[[methods]]`` each,
-whose own words go before those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
+whose own settings override those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
 its values. ``[[paper]]`` holds printed values of a method, in the order of the grid, the last axis fastest.
 """
 
@@ -10,23 +10,24 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import YARDSTICKS
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.runs.archive import flat
-from rhfedmtl.studies.study import Point, Study, Variant, taking_part
+from rhfedmtl.studies.study import PlannedStudy, Point, Printed, Study, Variant, grid, taking_part
 from rhfedmtl.training.config import RunConfig
 
 Document = dict[str, Any]
+Entry = tuple[Point, RunConfig]
 TOP = {
     "title": str,
     "question": str,
@@ -80,8 +81,8 @@ class SourceLines:
         return ConfigError(f"{self.file}{number}: {message}")
 
 
-def read(path: Path, **changes: Any) -> Study:
-    """The study in a file; ``changes`` are those of `study`."""
+def read(path: Path, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None) -> PlannedStudy:
+    """The study in a file; ``changes`` and ``seeds`` are those of `study`."""
     try:
         text = path.read_text()
         document = tomllib.loads(text)
@@ -89,7 +90,7 @@ def read(path: Path, **changes: Any) -> Study:
         raise ConfigError(f"cannot read the specification {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return study(document, path.stem, SourceLines.of(str(path), text), **changes)
+    return study(document, path.stem, SourceLines.of(str(path), text), changes=changes, seeds=seeds)
 
 
 def study(
@@ -99,7 +100,7 @@ def study(
     *,
     changes: Mapping[str, Any] | None = None,
     seeds: int | None = None,
-) -> Study:
+) -> PlannedStudy:
     """Study from a document; ``changes`` go over it, each by its place (``data.path``); None takes it out."""
     document = _plain_keys(document)
     for where, value in (changes or {}).items():
@@ -107,7 +108,7 @@ def study(
     if seeds is not None:
         document["seeds"] = seeds
     _check_sections(document, lines)
-    variants = tuple(_variant(i, method, lines) for i, method in enumerate(document["methods"]))
+    variants = [_variant(i, method, lines) for i, method in enumerate(document["methods"])]
     if len({v.name for v in variants}) < len(variants):
         raise lines.error("methods", f"two methods have one name: {', '.join(v.name for v in variants)}")
     axes = _axes(document, lines)
@@ -120,26 +121,28 @@ def study(
     x = document.get("x", next(iter(axes), None))
     if axes and x not in axes:
         raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
-    points = tuple(_points(document, variants, axes, count, lines))
-    _check_heeded(document, axes, points, lines)
-    return Study(
+    entries = list(_entries(document, variants, axes, count, lines))
+    _check_heeded(document, axes, entries, lines)
+    metric = document.get("metric", "balanced_accuracy")
+    planned = Study(
         name=name,
         title=document.get("title", name),
         question=document.get("question", ""),
-        metric=document.get("metric", "balanced_accuracy"),
-        variants=variants,
-        axes=axes,
-        points=points,
+        metric=metric,
+        x=x,
         seeds=count,
         reference=reference,
-        x=x,
-        paper=tuple(_printed(document, variants, axes, lines)),
-        notes=tuple(document.get("notes", ())),
         last=document.get("last", 1),
-        views=tuple(document.get("views", ())),
-        column=document.get("column"),
         choice=document.get("choice"),
+        views=document.get("views", []),
+        column=document.get("column", metric),
+        notes=document.get("notes", []),
+        variants=variants,
+        axes=axes,
+        points=[point for point, _ in entries],
+        paper=list(_printed(document, variants, axes, lines)),
     )
+    return PlannedStudy(planned, {point.run: config for point, config in entries})
 
 
 def _check_sections(document: Document, lines: SourceLines) -> None:
@@ -204,10 +207,10 @@ def _variant(index: int, method: Mapping[str, Any], lines: SourceLines) -> Varia
         raise lines.error(f"methods.{index}", "a method needs its algorithm")
     tuned = bool(method.get("tune", False))
     name = method.get("name", method["algorithm"] + ("-tuned" if tuned else ""))
-    return Variant(name, method.get("label", name), method["algorithm"], tuned)
+    return Variant(name, method.get("label", name), method["algorithm"], tuned, method["algorithm"] in YARDSTICKS)
 
 
-def _axes(document: Document, lines: SourceLines) -> dict[str, tuple[Any, ...]]:
+def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:
     axes = {}
     for where, values in flat(document.get("axes", {})).items():  # also budget.energy = […] without quotes
         if not isinstance(values, list) or not values:
@@ -223,21 +226,22 @@ def _axes(document: Document, lines: SourceLines) -> dict[str, tuple[Any, ...]]:
             raise lines.error(_joined("axes", where), f"axis {where!r} names no setting: {hint}")
         for value in values if known is not None else ():
             _typed(_joined("axes", where), value, (known or {})[key], lines)
-        axes[where] = tuple(values)
+        axes[where] = values
     return axes
 
 
-def _points(
-    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], seeds: int, lines: SourceLines
-) -> Iterable[Point]:
-    for values in product(*axes.values()):
-        at = dict(zip(axes, values, strict=True))
+def _entries(
+    document: Document, variants: Sequence[Variant], axes: Mapping[str, list[Any]], seeds: int, lines: SourceLines
+) -> Iterator[Entry]:
+    """Every run with its place in the study."""
+    for at in grid(axes):
         here = copy.deepcopy(document)
         for where, value in at.items():
             _put(here, where, value)
         for i, variant in enumerate(variants):
-            config = _config(here, i, variant, at, lines)
-            yield from (Point(variant.name, at, seed, replace(config, seed=seed)) for seed in range(seeds))
+            first = _config(here, i, variant, at, lines)
+            runs = [replace(first, seed=seed) for seed in range(seeds)]
+            yield from ((Point(variant.name, at, config.seed, config.key), config) for config in runs)
 
 
 def _config(document: Document, index: int, variant: Variant, at: Mapping[str, Any], lines: SourceLines) -> RunConfig:
@@ -272,14 +276,14 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
     return config
 
 
-def _check_heeded(document: Document, axes: Iterable[str], points: Iterable[Point], lines: SourceLines) -> None:
+def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Entry], lines: SourceLines) -> None:
     """Refuse what is said in [learning], or spanned by an axis, and changes none of the methods."""
     shared = document.get("learning", {})
     places = {name: f"learning.{name}" for name in shared} | {
         axis.removeprefix("learning."): f"axes.{axis}" for axis in axes if axis.startswith("learning.")
     }
     for name in sorted(places.keys() & _options_types().keys()):
-        told = [(point.at.get(f"learning.{name}", shared.get(name)), point.config.options) for point in points]
+        told = [(point.at.get(f"learning.{name}", shared.get(name)), config.options) for point, config in entries]
         told = [(value, options) for value, options in told if value != getattr(Options(), name)]
         if told and not any(getattr(options, name) == value for value, options in told):
             raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
@@ -290,9 +294,9 @@ def _faults(given: str | Mapping[str, Any]) -> str:
 
 
 def _printed(
-    document: Document, variants: Iterable[Variant], axes: Mapping[str, tuple[Any, ...]], lines: SourceLines
-) -> Iterable[tuple[str, dict[str, Any], float]]:
-    places = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    document: Document, variants: Iterable[Variant], axes: Mapping[str, list[Any]], lines: SourceLines
+) -> Iterator[Printed]:
+    places = grid(axes)
     names = [variant.name for variant in variants]
     for i, printed in enumerate(document.get("paper", ())):
         values = np.array(printed.get("values", []), dtype=object).ravel()
@@ -300,7 +304,7 @@ def _printed(
             raise lines.error(
                 f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
             )
-        yield from ((printed["method"], at, float(value)) for at, value in zip(places, values, strict=True))
+        yield from (Printed(printed["method"], at, float(value)) for at, value in zip(places, values, strict=True))
 
 
 def _put(document: Document, where: str, value: Any) -> None:

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import DECIDES, YARDSTICKS, idle, no_effect
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain, read
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import Store, Watch, Workers, interval, sweep
@@ -34,82 +35,105 @@ At = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """A method as it takes part: its name in tables, its label in pictures, and whether its settings are tuned."""
+    """A method as it takes part: its name in tables, its label in pictures, and whether its settings are tuned.
+
+    A ``yardstick`` knows no budget.
+    """
 
     name: str
     label: str
     algorithm: str
     tuned: bool = False
-
-    @property
-    def yardstick(self) -> bool:
-        """Whether it knows no budget."""
-        return self.algorithm in YARDSTICKS
-
-
-class Point(NamedTuple):
-    """One run of a study."""
-
-    variant: str
-    at: At
-    seed: int
-    config: RunConfig
+    yardstick: bool = False
 
 
 @dataclass(frozen=True)
+class Point:
+    """One run of a study, by its key."""
+
+    variant: str
+    at: dict[str, Any]
+    seed: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A value that the paper prints."""
+
+    variant: str
+    at: dict[str, Any]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is asked, and the runs that answer it; ``paper`` holds values that the paper prints, by variant and place.
+    """What is asked, and the runs that answer it.
 
     The others are compared with the variant ``reference``; ``x`` is the axis that pictures draw along. ``last`` takes
     the best of so many last rounds for the result of a run, as some authors do; 1 is the honest choice. ``choice`` is
-    the value along ``x`` that the paper recommends.
+    the value along ``x`` that the paper recommends, ``column`` what tables call the metric. ``command`` is what the
+    user typed, ``findings`` what was found.
     """
 
     name: str
     title: str
-    question: str
+    question: str = ""
     metric: str
-    variants: tuple[Variant, ...]
-    axes: Mapping[str, tuple[Any, ...]]
-    points: tuple[Point, ...]
+    x: str | None = None
     seeds: int
     reference: str
-    x: str | None = None
-    paper: tuple[tuple[str, At, float], ...] = ()
-    notes: tuple[str, ...] = ()
     last: int = 1
-    views: tuple[str, ...] = ()
-    column: str | None = None
     choice: float | None = None
+    views: list[str] = field(default_factory=list)
+    column: str | None = None
+    notes: list[str] = field(default_factory=list)
+    variants: list[Variant]
+    axes: dict[str, list[Any]]
+    points: list[Point]
+    paper: list[Printed] = field(default_factory=list)
+    command: str = ""
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def along(self) -> list[Any]:
+        """Values of the axis that pictures draw along; none without one."""
+        return [] if self.x is None else self.axes[self.x]
+
+    @property
+    def others(self) -> list[dict[str, Any]]:
+        """All places of the axes that pictures do not draw along: one panel, or one table, each."""
+        return grid({axis: values for axis, values in self.axes.items() if axis != self.x})
+
+    def line(self, at: At) -> list[dict[str, Any]]:
+        """The places that a picture draws along, where the other axes are at ``at``."""
+        return [{axis: at.get(axis, value) for axis in self.axes} for value in self.along] or [dict(at)]
+
+    @property
+    def sign(self) -> float:
+        """-1 where smaller is better: differences are taken so that positive is better."""
+        return -1.0 if self.metric == "rmse" else 1.0
+
+
+class PlannedStudy(NamedTuple):
+    """A study before it is run: with the configurations of its runs, by their keys."""
+
+    study: Study
+    configs: Mapping[str, RunConfig]
 
     def run(self, out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = "") -> StudyResult:
         """Make the runs that ``out`` does not have yet, and put them side by side."""
         (result,) = run_all([self], out, workers=workers, watch=watch, command=command)
         return result
 
-    def to_dict(self) -> dict[str, Any]:
-        """As it is written down: runs by their keys."""
-        described = {name: getattr(self, name) for name in ("name", "title", "question", "metric", "x", "seeds")}
-        return {
-            "format": FORMAT,
-            **described,
-            "reference": self.reference,
-            "last": self.last,
-            "choice": self.choice,
-            "views": list(self.views),
-            "column": self.column or self.metric,
-            "notes": list(self.notes),
-            "variants": [{**asdict(v), "yardstick": v.yardstick} for v in self.variants],
-            "axes": {name: list(values) for name, values in self.axes.items()},
-            "points": [
-                {"variant": p.variant, "at": dict(p.at), "seed": p.seed, "run": p.config.key} for p in self.points
-            ],
-            "paper": [{"variant": v, "at": dict(at), "value": value} for v, at, value in self.paper],
-        }
-
 
 def run_all(
-    studies: Sequence[Study], out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = ""
+    planned: Sequence[PlannedStudy],
+    out: Path,
+    *,
+    workers: Workers = None,
+    watch: Watch | None = None,
+    command: str = "",
 ) -> list[StudyResult]:
     """All runs of several studies in one sweep; runs that they share are made once.
 
@@ -117,16 +141,19 @@ def run_all(
     """
     store = Store(out / "runs")
     # Runs on the same split stand together: a process then reads and splits its data once.
-    ordered = sorted((p for s in studies for p in s.points), key=lambda p: (p.seed, _split(p.config)))
-    sweep([p.config for p in ordered], store, workers=workers, watch=watch)
-    folder = out / "studies"
-    folder.mkdir(parents=True, exist_ok=True)
-    found = [StudyResult(study.to_dict(), out) for study in studies]
-    for result in found:
-        described = {**result.described, "command": command, "findings": [*result.findings(), *result.notes]}
-        records.write_whole(folder / f"{result.name}.json", json.dumps(described, indent=1, allow_nan=False) + "\n")
-        result.to_csv(out)
-    return [StudyResult.load(out, study.name) for study in studies]
+    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, _split(c)))
+    sweep(ordered, store, workers=workers, watch=watch)
+    (out / "studies").mkdir(parents=True, exist_ok=True)
+    return [_told(StudyResult(replace(each.study, command=command), out)) for each in planned]
+
+
+def _told(result: StudyResult) -> StudyResult:
+    """The study with its findings, written down."""
+    study = replace(result.study, findings=[*result.findings(), *result.study.notes])
+    text = json.dumps({"format": FORMAT, **plain(study)}, indent=1, allow_nan=False)
+    records.write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
+    result.to_csv(result.folder)
+    return replace(result, study=study)
 
 
 def _split(config: RunConfig) -> str:
@@ -164,9 +191,9 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class StudyResult:
-    """A study that was run, read back from its folder."""
+    """A study that was run, and the folder that holds its records."""
 
-    described: Mapping[str, Any]
+    study: Study
     folder: Path
 
     @classmethod
@@ -174,40 +201,39 @@ class StudyResult:
         """Read a study; the records of its runs are read when they are asked for."""
         path = folder / "studies" / f"{name}.json"
         try:
-            described = json.loads(path.read_text())
+            table = json.loads(path.read_text())
+            if not isinstance(table, dict) or table.get("format") != FORMAT:
+                raise ConfigError(f"{path} is a study in another format: make it again with this version")
+            return cls(read(Study, table), folder)
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read as a study: {error}") from error
-        if not isinstance(described, dict) or described.get("format") != FORMAT:
-            raise ConfigError(f"{path} is a study in another format: make it again with this version")
-        return cls(described, folder)
-
-    def __getattr__(self, name: str) -> Any:
-        """What the study was asked for: its name, title, metric, axes, …."""
-        described: Mapping[str, Any] = object.__getattribute__(self, "described")
-        if name in described:
-            return described[name]
-        raise AttributeError(name)
 
     @cached_property
     def runs(self) -> dict[tuple[str, str, int], str]:
         """Key of the run of every variant, place and seed."""
-        return {(p["variant"], place(p["at"]), p["seed"]): p["run"] for p in self.described["points"]}
+        return {(p.variant, place(p.at), p.seed): p.run for p in self.study.points}
 
     @cached_property
     def places(self) -> list[dict[str, Any]]:
         """All places of the grid, the last axis fastest."""
-        axes = self.described["axes"]
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        return grid(self.study.axes)
 
     @cached_property
-    def names(self) -> list[str]:
-        """Variants, in their order."""
-        return [variant["name"] for variant in self.described["variants"]]
+    def labels(self) -> dict[str, str]:
+        """How variants are called in pictures and sentences, by their names, in their order."""
+        return {variant.name: variant.label for variant in self.study.variants}
+
+    @cached_property
+    def running(self) -> list[str]:
+        """Names of the variants that pay for what they do."""
+        return [variant.name for variant in self.study.variants if not variant.yardstick]
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Every variant at every place."""
-        return [self.cell(name, at) for name in self.names for at in self.places]
+        return [self.cell(name, at) for name in self.labels for at in self.places]
 
     def record(self, variant: str, at: At, seed: int) -> Record:
         """The record of one run."""
@@ -215,61 +241,57 @@ class StudyResult:
 
     def records(self, variant: str, at: At) -> list[Record]:
         """Records of all seeds."""
-        return [self.record(variant, at, seed) for seed in range(self.described["seeds"])]
+        return [self.record(variant, at, seed) for seed in range(self.study.seeds)]
 
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
         """Metric of every seed; None where a run was refused, or has no such metric."""
-        metric = metric or self.described["metric"]
-        values = [_value(record, metric, self.described.get("last", 1)) for record in self.records(variant, at)]
+        metric = metric or self.study.metric
+        values = [_value(record, metric, self.study.last) for record in self.records(variant, at)]
         return None if any(value is None for value in values) else np.array(values, dtype=np.float64)
 
-    def difference(self, variant: str, at: At, other: str, metric: str | None = None) -> tuple[float, float] | None:
+    def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
         """Variant minus other, paired over seeds: mean and half of its 95 % interval; positive is better."""
-        mine, theirs = self.values(variant, at, metric), self.values(other, at, metric)
+        mine, theirs = self.values(variant, at), self.values(other, at)
         if mine is None or theirs is None or variant == other:
             return None
-        sign = -1.0 if (metric or self.described["metric"]) == "rmse" else 1.0
-        return interval(sign * (mine - theirs))
+        return interval(self.study.sign * (mine - theirs))
 
     def cell(self, variant: str, at: At) -> Cell:
         """One cell of the table."""
-        seeds = self.described["seeds"]
+        seeds = self.study.seeds
         values = self.values(variant, at)
         printed = self.printed.get((variant, place(at)))
         if values is None:
             return Cell(variant, at, None, 0.0, None, printed, 0.0, seeds)
         mean, half = interval(values)
-        rounds = float(np.mean([record["result"]["rounds"] for record in self.records(variant, at)]))
-        against = self.difference(variant, at, self.described["reference"])
+        rounds = float(np.mean([record.result.rounds for record in self.records(variant, at) if record.result]))
+        against = self.difference(variant, at, self.study.reference)
         return Cell(variant, at, mean, half, against, printed, rounds, seeds)
 
     @cached_property
     def printed(self) -> dict[tuple[str, str], float]:
         """Values that the paper prints."""
-        return {(p["variant"], place(p["at"])): p["value"] for p in self.described["paper"]}
+        return {(p.variant, place(p.at)): p.value for p in self.study.paper}
 
     def best(self, at: At) -> str | None:
         """Variant with the best mean at a place; yardsticks, which do not pay, are out of the running."""
-        sign = -1.0 if self.described["metric"] == "rmse" else 1.0
-        running = {v["name"] for v in self.described["variants"] if not v["yardstick"]}
-        here = [c for c in self.cells if c.at == at and c.variant in running and c.mean is not None]
-        return max(here, key=lambda c: sign * (c.mean or 0.0)).variant if here else None
+        here = [c for c in self.cells if c.at == at and c.variant in self.running and c.mean is not None]
+        return max(here, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if here else None
 
     def verdicts(self) -> list[str]:
         """In words, how every variant stands to the reference: in how many cells better, level and worse."""
         lines = []
-        for variant in self.described["variants"]:
-            cells = [c for c in self.cells if c.variant == variant["name"] and c.against is not None]
-            if not cells or variant["yardstick"]:
-                continue
-            lines.append(f"{variant['label']} is {self._access(cells)}.")
+        for name in self.running:
+            cells = [c for c in self.cells if c.variant == name and c.against is not None]
+            if cells:
+                lines.append(f"{self.labels[name]} is {self._verdict(cells)}.")
         return lines
 
-    def _access(self, cells: Sequence[Cell]) -> str:
+    def _verdict(self, cells: Sequence[Cell]) -> str:
         """Against the reference, the commonest verdict first, and the mean difference."""
         mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-        unit = f"{_signed(100 * mean, '.1f')} points" if self.described["metric"] != "rmse" else _signed(mean, ".3g")
-        reference = self.label(self.described["reference"])
+        unit = f"{_signed(100 * mean, '.1f')} points" if self.study.metric != "rmse" else _signed(mean, ".3g")
+        reference = self.labels[self.study.reference]
         counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
         if not any(counts.values()):
             return f"{unit} from {reference} on average over {len(cells)} cells; one seed has no interval"
@@ -277,7 +299,7 @@ class StudyResult:
         links = {"better": "better than", "level": "level with", "worse": "worse than"}
         first = f"{links[words[0]]} {reference} in {counts[words[0]]} of {len(cells)} cells"
         others = "".join(f", {word} in {counts[word]}" for word in words[1:])
-        return f"{first}{others} ({unit} on average, paired over {self.described['seeds']} seeds)"
+        return f"{first}{others} ({unit} on average, paired over {self.study.seeds} seeds)"
 
     def findings(self) -> list[str]:
         """What the study says in plain words, and where that is not what the paper prints."""
@@ -286,45 +308,45 @@ class StudyResult:
     def _against_print(self) -> list[str]:
         """Ours beside the printed values."""
         lines = []
-        for variant in self.described["variants"]:
-            cells = [c for c in self.cells if c.variant == variant["name"] and None not in (c.paper, c.mean)]
+        for name, label in self.labels.items():
+            cells = [c for c in self.cells if c.variant == name and None not in (c.paper, c.mean)]
             if cells:
                 differences = [(c.mean or 0.0) - (c.paper or 0.0) for c in cells]
                 above = sum(d > 0.0 for d in differences)
                 lines.append(
-                    f"{variant['label']} lies above the value that the paper prints in {above} of {len(cells)} cells, "
+                    f"{label} lies above the value that the paper prints in {above} of {len(cells)} cells, "
                     f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
                 )
         return lines
 
     def _contradictions(self) -> list[str]:
         """Where the paper prints the reference above another method, and here it is the other way round."""
-        reference, lines = self.described["reference"], []
-        for variant in self.described["variants"]:
+        reference, lines = self.study.reference, []
+        for name, label in self.labels.items():
             turned = [
                 c
                 for c in self.cells
-                if c.variant == variant["name"]
+                if c.variant == name
                 and c.verdict == "better"
                 and c.paper is not None
                 and self.printed.get((reference, place(c.at)), c.paper) > c.paper
             ]
             if turned:
                 lines.append(
-                    f"This contradicts the paper: {variant['label']} is better than {self.label(reference)} in "
+                    f"This contradicts the paper: {label} is better than {self.labels[reference]} in "
                     f"{len(turned)} cells where the paper prints it below."
                 )
         return lines
 
     def _recommended(self) -> list[str]:
         """How the paper's recommendation along ``x`` fares against the best value, and against the other variants."""
-        x, choice, reference = self.described["x"], self.described["choice"], self.described["reference"]
-        if choice is None:
+        x, choice, reference = self.study.x, self.study.choice, self.study.reference
+        if choice is None or x is None:
             return []
         lines = []
         for first in (at for at in self.places if at[x] == choice):
-            row = [at for at in self.places if all(at[axis] == first[axis] for axis in at if axis != x)]
-            best = max(row, key=lambda at: self.cell(reference, at).mean or 0.0)
+            others = {axis: value for axis, value in first.items() if axis != x}
+            best = max(self.study.line(others), key=lambda at: self.cell(reference, at).mean or 0.0)
             mine, top = self.values(reference, first), self.values(reference, best)
             if mine is not None and top is not None and best != first:
                 gain, half = interval(100.0 * (top - mine))
@@ -332,48 +354,49 @@ class StudyResult:
                     f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f} ± {half:.1f} points above the "
                     f"paper's {choice:g} (picked as the best, so a little flattered)."
                 )
-            for variant in self.names:
+            for variant, label in self.labels.items():
                 against = self.difference(reference, first, variant)
                 if against is not None:
                     lines.append(
-                        f"At the paper's {short(x)} = {choice:g}, {self.label(reference)} and {self.label(variant)} "
+                        f"At the paper's {short(x)} = {choice:g}, {self.labels[reference]} and {label} "
                         f"differ by {_signed(100 * against[0], '.2f')} ± {100 * against[1]:.2f} points."
                     )
         return lines
 
-    def label(self, variant: str) -> str:
-        """How a variant is called in pictures and sentences."""
-        return next(str(v["label"]) for v in self.described["variants"] if v["name"] == variant)
-
     def to_csv(self, out: Path) -> None:
         """Write NAME.csv, one row a cell, and NAME-differences.csv, paired over seeds, into ``out``."""
-        name, axes = self.described["name"], [short(axis) for axis in self.described["axes"]]
+        name, axes = self.study.name, [short(axis) for axis in self.study.axes]
+        column = self.study.column or self.study.metric
         cells = [(c.variant, *c.at.values(), *_numbers(c.mean, c.half), c.paper) for c in self.cells]
-        _write(out / f"{name}.csv", ["algorithm", *axes, self.described["column"], "ci95", "paper"], cells)
+        _write(out / f"{name}.csv", ["algorithm", *axes, column, "ci95", "paper"], cells)
         paired = [(c.variant, *c.at.values(), *_numbers(*c.against), c.verdict) for c in self.cells if c.against]
-        head = ["algorithm", *axes, f"minus_{self.described['reference']}", "ci95", "verdict"]
+        head = ["algorithm", *axes, f"minus_{self.study.reference}", "ci95", "verdict"]
         _write(out / f"{name}-differences.csv", head, paired)
 
 
-def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     records.write_whole(path, text.getvalue())
 
 
-def _numbers(*values: Any) -> Iterator[Any]:
+def _numbers(*values: float | None) -> Iterator[object]:
     for value in values:
         yield f"{value:.6f}" if isinstance(value, float) else value
 
 
 def _value(record: Record, metric: str, last: int) -> float | None:
     """Result of a run; the best of its last rounds where a study asks for that."""
-    if record["result"] is None or record["result"].get(metric) is None:
-        return None
-    if last == 1:
-        return float(record["result"][metric])
-    rounds = [values for values in record["rounds"]["metrics"][metric][-last:] if values is not None]
+    value = None if record.result is None else record.result.metrics.get(metric)
+    if value is None or record.rounds is None or last == 1:
+        return value
+    rounds = [values for values in record.rounds.metrics[metric][-last:] if values is not None]
     return float(np.max([np.nanmean(np.array(values, dtype=np.float64)) for values in rounds]))
+
+
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """All places that axes span, the last one fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def place(at: At) -> str:
@@ -417,7 +440,7 @@ def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
 
 def side_by_side(
     base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: int, metric: str
-) -> Study:
+) -> PlannedStudy:
     """Methods at several budgets of the one resource that is priced, all else as in ``base``."""
     if not (algorithms and budgets and seeds > 0):
         raise ConfigError("a comparison needs at least one algorithm, one budget and one seed")
@@ -427,27 +450,27 @@ def side_by_side(
     axis = f"budget.{resource}"
     runs = {name: _entrant(base, name) for name in algorithms}
     _check_heeded(base.options, list(runs.values()))
-    points = [
-        Point(name, {axis: budget}, seed, taking_part(replace(run, budget=limit, seed=seed)))
+    entries = [
+        (Point(name, {axis: budget}, seed, config.key), config)
         for budget in budgets
-        for limit in [(f"{resource}={budget:g}",)]
         for name, run in runs.items()
         for seed in range(seeds)
+        for config in [taking_part(replace(run, budget=(f"{resource}={budget:g}",), seed=seed))]
     ]
-    variants = tuple(Variant(name, name, name, bool(base.tune)) for name in algorithms)
-    question = f"{', '.join(algorithms)}: which of them learns most from the same budget?"
-    return Study(
-        "compare",
-        f"Methods at equal cost on {base.request.data}",
-        question,
-        metric,
-        variants,
-        {axis: tuple(budgets)},
-        tuple(points),
-        seeds,
-        algorithms[0],
-        axis,
+    study = Study(
+        name="compare",
+        title=f"Methods at equal cost on {base.request.data}",
+        question=f"{', '.join(algorithms)}: which of them learns most from the same budget?",
+        metric=metric,
+        x=axis,
+        seeds=seeds,
+        reference=algorithms[0],
+        column=metric,
+        variants=[Variant(name, name, name, bool(base.tune), name in YARDSTICKS) for name in algorithms],
+        axes={axis: list(budgets)},
+        points=[point for point, _ in entries],
     )
+    return PlannedStudy(study, {point.run: config for point, config in entries})
 
 
 def _entrant(base: RunConfig, algorithm: str) -> RunConfig:

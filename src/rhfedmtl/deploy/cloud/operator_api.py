@@ -28,7 +28,7 @@ from rhfedmtl.deploy.node.link import GUARDED, SERVICE, Rate, listen
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
-from rhfedmtl.runs.records import plain
+from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.deploy.cloud.service import CloudService

@@ -23,12 +23,13 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, RHFedMTLError
 from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.plain import plain
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Anchor
-from rhfedmtl.runs.records import plain, summary
+from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.run import Progress, Result, mean
 
@@ -149,9 +150,8 @@ class Trainer:
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
         self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
-        found: dict[str, Any] = plain(
-            {**summary(self._result), "state": "ended", "overshoot": self._result.ledger.overshoot}
-        )
+        found: dict[str, Any] = plain(summary(self._result))
+        found |= {"state": "ended", "overshoot": plain(self._result.ledger.overshoot)}
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
 

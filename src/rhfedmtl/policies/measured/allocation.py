@@ -1,8 +1,8 @@
-"""Ways to share out the work of a round over terminals that differ: each is a ladder, with more work on every rung.
+"""Allocations: ways to share out the work of a round over terminals that differ, with more work on every level.
 
-A ladder knows for a rung h how many steps each terminal takes, what the round costs, and how much of their problems the
-terminals solve (φ of progress.py, averaged over rows). So it can say which number of server iterations, with as high a
-rung as can be paid then, leaves least.
+An allocation knows for a level h how many steps each terminal takes, what the round costs, and how much of their
+problems the terminals solve (φ of progress.py, averaged over rows). So it can say which number of server iterations,
+with as high a level as can be paid then, leaves least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IntArray = npt.NDArray[np.int64]
 # Share of progress that may be given up for as many server iterations as there should be.
 WORTH = 0.75
 _SLACK = 1.0 + 1e-12
-_RUNGS = 33
+_LEVELS = 33
 # Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
 _UNEQUAL = 2.0
 _STEP = ("terminal_step",)
@@ -62,12 +62,12 @@ class Grid:
 
 
 class Found(NamedTuple):
-    """The best rung of a ladder, with the M and the K (one, or K_b of every station) that go with it."""
+    """The best level of an allocation, with the M and the K (one, or K_b of every station) that go with it."""
 
     log_left: float
     cloud_rounds: int
     station_rounds: int | IntArray
-    rung: float
+    level: float
     allocation: Allocation
 
 
@@ -75,12 +75,12 @@ class Allocation(Protocol):
     """A way to share out work; see the top of this file."""
 
     def search(self, outlook: Outlook, grid: Grid) -> Found:
-        """The M and K that leave least, each with the highest rung that can be paid."""
+        """The M and K that leave least, each with the highest level that can be paid."""
 
-    def cost(self, rung: float) -> dict[str, float]:
-        """Cost of a round on this rung, of the types that are limited."""
+    def cost(self, level: float) -> dict[str, float]:
+        """Cost of a round on this level, of the types that are limited."""
 
-    def steps(self, rung: float) -> IntArray:
+    def steps(self, level: float) -> IntArray:
         """H of every terminal."""
 
 
@@ -123,13 +123,13 @@ class Alike:
                     return 0
         return math.floor(H)
 
-    def cost(self, rung: float) -> dict[str, float]:
-        """Cost at H = rung."""
-        return {name: max(fixed + slope * rung for fixed, slope in line) for name, line in self._lines.items()}
+    def cost(self, level: float) -> dict[str, float]:
+        """Cost at H = level."""
+        return {name: max(fixed + slope * level for fixed, slope in line) for name, line in self._lines.items()}
 
-    def steps(self, rung: float) -> IntArray:
+    def steps(self, level: float) -> IntArray:
         """H for all."""
-        return np.broadcast_to(np.int64(rung), self._n)
+        return np.broadcast_to(np.int64(level), self._n)
 
 
 def _pairs(line: CostLines) -> list[tuple[float, float]]:
@@ -140,12 +140,12 @@ class Ground:
     """Members by station, and the cells of terminals of one station and of similar size that count as one.
 
     Every station must have members. Each has four cells at least if it has as many terminals: a million terminals
-    cost no more than these. H comes as a table, rungs by stations or rungs by terminals in ``order``.
+    cost no more than these. H comes as a table, levels by stations or levels by terminals in ``order``.
     """
 
     def __init__(self, s: Situation) -> None:
         self.s = s
-        self.rungs = np.unique(np.round(np.geomspace(1.0, max(8.0 * float(s.largest.max()), 2.0), _RUNGS)))
+        self.levels = np.unique(np.round(np.geomspace(1.0, max(8.0 * float(s.largest.max()), 2.0), _LEVELS)))
         order = np.argsort(s.home * (s.rows.max() + 1.0) + s.rows, kind="stable")
         sizes = np.maximum(s.rows[order], 1.0)
         self.order = np.arange(len(s.sizes))[s.here][order]
@@ -165,7 +165,7 @@ class Ground:
         return H if H.shape[-1] == len(self.order) else H.repeat(self.counts, axis=-1)
 
     def costs(self, prices: Prices, H: FloatArray) -> FloatArray:
-        """Cost of a round of each station (columns) on every rung (rows)."""
+        """Cost of a round of each station (columns) on every level (rows)."""
         step, link = prices.terminal_step, longest_wait(prices, self.s.round_event(0))[self.order]
         elapsed = prices.adds == "elapsed"
         if H.shape[-1] == len(self.counts) and not differ(prices, _WAITS):
@@ -177,20 +177,20 @@ class Ground:
         )
 
     def passes(self, H: FloatArray) -> FloatArray:
-        """H/S of each cell (columns) on every rung (rows)."""
+        """H/S of each cell (columns) on every level (rows)."""
         if H.shape[-1] == len(self.counts):
             members = np.diff(np.append(self._cells, len(self.order)))
             return np.asarray(H.repeat(self._cells_of_station, axis=1) * (members / self._cell_rows))
         return np.asarray(np.add.reduceat(H, self._cells, axis=1) / self._cell_rows)
 
     def progress(self, rate: float, passes: FloatArray) -> FloatArray:
-        """φ of each station (columns) on every rung (rows)."""
+        """φ of each station (columns) on every level (rows)."""
         left = np.exp(-rate * passes) * self._cell_share
         return np.asarray(1.0 - np.add.reduceat(left, self._cell_starts, axis=1))
 
 
 class Shaped:
-    """H by a given shape, a table as `Ground` has it: rungs are worked out once, and those between are not used."""
+    """H by a given shape, a table as `Ground` has it: levels are worked out once, and those between are not used."""
 
     def __init__(self, ground: Ground, shape: FloatArray) -> None:
         self.ground, self._shape = ground, shape
@@ -201,16 +201,16 @@ class Shaped:
 
     @cached_property
     def _cost(self) -> dict[str, FloatArray]:
-        """Cost of a round on every rung."""
+        """Cost of a round on every level."""
         prices = self.ground.s.prices
         return {
             name: costs.max(axis=1) if prices[name].adds == "elapsed" else costs.sum(axis=1)
             for name, costs in self.costs.items()
         }
 
-    def cost(self, rung: float) -> dict[str, float]:
-        """Cost of the highest rung up to this one (of the lowest, if it is below that)."""
-        return {name: float(cost[self._index(rung)]) for name, cost in self._cost.items()}
+    def cost(self, level: float) -> dict[str, float]:
+        """Cost of the highest level up to this one (of the lowest, if it is below that)."""
+        return {name: float(cost[self._index(level)]) for name, cost in self._cost.items()}
 
     def search(self, outlook: Outlook, grid: Grid) -> Found:
         """The M and K that leave least."""
@@ -218,29 +218,29 @@ class Shaped:
         index = np.min(
             [np.searchsorted(np.maximum.accumulate(self._cost[name]), limits[name], "right") for name in limits], axis=0
         )
-        rungs, phi = (
-            np.append(0.0, part) for part in (self.ground.rungs, self.by_station(outlook.rate) @ self.ground.share)
+        levels, phi = (
+            np.append(0.0, part) for part in (self.ground.levels, self.by_station(outlook.rate) @ self.ground.share)
         )
-        index = np.where(rungs[index] < grid.least_steps, 0, index)
+        index = np.where(levels[index] < grid.least_steps, 0, index)
         left = M * outlook.log_left(phi[index], K)
         left = np.where(grid.wanted > M, WORTH * left, left)
         i = int(left.argmin())
-        return Found(float(left[i]), int(M[i]), int(K[i]), float(rungs[index[i]]), self)
+        return Found(float(left[i]), int(M[i]), int(K[i]), float(levels[index[i]]), self)
 
     def by_station(self, rate: float) -> FloatArray:
-        """φ of every station (columns) on every rung (rows)."""
+        """φ of every station (columns) on every level (rows)."""
         if self._progress[0] != rate:
             self._progress = rate, self.ground.progress(rate, self._passes)
         return self._progress[1]
 
-    def steps(self, rung: float) -> IntArray:
-        """H of the highest rung up to this one; 1 for who is no member."""
+    def steps(self, level: float) -> IntArray:
+        """H of the highest level up to this one; 1 for who is no member."""
         H = np.ones(len(self.ground.s.sizes), dtype=np.int64)
-        H[self.ground.order] = self.ground.spread(self._shape[self._index(rung)])
+        H[self.ground.order] = self.ground.spread(self._shape[self._index(level)])
         return H
 
-    def _index(self, rung: float) -> int:
-        return max(0, int(np.searchsorted(self.ground.rungs, rung * (1.0 + 1e-12), side="right")) - 1)
+    def _index(self, level: float) -> int:
+        return max(0, int(np.searchsorted(self.ground.levels, level * (1.0 + 1e-12), side="right")) - 1)
 
 
 def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
@@ -252,8 +252,8 @@ def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
     if not (by_value or in_time) or not s.members.all():
         return []
     ground = Ground(s)
-    found = [_by_value(s, ground.rungs)] if by_value else []
-    found += [_by_deadline(s, ground.rungs)[:, ground.order]] if in_time else []
+    found = [_by_value(s, ground.levels)] if by_value else []
+    found += [_by_deadline(s, ground.levels)[:, ground.order]] if in_time else []
     return [Shaped(ground, np.maximum(least_steps, shape)) for shape in found]
 
 
@@ -271,22 +271,22 @@ def _value_of_step(s: Situation) -> FloatArray:
     return np.where(spent > 0.0, np.maximum(s.members, 1) / np.where(spent > 0.0, spent, 1.0), 1.0)
 
 
-def _by_value(s: Situation, rungs: FloatArray) -> FloatArray:
-    """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = rung on average."""
+def _by_value(s: Situation, levels: FloatArray) -> FloatArray:
+    """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = level on average."""
     rates = PASS_RATE / np.maximum(s.largest, 1.0)
     price = np.log(rates * _value_of_step(s))
-    level = np.mean((rates * rungs[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
-    return np.asarray(np.round((price + level[:, None]) / rates))
+    multiplier = np.mean((rates * levels[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
+    return np.asarray(np.round((price + multiplier[:, None]) / rates))
 
 
-def _by_deadline(s: Situation, rungs: FloatArray) -> FloatArray:
+def _by_deadline(s: Situation, levels: FloatArray) -> FloatArray:
     """H, and fewer where a terminal would need longer than a terminal of median speed needs for it."""
-    steps = np.repeat(rungs[:, None], len(s.sizes), axis=1)
+    steps = np.repeat(levels[:, None], len(s.sizes), axis=1)
     for prices in s.prices.types.values():
         if prices.adds == "elapsed":
             link = longest_wait(prices, s.round_event(0))
             each = np.broadcast_to(np.asarray(prices.terminal_step, dtype=np.float64), len(link))
-            deadline = np.median(link + rungs[:, None] * each, axis=1)
+            deadline = np.median(link + levels[:, None] * each, axis=1)
             spare = deadline[:, None] - link
             steps = np.minimum(steps, np.divide(spare, each, out=np.full_like(steps, np.inf), where=each > 0.0))
     return np.asarray(np.floor(steps + 1e-9))

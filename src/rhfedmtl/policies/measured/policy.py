@@ -10,8 +10,8 @@ plan made anew after 3, 15, 63, … rounds, when there is much more to learn fro
 measured), and the plan also for the last two server iterations.
 
 Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
-(`ladders.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or speed,
-each may have a number of rounds of its own, K_b (`uneven.py`), once the anchors know something.
+(`allocation.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or
+speed, each may have a number of rounds of its own, K_b (`station_rounds.py`), once the anchors know something.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Basis:
         self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
 
     @cached_property
-    def uneven(self) -> StationRounds | None:
+    def station_rounds(self) -> StationRounds | None:
         """Ways to plan different K_b, where there are any."""
         return StationRounds.of(self._s, self._shaped, self._least_steps)
 
@@ -149,8 +149,8 @@ class Measured:
         found = min(
             (allocation.search(outlook, grid) for allocation in basis.allocations), key=lambda each: each.log_left
         )
-        if not (self.same_rounds or _knows_little(s)) and basis.uneven:
-            found = basis.uneven.search(outlook, grid) or found
+        if not (self.same_rounds or _knows_little(s)) and basis.station_rounds:
+            found = basis.station_rounds.search(outlook, grid) or found
         best = self._scheduled(s, basis, found)
         if fits(best.cost, grid.room):
             return best
@@ -168,10 +168,10 @@ class Measured:
         return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, wanted)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
-        left, cloud_rounds, station_rounds, rung, allocation = found
-        rung = max(rung, float(self.least_steps))
-        cost = {name: price + basis.cloud[name] for name, price in allocation.cost(rung).items()}
-        return Schedule(cloud_rounds, _same(s, station_rounds), allocation.steps(rung), left, cost)
+        left, cloud_rounds, station_rounds, level, allocation = found
+        level = max(level, float(self.least_steps))
+        cost = {name: price + basis.cloud[name] for name, price in allocation.cost(level).items()}
+        return Schedule(cloud_rounds, _same(s, station_rounds), allocation.steps(level), left, cost)
 
 
 def _knows_little(s: Situation) -> bool:

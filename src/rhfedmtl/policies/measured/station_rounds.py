@@ -1,9 +1,9 @@
 """K_b: stations whose rounds are faster or cheaper than others' make more of them in a server iteration.
 
 Between two server iterations stations do not wait for each other: while a slow one makes its only round, a fast one
-makes several, and they take no time. Of a ``sum`` type every round has its price. On every rung of a ladder, station b
-may make as many rounds as go into one of the slowest (or of the dearest) station, 2, 4 or 8 at most: which of these,
-if any, is the model's choice.
+makes several, and they take no time. Of a ``sum`` type every round has its price. On every level of an allocation,
+station b may make as many rounds as go into one of the slowest (or of the dearest) station, 2, 4 or 8 at most: which
+of these, if any, is the model's choice.
 
 The dual is a sum over stations, and so is what is left of the suboptimality. Of equal parts at the beginning, station
 b leaves e^{M l_b} of its own after M server iterations, l_b as the model of progress has it for its φ_b and K_b. Work
@@ -34,20 +34,20 @@ _PRICES = ("terminal_step", "terminal_byte_up", "terminal_byte_down", "station_r
 
 
 class Way(NamedTuple):
-    """A ladder, and how many rounds each station (columns) makes on every rung (rows)."""
+    """An allocation, and how many rounds each station (columns) makes on every level (rows)."""
 
     allocation: Shaped
     rounds: IntArray
 
 
 class StationRounds:
-    """Ways to let stations make different numbers of rounds, and one round for all on the same ladders."""
+    """Ways to let stations make different numbers of rounds, and one round for all on the same allocations."""
 
     def __init__(self, allocations: list[Shaped]) -> None:
         ground = allocations[0].ground
         self._ways = [Way(allocation, rounds) for allocation in allocations for rounds in _patterns(allocation)]
         self._same = np.array([bool((way.rounds == 1).all()) for way in self._ways])
-        self._rungs = ground.rungs
+        self._levels = ground.levels
         self._cost = {
             name: np.maximum.accumulate([_cost(way, name) for way in self._ways], axis=1)
             for name in allocations[0].costs
@@ -62,16 +62,16 @@ class StationRounds:
         if s.in_step or not differs or not s.members.all():
             return None
         ground = shaped[0].ground if shaped else Ground(s)
-        alike = np.repeat(np.maximum(least_steps, ground.rungs)[:, None], len(ground.counts), axis=1)
+        alike = np.repeat(np.maximum(least_steps, ground.levels)[:, None], len(ground.counts), axis=1)
         found = cls([Shaped(ground, alike), *shaped])
         return None if found._same.all() else found
 
     def search(self, outlook: Outlook, grid: Grid) -> Found | None:
-        """The plan that leaves least, if it promises clearly more than the same K for all would on these ladders."""
+        """The plan that leaves least, if it promises clearly more than the same K for all on these allocations."""
         M, K, limits = grid.pairs
-        rung = np.min([_highest(self._cost[name], limit) for name, limit in limits.items()], axis=0)
-        left = np.stack([self._log_left(outlook, M, K, way, each) for way, each in zip(self._ways, rung, strict=True)])
-        left = np.where((rung >= 0) & (self._rungs[rung] >= grid.least_steps), left, 0.0)
+        level = np.min([_highest(self._cost[name], limit) for name, limit in limits.items()], axis=0)
+        left = np.stack([self._log_left(outlook, M, K, way, each) for way, each in zip(self._ways, level, strict=True)])
+        left = np.where((level >= 0) & (self._levels[level] >= grid.least_steps), left, 0.0)
         way, place = divmod(int(left.argmin()), len(M))
         same = left[self._same].min(axis=0)
         one = float(same.min())
@@ -79,18 +79,18 @@ class StationRounds:
         if self._same[way] or left[way, place] > min(one - _CLEARLY, (1.0 + _LONGER) * one if fewer else one):
             return None
         allocation, rounds = self._ways[way]
-        r = int(rung[way, place])
+        r = int(level[way, place])
         return Found(
-            float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._rungs[r]), allocation
+            float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._levels[r]), allocation
         )
 
-    def _log_left(self, outlook: Outlook, M: FloatArray, K: FloatArray, way: Way, rung: IntArray) -> FloatArray:
-        """Log of what is left, for each M and K and the rung that goes with it; by stations before they are added up.
+    def _log_left(self, outlook: Outlook, M: FloatArray, K: FloatArray, way: Way, level: IntArray) -> FloatArray:
+        """Log of what is left, for each M and K and the level that goes with it; by stations before they are added up.
 
         What a merge keeps of φ depends on the number of members.
         """
-        phi = np.minimum(way.allocation.by_station(outlook.rate) * self._kept, 1.0)[rung]
-        exponent = M[:, None] * outlook.log_left(phi, K[:, None] * way.rounds[rung])
+        phi = np.minimum(way.allocation.by_station(outlook.rate) * self._kept, 1.0)[level]
+        exponent = M[:, None] * outlook.log_left(phi, K[:, None] * way.rounds[level])
         top = exponent.max(axis=1)
         return np.asarray(top + np.log(np.exp(exponent - top[:, None]).mean(axis=1)))
 
@@ -104,7 +104,7 @@ def _patterns(allocation: Shaped) -> Iterator[IntArray]:
     ]
     most = [np.min(times, axis=0)] if times else []
     most += [_times(np.sum(sums, axis=0))] if sums else []
-    found = [np.ones((len(allocation.ground.rungs), len(allocation.ground.counts)), dtype=np.int64)]
+    found = [np.ones((len(allocation.ground.levels), len(allocation.ground.counts)), dtype=np.int64)]
     found += [np.minimum(limit, rounds) for rounds in most for limit in _MOST]
     yield from {rounds.tobytes(): rounds for rounds in found}.values()
 
@@ -116,7 +116,7 @@ def _times(costs: FloatArray) -> IntArray:
 
 
 def _cost(way: Way, name: str) -> FloatArray:
-    """Cost of the rounds of all stations, on every rung."""
+    """Cost of the rounds of all stations, on every level."""
     whole = way.rounds * way.allocation.costs[name]
     return np.asarray(
         whole.max(axis=1) if way.allocation.ground.s.prices[name].adds == "elapsed" else whole.sum(axis=1)
@@ -124,5 +124,5 @@ def _cost(way: Way, name: str) -> FloatArray:
 
 
 def _highest(cost: FloatArray, limit: FloatArray) -> IntArray:
-    """Highest rung within each limit (columns) for every way (rows); -1 where there is none."""
+    """Highest level within each limit (columns) for every way (rows); -1 where there is none."""
     return np.asarray(np.sum(cost[:, None, :] <= limit[:, None], axis=2)) - 1
