@@ -15,13 +15,12 @@ import pytest
 from llvmlite import binding
 from tests.engines.groups import LOCAL
 
-from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.maths.losses import LOSSES
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.runs.records import record
 from rhfedmtl.training.config import RunConfig
 
@@ -73,7 +72,7 @@ def rounded(value: Any) -> Any:
 def digests(config: RunConfig, engine: str) -> dict[str, str]:
     """What a run leaves behind, each in a word."""
     federation = _federation(json.dumps(config.request.to_dict()))
-    result = config.run(federation, engine=engine, threads=1)
+    result = config.run(federation, execution=Execution(engine=engine, threads=1))
     made = record(config, federation, result)
     left = {
         "models": result.models.tolist(),

@@ -12,13 +12,13 @@ from tests.engines.groups import grouped
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.scaling import SCALES
 from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 
 MEAN = MeanRegularised(1e-2, 1e-2)
@@ -30,7 +30,7 @@ LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_number_of_groups_changes_no_number(loss: str, merge: str, n: int) -> None:
     """Drop-outs, unequal work, and terminals that move from group to group with their duals."""
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge], intercept=True)
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), intercept=True)
     data = federation("regression" if loss == "squared" else "classes", weighted=True)
     assert_same(script(InProcess(data, method, seed=4), method), script(grouped(data, method, seed=4, n=n), method))
 

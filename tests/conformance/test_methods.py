@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from tests.engines.groups import LOCAL
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Result, Settings, train
@@ -53,12 +54,16 @@ def learn(
         pytest.skip("mocha needs the relationship 'learned'")
     data = federation(classes)
     built = build(name, Options(), data.kind)
-    ledger = Ledger({}) if built.yardstick else Ledger(COST, BUDGET)
-    gap = 1e-3 if built.yardstick else 0.0
+    ledger = Ledger({}) if is_yardstick(name) else Ledger(COST, BUDGET)
+    gap = 1e-3 if is_yardstick(name) else 0.0
     settings = Settings(
-        engine=engine, seed=seed, certify_every=5, target_relative_gap=gap, max_rounds=60, actors=actors
+        seed=seed,
+        certify_every=5,
+        target_relative_gap=gap,
+        max_rounds=60,
+        execution=Execution(engine=engine, actors=actors),
     )
-    faults = Faults() if built.yardstick and FAULTS[weather].slowdown else FAULTS[weather]
+    faults = Faults() if is_yardstick(name) and FAULTS[weather].slowdown else FAULTS[weather]
     return train(built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, judged=data)
 
 

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
@@ -33,7 +34,7 @@ CONFIG = RunConfig(
 def made() -> records.Record:
     """The record of a small run with drop-outs and K = 2."""
     federation = CONFIG.federation()
-    return records.record(CONFIG, federation, CONFIG.run(federation, threads=1))
+    return records.record(CONFIG, federation, CONFIG.run(federation, execution=Execution(threads=1)))
 
 
 def test_every_bs_iteration_has_a_row_for_each_task() -> None:
@@ -62,7 +63,7 @@ def test_rounds_between_certificates_have_no_metrics() -> None:
     """Every second round certified: the others say what was spent and done, and leave gap and metrics empty."""
     federation = CONFIG.federation()
     config = RunConfig("hfedmtl", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=2)
-    table = records.record(config, federation, config.run(federation, threads=1))["rounds"]
+    table = records.record(config, federation, config.run(federation, execution=Execution(threads=1)))["rounds"]
     known = [gap is not None for gap in table["gap"]]
     assert known[:4] == [False, True, False, True]
     assert known[-1]

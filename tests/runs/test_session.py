@@ -14,7 +14,9 @@ from typer.testing import CliRunner, Result
 from rhfedmtl.cli.main import app, main
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.runs import session as single
-from rhfedmtl.runs.session import Execution, Session, begin
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.runs import session
+from rhfedmtl.runs.session import Session, begin
 from rhfedmtl.training.config import RunConfig
 
 WORDS = ["train", "--tasks", "3", "--terminals", "3", "--algorithm", "hfedmtl", "--local-steps", "3"]
@@ -163,7 +165,7 @@ def test_a_tuned_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.M
         interrupt_at(patch, 2)
         assert call(*words, "--out", str(tmp_path / "runs")).exit_code == 130
     (folder,) = (tmp_path / "runs").iterdir()
-    monkeypatch.setattr(Execution, "tuned", lambda *_: pytest.fail("tuned again"))
+    monkeypatch.setattr(session, "tuned", lambda *_, **__: pytest.fail("tuned again"))
     assert outcome(call("train", "--resume", str(folder), "--json")) == outcome(whole)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
 from rhfedmtl.selection.folds import Precision
 from rhfedmtl.selection.transfer import transfer

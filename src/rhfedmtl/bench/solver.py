@@ -12,6 +12,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.losses import Hinge, Loss, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
@@ -19,6 +20,7 @@ from rhfedmtl.training.run import Settings, train
 
 LAMBDA = 1e-4
 GAP = 1e-6
+ONE_THREAD = Execution(threads=1)
 TOLERANCES = tuple(10.0**-k for k in np.arange(1.0, 8.01, 0.25))
 
 
@@ -56,7 +58,9 @@ def our_seconds(X: Any, y: Any, loss: Loss, *, every: int = 4) -> dict[str, floa
     """Seconds until the relative gap, certified ``every`` so many passes, is at most 1e-6; all of a run included."""
     data = one_terminal(X, y)
     method = DualMethod(loss, relationship=Unrelated(LAMBDA), intercept=False)
-    settings = Settings(scale="none", certify_every=every, threads=1, target_relative_gap=GAP, max_rounds=20_000)
+    settings = Settings(
+        scale="none", certify_every=every, execution=Execution(threads=1), target_relative_gap=GAP, max_rounds=20_000
+    )
     result = train(data, method, Fixed(len(X), 1, 20_000), settings)
     return {"seconds": result.seconds, "passes": result.rounds, "gap": result.certificate.relative_gap}
 
@@ -107,7 +111,9 @@ def _best_dual(rows: Any, labels: Any) -> float:
     key = id(rows)
     if key not in _DUALS:
         method = DualMethod(Hinge(), relationship=Unrelated(LAMBDA), intercept=False)
-        settings = Settings(scale="none", certify_every=20, threads=1, target_relative_gap=1e-8, max_rounds=20_000)
+        settings = Settings(
+            scale="none", certify_every=20, execution=Execution(threads=1), target_relative_gap=1e-8, max_rounds=20_000
+        )
         result = train(one_terminal(rows, labels > 0), method, Fixed(len(rows), 1, 20_000), settings)
         _DUALS[key] = result.certificate.dual
     return _DUALS[key]

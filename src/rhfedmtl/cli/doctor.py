@@ -90,11 +90,12 @@ def _speed() -> dict[str, Any]:
     """Time of compiling, or of loading what an earlier run compiled, and of a terminal step after that."""
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.data.request import Request
+    from rhfedmtl.engines.registry import Execution
     from rhfedmtl.policies.fixed import Fixed
     from rhfedmtl.training.run import Settings, train
 
     federation = Request(settings={"features": 64}, tasks=4, terminals=16, samples_per_task=2000).federation(0)
-    settings = Settings(certify_every=10**9, threads=1)
+    settings = Settings(certify_every=10**9, execution=Execution(threads=1))
 
     def timed(local_steps: int, rounds: int) -> tuple[float, int]:
         started = time.perf_counter()

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -110,7 +109,7 @@ def plan(
 
 def _check_heeded(options: Options) -> None:
     """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
-    from rhfedmtl.algorithms.registry import idle, no_effect
+    from rhfedmtl.algorithms.options import idle, no_effect
 
     if unheeded := idle("rhfedmtl", options):
         raise ConfigError(no_effect("a plan", unheeded))
@@ -163,7 +162,7 @@ def _facts(
     configuration = {
         "command": "plan",
         "data": request.to_dict() if given["with_data"] else None,
-        "options": asdict(options),
+        "options": options.to_dict(),
         "cost": cost.to_dict(),
         "seed": given["seed"],
     }
@@ -215,11 +214,11 @@ def _shape(request: Request, given: dict[str, Any]) -> DataShape:
 
 def _more_federations(request: Request, given: dict[str, Any]) -> list[Federation]:
     """The data once more for each further seed; files are read once."""
-    from rhfedmtl.data.registry import dataset
+    from rhfedmtl.data.registry import DATASETS
     from rhfedmtl.data.split import federate
 
     seeds = range(given["seed"] + 1, given["seed"] + given["seeds"])
-    if dataset(request.data).federated or not seeds:
+    if DATASETS[request.data].federated or not seeds:
         return [request.federation(seed) for seed in seeds]
     source, split = request.source(), request.split()
     return [federate(source, split, seed) for seed in seeds]

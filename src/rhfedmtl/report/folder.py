@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.registry import YARDSTICKS
+from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import archive
 from rhfedmtl.runs.records import Record
@@ -69,7 +69,7 @@ def read(folder: Path) -> list[StudyResult]:
 
 def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
     """Runs that differ in the seed alone are one variant; budgets span an axis, other differences make variants."""
-    paying = {name: r for name, r in known.items() if r["configuration"]["algorithm"] not in YARDSTICKS}
+    paying = {name: r for name, r in known.items() if not is_yardstick(r["configuration"]["algorithm"])}
     some = paying or known
     differing = {
         what: dict(zip(some, row, strict=True)) for what, row in archive.differing(list(some.values())).items()
@@ -85,7 +85,7 @@ def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
         algorithm, seed = record["configuration"]["algorithm"], record["configuration"]["seed"]
         words = [_said(what, row[name]) for what, row in told.items() if row.get(name) not in (None, "", False)]
         label = ", ".join([algorithm, *words])
-        yardstick = algorithm in YARDSTICKS
+        yardstick = is_yardstick(algorithm)
         variants[label] = {"name": label, "label": label, "algorithm": algorithm, "yardstick": yardstick}
         # A yardstick knows no budget: it stands at every place.
         spots = product(*axes.values()) if yardstick else [[differing[axis][name] for axis in axes]]

@@ -249,6 +249,6 @@ def write_whole(path: Path, text: str) -> None:
 
 def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:
     """Models with their scaling, certificate and totals, in one sealed file."""
-    loss = Options(**known["configuration"]["options"]).chosen_loss(federation.kind)
+    loss = Options.of(**known["configuration"]["options"]).chosen_loss(federation.kind)
     origin = {name: known[name] for name in ("key", "command", "configuration", "versions")}
     TaskModels.from_result(federation, result, loss, origin).save(path)
