@@ -85,7 +85,7 @@ class Registry(Mapping[str, E]):
     def __init__(self, noun: str, group: str, kind: type[E], entries: Mapping[str, E]) -> None:
         self.noun, self.group = noun, PREFIX + group
         self._kind, self._entries = kind, dict(entries)
-        self.own = frozenset(entries)
+        self.own = tuple(entries)
         self.refused: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> E:

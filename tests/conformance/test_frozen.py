@@ -34,15 +34,15 @@ def cases() -> dict[str, RunConfig]:
     """Every algorithm with its defaults, calm and with faults; every merge × relationship × loss of rhfedmtl."""
     known = {
         f"{name} {weather}": _config(name, Options(cloud_rounds=12 if name == "constant" else None), faults)
-        for name in ALGORITHMS
+        for name in ALGORITHMS.own
         for weather, faults in FAULTS.items()
         if not (faults and name in ("pooled", "constant"))
     }
-    for merge in MERGES:
-        for relationship in RELATIONSHIPS:
+    for merge in MERGES.own:
+        for relationship in RELATIONSHIPS.own:
             options = Options(merge=merge, relationship=relationship, lambda2=1e-2)
             known[f"rhfedmtl {merge} {relationship}"] = _config("rhfedmtl", options, FAULTS["faults"])
-        for loss in LOSSES:
+        for loss in LOSSES.own:
             known[f"rhfedmtl {merge} {loss}"] = _config("rhfedmtl", Options(merge=merge, loss=loss), "")
     return known
 

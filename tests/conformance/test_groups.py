@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.test_engines_agree import BLOCKS, assert_same, script
-from tests.conformance.test_methods import FAULTS, learn, same
+from tests.conformance.test_methods import learn
 from tests.engines.groups import grouped
 from tests.reference.problems import certify, cloud_of, federation
 
@@ -20,6 +20,7 @@ from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.testing.runs import FAULTS, same
 
 MEAN = MeanRegularised(1e-2, 1e-2)
 LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])

@@ -78,8 +78,7 @@ def network(federation: Federation, method: Method, *, seed: int, present: Any, 
     return grouped(federation, method, seed=seed, present=present, n=execution.actors or 2)
 
 
-ENGINES.add(
-    "groups", EngineEntry("in groups, in this process", f"{__name__}:network", keeps_checkpoints=True, sharded=True)
-)
+GROUPS = EngineEntry("in groups, in this process", f"{__name__}:network", keeps_checkpoints=True, sharded=True)
+ENGINES.add("groups", GROUPS)
 LOCAL = [name for name, entry in ENGINES.items() if entry.exact and not entry.cluster]
 """Engines that give the same bits and need no cluster: those of the library, and groups in this process."""

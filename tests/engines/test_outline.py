@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.test_methods import BUDGET, COST, FAULTS, same
 from tests.engines.groups import LOCAL
 
 from rhfedmtl.algorithms.options import Options, build
@@ -14,6 +13,7 @@ from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.run import Result, Settings, train

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.test_methods import COST, FAULTS, same
 from tests.engines.ray_cluster import Assassin, children, kill
 from typer.testing import CliRunner
 
@@ -35,6 +34,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.testing.runs import COST, FAULTS, same
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import Result, Settings, train
 

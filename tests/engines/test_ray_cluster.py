@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.test_methods import FAULTS, learn, same
+from tests.conformance.test_methods import learn
 from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet, wait_for
 from typer.testing import CliRunner
 
@@ -28,6 +28,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import DataError, DivergenceError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.testing.runs import FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.config import RunConfig

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.test_methods import BUDGET, COST, FAULTS, federation
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
@@ -16,6 +15,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.relationships import Clusters, Learned, Safe
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, federation
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.faults import Faults

@@ -14,6 +14,7 @@ from rhfedmtl import __version__
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import fact
+from rhfedmtl.registry import package, plugins
 
 CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
@@ -52,7 +53,14 @@ def doctor(as_json: AsJson = False) -> None:
 
     rhfedmtl doctor --json
     """
-    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages(), **_speed()}
+    facts = {
+        "rhfedmtl": __version__,
+        "python": platform.python_version(),
+        **_machine(),
+        **_packages(),
+        **_plugins(),
+        **_speed(),
+    }
     if as_json:
         print_json(facts)
     else:
@@ -77,6 +85,26 @@ def _machine() -> dict[str, Any]:
 def _packages() -> dict[str, Any]:
     extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
     return {"core": {name: _version(name) for name in CORE}, "extras": extras}
+
+
+def _plugins() -> dict[str, Any]:
+    """What other packages add, by package: kind, name, and why it is refused where it is."""
+    from rhfedmtl.algorithms.options import DECLARING, declared
+    from rhfedmtl.data.registry import DATASETS
+    from rhfedmtl.engines.registry import ENGINES
+    from rhfedmtl.runs.tracking import LOGGERS
+
+    declared()  # refuses entries whose options do not fit
+    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, LOGGERS)}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in plugins():
+        registry = registries.get(point.group)
+        if registry is None:
+            kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
+        else:
+            kind, refused = registry.noun, None if point.name in registry else registry.refused[point.name]
+        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused})
+    return {"plugins": found}
 
 
 def _version(name: str) -> str | None:
@@ -117,6 +145,12 @@ def _show(facts: dict[str, Any]) -> None:
     fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)
     speed = f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
     fact("kernels", f"ready after {facts['compile_seconds']:.1f} s, then {speed}", 12)
+    for added_by, added in facts["plugins"].items():
+        names = [f"{each['kind']} {each['name']}" for each in added if each["refused"] is None]
+        fact("plugin", f"{added_by}: {', '.join(names) or 'nothing'}", 12)
+        for each in added:
+            if each["refused"] is not None:
+                fact("refused", each["refused"], 12)
     missing = [extra for extra, packages in facts["extras"].items() if not all(packages.values())]
     typer.echo("extras")
     for extra, packages in facts["extras"].items():
