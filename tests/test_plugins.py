@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "plugin"
 PROGRAM = "from rhfedmtl.cli.main import main; main()"
+POINTS = """
+[rhfedmtl.algorithms]
+fedavg = shady.entries:SHADOW
+clash = shady.entries:CLASH
+odd = shady.entries:SEED
+broken = shady.nowhere:X
+loss = shady.entries:GONE
+[rhfedmtl.losses]
+gone = shady.entries:GONE
+"""
 ENTRIES = """
 from rhfedmtl.algorithms.registry import AlgorithmEntry
 from rhfedmtl.registry import Entry, Option
@@ -47,8 +58,6 @@ def call(path: Path, *words: str, cwd: Path, program: str = PROGRAM) -> subproce
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, as `pip install --target` leaves it: files, and the entry points of its pyproject.toml."""
-    import tomllib
-
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     points = "\n".join(
         f"[{group}]\n" + "\n".join(f"{name} = {place}" for name, place in entries.items())
@@ -61,10 +70,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(example: Path, tmp_path: Path) -> None:
     """Its algorithm, loss and data set by name, and its options with who declares them."""
-    program = (
-        "import sys; from rhfedmtl.cli.main import program; program()(['train', '--help'], standalone_mode=False);"
-    )
-    told = call(example, cwd=tmp_path, program=f"{program} print('numpy' in sys.modules)").stdout
+    program = "import sys; from rhfedmtl.cli.main import program; program()(standalone_mode=False);"
+    told = call(example, "train", "--help", cwd=tmp_path, program=f"{program} print('numpy' in sys.modules)").stdout
     assert told.splitlines()[-1] == "False"
     for words in ("fedopt", "squared, huber", "saved, diabetes", "along the mean change (fedopt). [0.8]", "--width"):
         assert words in told, words
@@ -72,18 +79,7 @@ def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(exampl
 
 def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Path) -> None:
     """A run with an option of its own is on record with it, can be repeated, compared, and read again."""
-    words = (
-        "--algorithm",
-        "fedopt",
-        "--server-step",
-        "0.5",
-        "--tasks",
-        "2",
-        "--terminals",
-        "2",
-        "--budget",
-        "energy=90",
-    )
+    words = ("--algorithm", "fedopt", "--server-step", "0.5", "--tasks", "2", "--budget", "energy=90")
     done = call(example, "train", *words, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / json.loads(done.stdout)["saved"] / "run.json").read_text())
@@ -108,11 +104,7 @@ def test_what_a_package_adds_conforms(example: Path, tmp_path: Path) -> None:
 
 def test_the_doctor_lists_what_packages_add_and_what_is_refused(example: Path, tmp_path: Path) -> None:
     """By package, kind and name; names that are taken, options that clash and broken modules with their reason."""
-    points = (
-        "[rhfedmtl.algorithms]\nfedavg = shady.entries:SHADOW\nclash = shady.entries:CLASH\nodd = shady.entries:SEED\n"
-    )
-    points += "broken = shady.nowhere:X\nloss = shady.entries:GONE\n[rhfedmtl.losses]\ngone = shady.entries:GONE\n"
-    installed(tmp_path / "site", "shady", points, {"shady/__init__.py": "", "shady/entries.py": ENTRIES})
+    installed(tmp_path / "site", "shady", POINTS, {"shady/__init__.py": "", "shady/entries.py": ENTRIES})
     site = Path(os.pathsep.join([str(tmp_path / "site"), str(example)]))
     done = call(site, "doctor", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

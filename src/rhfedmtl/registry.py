@@ -62,7 +62,7 @@ class Entry(Generic[T]):
         return made
 
 
-E = TypeVar("E", bound=Entry[Any])
+E = TypeVar("E")
 
 
 def load(place: str) -> Any:

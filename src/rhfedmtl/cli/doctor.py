@@ -53,14 +53,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     rhfedmtl doctor --json
     """
-    facts = {
-        "rhfedmtl": __version__,
-        "python": platform.python_version(),
-        **_machine(),
-        **_packages(),
-        **_plugins(),
-        **_speed(),
-    }
+    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages()}
+    facts |= _plugins() | _speed()
     if as_json:
         print_json(facts)
     else:
@@ -92,18 +86,18 @@ def _plugins() -> dict[str, Any]:
     from rhfedmtl.algorithms.options import DECLARING, declared
     from rhfedmtl.data.registry import DATASETS
     from rhfedmtl.engines.registry import ENGINES
+    from rhfedmtl.resources.registry import RESOURCES
     from rhfedmtl.runs.tracking import LOGGERS
 
     declared()  # refuses entries whose options do not fit
-    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, LOGGERS)}
+    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
     found: dict[str, list[dict[str, Any]]] = {}
     for point in plugins():
         registry = registries.get(point.group)
-        if registry is None:
-            kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
-        else:
-            kind, refused = registry.noun, None if point.name in registry else registry.refused[point.name]
-        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused})
+        kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
+        if registry is not None:
+            kind, refused = registry.noun, registry.refused.get(point.name, "")
+        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
     return {"plugins": found}
 
 

@@ -54,6 +54,7 @@ KINDS = {
         lambda name: Case("rhfedmtl", Options(policy=name)),
     ),
     "engine": Kind("rhfedmtl.engines.registry:ENGINES", (entries.engine_agrees, entries.engine_keeps)),
+    "resource type": Kind("rhfedmtl.resources.registry:RESOURCES", (entries.prices_hold,)),
     "data set": Kind("rhfedmtl.data.registry:DATASETS", (entries.data_loads,)),
 }
 

@@ -14,7 +14,9 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.registry import RELATIONSHIPS
+from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.registry import RESOURCES
 from rhfedmtl.selection.tuning import TRIALS, candidates
 from rhfedmtl.testing.runs import Case, engines_agree, federation, learn, require, same
 from rhfedmtl.training import checkpoint
@@ -124,3 +126,16 @@ def data_loads(name: str) -> None:
     built = build("hfedmtl", Options(cloud_rounds=3), one.kind)
     result = train(one, built.method, built.policy, Settings(scale="standard"))
     require(bool(np.isfinite(result.models).all()), "models are no numbers")
+
+
+def prices_hold(name: str) -> None:
+    """Its usual prices can be read, and a run with a budget of it ends within."""
+    usual = RESOURCES[name].prices or "1,1"
+    cost = Cost.of(f"{name}={usual}")
+    require(cost[name].adds == RESOURCES[name].adds, f"prices add up as {cost[name].adds}")
+    data = federation()
+    built = build("hfedmtl", Options(), data.kind)
+    limit = 20.0 * float(np.max(cost[name].station_round) + 18.0 * np.max(cost[name].terminal_step))
+    ledger = Ledger(cost, {name: limit})
+    train(data, built.method, built.policy, Settings(certify_every=50, max_rounds=300), ledger=ledger)
+    require(0.0 < ledger.spent[name] <= limit, f"spent {ledger.spent[name]} of {limit}")
