@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.cluster.ray import network, outline, session
 from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
@@ -76,7 +76,9 @@ def rounds(count: int) -> None:
         federation = data(tasks, terminals, 20 if terminals == 500 else ROWS).federation(0)
         sizes = np.diff(federation.terminal_offsets)
         made = [InProcess(federation, METHOD)]
-        made += [network(federation, METHOD, Settings(actors=n, threads=max(1, cores() // n)), sizes) for n in (1, 2)]
+        made += [
+            network(federation, METHOD, seed=0, present=sizes, execution=_ray(n, max(1, cores() // n))) for n in (1, 2)
+        ]
         benches = [Bench(each, federation) for each in made]
         each = max(5, count // (1 + tasks * terminals // 500))
         times = np.array([[bench.iteration() for bench in benches] for _ in range(REPEATS * each + 2)])[2:]
@@ -90,10 +92,14 @@ def rounds(count: int) -> None:
             each.actors.close()
 
 
+def _ray(actors: int, threads: int) -> Execution:
+    return Execution("ray", threads=threads, actors=actors)
+
+
 def recovery(ray: Any) -> None:
     """Seconds from kill -9 of an actor until the answer of the round that it was killed in."""
     federation = data(10, 250).federation(0)
-    made = network(federation, METHOD, Settings(actors=2, threads=1), np.diff(federation.terminal_offsets))
+    made = network(federation, METHOD, seed=0, present=np.diff(federation.terminal_offsets), execution=_ray(2, 1))
     bench = Bench(made, federation)
     usual = float(np.median([bench.iteration() for _ in range(20)]))
     waits = []
@@ -146,7 +152,13 @@ def driver_memory(terminals: int, name: str) -> None:
     ledger = Ledger("energy=0.1,10", {"energy": 20 * (0.3 * terminals + 1000)})
     with session():
         seen = outline(data(100, terminals // 100, 5, 20), 0)
-        train(seen, built.method, built.policy, Settings(engine="ray", certify_every=20, max_rounds=20), ledger=ledger)
+        train(
+            seen,
+            built.method,
+            built.policy,
+            Settings(certify_every=20, max_rounds=20, execution=Execution(engine="ray")),
+            ledger=ledger,
+        )
         print(_peak())
 
 

@@ -31,8 +31,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.errors import RHFedMTLError
-from rhfedmtl.maths.losses import LOSSES
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.planning import pilot
 from rhfedmtl.planning.data_shape import situation_of
 from rhfedmtl.planning.dry_run import dry_run

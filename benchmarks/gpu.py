@@ -23,13 +23,14 @@ import numpy as np
 import torch
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.bench.measure import federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import scalers
 from rhfedmtl.engines.gpu.engine import Gpu
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
@@ -45,7 +46,9 @@ def agree(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:
         data = make(Synthetic(tasks, terminals, samples=12, features=37, classes=classes, test=0))
         for merge in MERGES:
             for uniform in (False, True):
-                method = DualMethod(loss(), MeanRegularised(1e-3, 1e-3), MERGES[merge], intercept=True, uniform=uniform)
+                method = DualMethod(
+                    loss(), MeanRegularised(1e-3, 1e-3), MERGES[merge](), intercept=True, uniform=uniform
+                )
                 seen = [_numbers(engine(data, method, seed=3), method) for engine in (InProcess, Gpu)]
                 worst[f"{name}, {merge}{', uniform' if uniform else ''}"] = max(
                     float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-9)) for a, b in zip(*seen, strict=True)
@@ -168,8 +171,8 @@ def full(tasks: int = 1000, merge: str = "line-search", local_steps: int = 16) -
 
 
 def _learn(data: Any, merge: str, local_steps: int) -> dict[str, Any]:
-    method = DualMethod(relationship=MeanRegularised(1e-3, 1e-4), merge=MERGES[merge], intercept=False)
-    settings = Settings(engine="gpu", certify_every=5, target_relative_gap=1e-3, max_rounds=2000)
+    method = DualMethod(relationship=MeanRegularised(1e-3, 1e-4), merge=MERGES[merge](), intercept=False)
+    settings = Settings(certify_every=5, target_relative_gap=1e-3, max_rounds=2000, execution=Execution(engine="gpu"))
     start = time.perf_counter()
     run = Run(data, method, settings, Ledger({}))
     loading = time.perf_counter() - start

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.selection.tuning import Validation, tune
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
@@ -62,13 +62,13 @@ def one_seed(study: Study, seed: int, parts: int, names: tuple[str, ...]) -> dic
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         found[name] = {}
-        yardstick = build(name, Options(), federation.kind).yardstick
+        yardstick = ALGORITHMS[name].yardstick
         for budget in study.budgets[:1] if yardstick else study.budgets:
             limits = () if yardstick else (f"energy={budget}",)
             config = RunConfig(name, study.request, cost=PRICES, budget=limits, certify_every=5, seed=seed)
             validation = Validation(parts=parts, metric=study.metric, seed=seed)
             tuned = tune(config, federation, validation=validation, threads=1)
-            result = tuned.config.run(federation, threads=1)
+            result = tuned.config.run(federation, execution=Execution(threads=1))
             outcome = mean(result.metrics[study.metric]), tuned.record.chosen, tuned.record.trials
             for each in study.budgets if yardstick else (budget,):
                 found[name][f"{each:g}"] = outcome

@@ -26,10 +26,11 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.selection.folds import Precision, Solved, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 from rhfedmtl.training.result import evaluate, mean
@@ -39,7 +40,7 @@ DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 METHODS = ("mean", "learned", "none", "pooled")
 TUNING = Precision(relative_gap=3e-2, passes=3.0, max_rounds=50)
 FINAL = Precision(relative_gap=1e-3, passes=3.0, max_rounds=1500, certify_every=10)
-ONE_THREAD = Settings(threads=1)
+ONE_THREAD = Settings(execution=Execution(threads=1))
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def one_seed(job: tuple[Study, int]) -> dict[str, Any]:
         started = time.perf_counter()
         rows = pooled(federation) if name == "pooled" else federation
         relationship = RELATIONSHIPS["none" if name == "pooled" else name](1e-3, 1e-3)
-        method = DualMethod(relationship=relationship, merge=MERGES["add"], intercept=study.intercept)
+        method = DualMethod(relationship=relationship, merge=MERGES["add"](), intercept=study.intercept)
         gathered = one_terminal(rows)
         choice = choose(gathered, method, metric=study.judge, precision=TUNING, settings=ONE_THREAD, judged=federation)
         tuned = replace(method, relationship=weighted(relationship, choice.lambda1, choice.lambda2))

@@ -24,6 +24,7 @@ from scipy import stats
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.measured.policy import Measured
@@ -106,7 +107,7 @@ def one_seed(job: tuple[Data, int]) -> list[dict[str, Any]]:
 
 def _run(data: Data, federation: Any, seed: int, book: Ledger, same: bool) -> dict[str, float] | None:
     method = DualMethod(relationship=MeanRegularised(data.lambda1, data.lambda2), intercept=False)
-    settings = Settings(seed=seed, certify_every=10**9, threads=1)
+    settings = Settings(seed=seed, certify_every=10**9, execution=Execution(threads=1))
     try:
         result = train(federation, method, Measured(same_rounds=same), settings, ledger=book)
     except BudgetError:

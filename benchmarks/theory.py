@@ -31,6 +31,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import scalers, station_moments
 from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths import rounds, sdca, theory
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship, Unrelated
@@ -231,7 +232,9 @@ def objectives(fed: Federation, lam: float, network: InProcess) -> tuple[float, 
 def alternating_rounds(fed: Federation, setting: Setting, H: int, seed: int) -> list[float]:
     """Rounds until the joint gap is at most each target in a real run: coupled tasks, new anchors after each round."""
     learned = method(MeanRegularised(setting.lambda1, setting.lambda2), uniform=False)
-    run = Settings(scale="none", seed=seed, threads=1, target_gap=TARGETS[-1], max_rounds=MOST_ROUNDS)
+    run = Settings(
+        scale="none", seed=seed, target_gap=TARGETS[-1], max_rounds=MOST_ROUNDS, execution=Execution(threads=1)
+    )
     history = train(fed, learned, Fixed(H, 1, MOST_ROUNDS), run).history
     return [_first([m.round for m in history], np.array([m.gap for m in history]), e) for e in TARGETS]
 

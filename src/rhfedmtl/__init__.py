@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation, Source
     from rhfedmtl.data.request import Request
     from rhfedmtl.data.split import Split, federate
+    from rhfedmtl.engines.registry import Execution
     from rhfedmtl.estimators.classifier import RHFedMTLClassifier
     from rhfedmtl.estimators.regressor import RHFedMTLRegressor
     from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
@@ -30,6 +31,7 @@ __version__ = version("rhfedmtl")
 _HOME = {
     "Cost": "resources.costs",
     "DualMethod": "algorithms.dual",
+    "Execution": "engines.registry",
     "Faults": "training.faults",
     "Federation": "data.federation",
     "Fixed": "policies.fixed",
@@ -54,6 +56,7 @@ _HOME = {
 __all__ = [
     "Cost",
     "DualMethod",
+    "Execution",
     "Faults",
     "Federation",
     "Fixed",

@@ -8,20 +8,25 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from rhfedmtl.registry import plugins, sources
+
 PACKAGES = ("rhfedmtl", "numpy", "scipy", "numba", "scikit-learn")
 FOLDERS = ("maths", "resources", "policies", "algorithms", "roles", "engines", "data", "training", "selection")
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of packages, our own sources among them."""
+    """Versions of Python and of packages, those that add to ours among them, and our own sources."""
     numbers = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    return {**numbers, "sources": _sources()}
+    added = {point.dist.name: point.dist.version for point in plugins() if point.dist is not None}
+    return {**numbers, **added, "sources": _sources()}
 
 
 def _sources() -> str:
     """The code that decides numbers, in a word: records do not outlive an edit of it."""
     root, digest = Path(__file__).resolve().parent, hashlib.sha256()
-    for path in (path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))):
+    ours = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
+    added = [path for name in sorted({point.module.partition(".")[0] for point in plugins()}) for path in sources(name)]
+    for path in ours + added:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

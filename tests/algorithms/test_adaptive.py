@@ -9,8 +9,7 @@ from tests.engines.shards import LOCAL
 from tests.reference.problems import federation
 
 from rhfedmtl.algorithms.adaptive import AdaptiveFL
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.sgd import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
@@ -145,7 +144,7 @@ def test_estimates_weigh_stations_as_their_models_are_weighed() -> None:
 def test_delta_of_a_run_is_the_distance_of_gradients_from_their_mean() -> None:
     """From what the network reports: √(mean ‖∇F_t − ∇F‖²) at one and the same model."""
     data = _one_row_each()
-    method = build("adaptive-fl", Options(step=0.05, intercept=False, lambda1=0.0), data.kind).method
+    method = build("adaptive-fl", Options.of(step=0.05, intercept=False, lambda1=0.0), data.kind).method
     run = Run(data, method, Settings(scale="none"), Ledger("energy=0.1,10", "energy=300"))
     for number in (1, 2):
         run.learn(_Rounds(number))
@@ -178,7 +177,7 @@ def test_a_run_never_exceeds_its_budget_and_leaves_no_step_unbought(budget: floa
     """Spent ≤ budget of every type; at the end not even one step can be paid."""
     data = federation(sizes=((4, 6), (5, 1)))
     ledger = Ledger(["energy=0.1,10", "time=0.01,0.1"], f"energy={budget},time=40")
-    result = run_built(data, build("adaptive-fl", Options(step=0.2), data.kind), ledger, engine=engine)
+    result = run_built(data, build("adaptive-fl", Options.of(step=0.2), data.kind), ledger, engine=engine)
     assert result.stopped == "budget spent"
     assert ledger.spent["energy"] <= budget
     assert budget - ledger.spent["energy"] < 2 * 10 + 4 * 0.1

@@ -13,8 +13,8 @@ from tests.algorithms.runs import run_built
 from tests.reference.problems import federation
 from tests.reference.sgd import with_constant
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.training.run import mean
 
 LAM = 0.05
@@ -28,7 +28,7 @@ SOLVERS: dict[str, Any] = {
 def check(name: str, loss: str, **options: Any) -> None:
     """Solve to a tiny gap, and compare all tasks' model with the solver's on the rows with a constant feature."""
     data = federation("regression" if loss == "squared" else "binary")
-    built = build(name, Options(loss=loss, lambda1=LAM, **options), data.kind)
+    built = build(name, Options.of(loss=loss, lambda1=LAM, **options), data.kind)
     result = run_built(data, built, target_relative_gap=1e-10, certify_every=20, max_rounds=20_000)
     assert result.stopped == "target gap reached"
     y = data.targets()[:, 0]
@@ -56,7 +56,7 @@ def test_cocoa_pays_for_one_station_and_pooled_and_constant_for_nothing() -> Non
     for name in ("cocoa", "cocoa+"):
         assert build(name, Options(), data.kind).regroup(data).n_tasks == 1
     for name in ("pooled", "constant"):
-        assert build(name, Options(), data.kind).yardstick
+        assert ALGORITHMS[name].yardstick
     per_node = build("pooled", Options(), data.kind).regroup(data)
     assert (per_node.n_tasks, per_node.n_terminals) == (1, 1)
 

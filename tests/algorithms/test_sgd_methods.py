@@ -18,12 +18,14 @@ from rhfedmtl.algorithms.fedprox import FedProx
 from rhfedmtl.algorithms.local import LocalSgd
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError, DivergenceError
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Sizes
-from rhfedmtl.training.run import ENGINES, Run, Settings
+from rhfedmtl.training.run import Run, Settings
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.4, 0.03, 5
@@ -155,7 +157,7 @@ def test_messages_to_the_cloud_hold_the_shared_rows_only(method: SgdMethod, rows
     """What is a task's own (Ditto's own models, FedEM's shares) stays at its station: it is in no anchor or report."""
     data = federation("classes")
     for engine in map(ENGINES.__getitem__, LOCAL):
-        network = engine(data, method, Settings(), np.diff(data.terminal_offsets))
+        network = engine(data, method, seed=0, present=np.diff(data.terminal_offsets), execution=Execution())
         sizes, empty, row = network.message_sizes, Sizes.of((0, data.n_features), 0, 0), 8 * data.n_features
         assert network.reports(1)[0].v.shape == (shared, data.n_features)
         assert network.reports(1)[0].n_bytes == sizes.report == empty.report + shared * row
@@ -203,7 +205,7 @@ def test_lost_updates_leave_the_mean_of_those_that_came() -> None:
     """A station divides by the samples of the terminals that answered, not of all."""
     data = federation(sizes=((5, 7),))
     method = SgdMethod(LOSS, step=STEP, lambda1=LAM, intercept=False)
-    network = ENGINES["inprocess"](data, method, Settings(seed=SEED), np.diff(data.terminal_offsets))
+    network = InProcess(data, method, seed=SEED)
     seen = Run(data, method, Settings(scale="none", seed=SEED), Ledger({}))
     network.assign(seen.cloud.assign())
     network.round(1, np.array([4, 4]), np.array([False, True]))

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build, idle
+from rhfedmtl.algorithms.options import Options, build, idle
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.studies.study import side_by_side, taking_part
 from rhfedmtl.training.config import RunConfig
@@ -35,7 +36,7 @@ SMALL = Request(tasks=2, terminals=2)
 )
 def test_settings_without_effect_are_found(algorithm: str, options: dict[str, object], unheeded: list[str]) -> None:
     """Also those that are set to what the algorithm would take anyway count as heeded."""
-    found = idle(algorithm, Options(**options))  # type: ignore[arg-type]
+    found = idle(algorithm, Options.of(**options))  # type: ignore[arg-type]
     assert set(unheeded) <= set(found)
     assert len(found) == len(unheeded) or algorithm == "rhfedmtl"
 
@@ -43,18 +44,18 @@ def test_settings_without_effect_are_found(algorithm: str, options: dict[str, ob
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_setting_without_effect_changes_no_number(algorithm: str) -> None:
     """What is said to have no effect has none: the run without it is the same, to the bit."""
-    options = Options(lambda2=0.3, mu=0.7, components=2, phi=0.1)
+    options = Options.of(lambda2=0.3, mu=0.7, components=2, phi=0.1)
     bare = options.without(idle(algorithm, options))
     ends = {"budget": ("energy=150",)} if algorithm not in ("pooled", "constant") else {}
     configs = [RunConfig(algorithm, SMALL, each, **ends) for each in (options, bare)]  # type: ignore[arg-type]
-    one, two = (config.run(config.federation(), threads=1) for config in configs)
+    one, two = (config.run(config.federation(), execution=Execution(threads=1)) for config in configs)
     np.testing.assert_array_equal(one.models, two.models)
 
 
 def test_one_run_refuses_what_would_change_nothing() -> None:
     """With the name of the setting; a gap is no end for a method that has none."""
     with pytest.raises(ConfigError, match="mu has no effect on hfedmtl: leave it out"):
-        RunConfig("hfedmtl", options=Options(mu=1.0)).check_heeded()
+        RunConfig("hfedmtl", options=Options.of(mu=1.0)).check_heeded()
     with pytest.raises(ConfigError, match="lambda2, merge have no effect on fedavg: leave them out"):
         RunConfig("fedavg", options=Options(lambda2=1.0, merge="add")).check_heeded()
     with pytest.raises(ConfigError, match="fedavg has no certificate"):
@@ -83,7 +84,7 @@ def test_a_comparison_gives_each_method_what_it_heeds() -> None:
         config.check_heeded()
     with pytest.raises(ConfigError, match="mu has no effect on rhfedmtl or hfedmtl"):
         side_by_side(
-            dataclasses.replace(base, options=Options(mu=1.0)), ["rhfedmtl", "hfedmtl"], [400.0], 1, "accuracy"
+            dataclasses.replace(base, options=Options.of(mu=1.0)), ["rhfedmtl", "hfedmtl"], [400.0], 1, "accuracy"
         )
 
 

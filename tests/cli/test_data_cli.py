@@ -128,7 +128,7 @@ def test_requests_become_splits() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"data": "hra"}, "no data set 'hra'.*did you mean har"),
+        ({"data": "hra"}, "unknown data set 'hra'.*did you mean har"),
         ({"data": "har", "label": "y"}, "--label names a column of a table"),
         ({"set": ["relatedness"]}, "needs NAME=VALUE"),
         ({"set": ["colour=red"]}, "no setting 'colour' here: there is classes, clusters"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 from tests.waiting import wait_for
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.algorithms.options import RESERVED, option_kinds
+from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
 from rhfedmtl.cli import main as cli
 from rhfedmtl.cli import train
 from rhfedmtl.cli.options import LEARNING
+from rhfedmtl.data.registry import DATASETS
+from rhfedmtl.engines.registry import ENGINES
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.training.faults import Faults
 
 SMALL = ["train", "--tasks", "2", "--terminals", "2", "--budget", "energy=100"]
@@ -30,10 +35,29 @@ def rhfedmtl(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_help_names_every_algorithm_and_every_setting() -> None:
-    """Lists that are written by hand, so that help stays fast, agree with what there is."""
-    assert set(train.NAMES) == set(ALGORITHMS)
-    assert set(LEARNING) == {field.name for field in dataclasses.fields(Options)}
+def test_the_help_names_all_that_the_registries_hold() -> None:
+    """Every algorithm, loss, relationship, merge, policy, engine and data set, and every option; nothing numerical."""
+    say = "import sys; from rhfedmtl.cli.main import program; program()(['train', '--help'], standalone_mode=False);"
+    say += "print(sorted({'numpy', 'scipy', 'numba', 'sklearn'} & sys.modules.keys()))"
+    command = [sys.executable, "-c", say]
+    environment = os.environ | {"COLUMNS": "5000", "NO_COLOR": "1"}
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+    assert told.splitlines()[-1] == "[]"
+    for registry in (ALGORITHMS, LOSSES, RELATIONSHIPS, MERGES, POLICIES, DATASETS):
+        assert ", ".join(registry) in told, registry.noun
+    assert ", ".join(ENGINES.own) in told
+    for name, (_, default) in LEARNING.items():
+        assert f"--{name.replace('_', '-')} " in told
+        assert default is None
+    assert set(LEARNING) == set(option_kinds())
+
+
+def test_words_of_commands_are_reserved() -> None:
+    """An option of a plugin cannot have the name of a parameter that a command with learning options has."""
+    program = cli.program()
+    network = program.commands["network"].commands
+    for command in (*map(program.commands.get, ("train", "compare", "plan")), network["init"]):
+        assert {parameter.name for parameter in command.params} - set(LEARNING) <= RESERVED
 
 
 def test_train_prints_one_json_object_and_leaves_a_folder(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.scaling import SCALES, scalers
 from rhfedmtl.engines.cluster.sharded import Sharded
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
-from rhfedmtl.maths.losses import LOSSES
-from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.messages import Message
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
@@ -74,7 +74,7 @@ def assert_same(left: list[Any], right: list[Any]) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_engines_agree_to_the_bit(loss: str, merge: str, relationship: str) -> None:
     """Drop-outs, moves, unequal sizes, weights and several columns: both paths give the same numbers."""
-    method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](1e-2, 3e-2), MERGES[merge], intercept=True)
+    method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](1e-2, 3e-2), MERGES[merge](), intercept=True)
     data = federation("regression" if loss == "squared" else "classes", weighted=True)
     batched = InProcess(data, method, seed=4, threads=2)
     assert_same(script(batched, method), script(MessagePassing(data, method, seed=4), method))
@@ -110,7 +110,7 @@ def test_rows_that_arrive_late_agree_to_the_bit(per_station: bool) -> None:
 @pytest.mark.parametrize("merge", MERGES)
 def test_many_terminals_agree_to_the_bit(merge: str) -> None:
     """Stations with several blocks of terminals are summed in one canonical order, drawing rows with replacement."""
-    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES[merge], uniform=True)
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES[merge](), uniform=True)
     data = federation(sizes=BLOCKS)
     batched, linked = (engine(data, method, seed=1) for engine in (InProcess, MessagePassing))
     assert_same(script(batched, method), script(linked, method))
@@ -127,7 +127,7 @@ def test_float32_rows_agree_to_the_bit() -> None:
 @pytest.mark.parametrize("engine", [InProcess, MessagePassing])
 def test_a_station_may_lose_all_of_its_terminals(engine: Any) -> None:
     """A task without terminals keeps its place, and the certificate of the others stays sound."""
-    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES["add"])
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), merge=MERGES["add"]())
     network = engine(federation(sizes=((4, 5), (6,))), method)
     cloud = cloud_of(network, method.relationship)
     for number in range(1, 30):
@@ -160,7 +160,7 @@ def test_messages_have_the_sizes_that_are_charged(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Terminal, "work", recorded)
     monkeypatch.setattr(BaseStation, "receive_anchor", lambda station, anchor: (note(anchor), take(station, anchor)))
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge], intercept=True)
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge](), intercept=True)
     linked = MessagePassing(federation("classes"), method)
     linked.assign(cloud_of(linked, method.relationship).assign())
     linked.round(1, np.full(9, 3))

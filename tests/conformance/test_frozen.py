@@ -15,13 +15,12 @@ import pytest
 from llvmlite import binding
 from tests.engines.shards import LOCAL
 
-from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.maths.losses import LOSSES
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.runs.records import record
 from rhfedmtl.training.config import RunConfig
 
@@ -35,15 +34,15 @@ def cases() -> dict[str, RunConfig]:
     """Every algorithm with its defaults, calm and with faults; every merge × relationship × loss of rhfedmtl."""
     known = {
         f"{name} {sky}": _config(name, Options(cloud_rounds=12 if name == "constant" else None), faults)
-        for name in ALGORITHMS
+        for name in ALGORITHMS.own
         for sky, faults in FAULTS.items()
         if not (faults and name in ("pooled", "constant"))
     }
-    for merge in MERGES:
-        for relationship in RELATIONSHIPS:
+    for merge in MERGES.own:
+        for relationship in RELATIONSHIPS.own:
             options = Options(merge=merge, relationship=relationship, lambda2=1e-2)
             known[f"rhfedmtl {merge} {relationship}"] = _config("rhfedmtl", options, FAULTS["faults"])
-        for loss in LOSSES:
+        for loss in LOSSES.own:
             known[f"rhfedmtl {merge} {loss}"] = _config("rhfedmtl", Options(merge=merge, loss=loss), "")
     return known
 
@@ -73,7 +72,7 @@ def rounded(value: Any) -> Any:
 def digests(config: RunConfig, engine: str) -> dict[str, str]:
     """What a run leaves behind, each in a word."""
     federation = _federation(json.dumps(config.request.to_dict()))
-    result = config.run(federation, engine=engine, threads=1)
+    result = config.run(federation, execution=Execution(engine=engine, threads=1))
     made = record(config, federation, result)
     left = {
         "models": result.models.tolist(),

@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.test_engines_agree import BLOCKS, assert_same, script
-from tests.conformance.test_methods import FAULTS, learn, same
+from tests.conformance.test_methods import learn
 from tests.engines.shards import sharded
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.scaling import SCALES
 from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.testing.runs import FAULTS, same
 
 MEAN = MeanRegularised(1e-2, 1e-2)
 LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])
@@ -30,7 +31,7 @@ LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_number_of_shards_changes_no_number(loss: str, merge: str, n: int) -> None:
     """Drop-outs, unequal work, and terminals that move from shard to shard with their duals."""
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge], intercept=True)
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), intercept=True)
     data = federation("regression" if loss == "squared" else "classes", weighted=True)
     assert_same(script(InProcess(data, method, seed=4), method), script(sharded(data, method, seed=4, n=n), method))
 

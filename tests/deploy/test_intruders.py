@@ -96,7 +96,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operat
 def _options() -> Any:
     from rhfedmtl.algorithms.options import Options
 
-    return Options(**OPTIONS)
+    return Options.of(**OPTIONS)
 
 
 def station(folder: Path) -> tuple[str, Identity]:

@@ -13,7 +13,7 @@ from rhfedmtl.data.outline import Outline
 from rhfedmtl.engines.cluster.ray import FromRecipe
 from rhfedmtl.engines.cluster.shard import RowSource, Shard, Taken
 from rhfedmtl.engines.cluster.sharded import Sharded, share_out
-from rhfedmtl.training.run import ENGINES
+from rhfedmtl.engines.registry import ENGINES, EngineEntry, Execution
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,12 @@ def sharded(
     return Sharded(federation, method, parts, Here([make(s) for s in range(len(parts))], make if anew else None))
 
 
-ENGINES["sharded"] = lambda f, method, s, present: sharded(f, method, seed=s.seed, present=present, n=s.actors or 2)
-LOCAL = ["inprocess", "linked", "sharded"]
+def network(federation: Federation, method: Method, *, seed: int, present: Any, execution: Execution) -> Sharded:
+    """Engine ``sharded``."""
+    return sharded(federation, method, seed=seed, present=present, n=execution.actors or 2)
+
+
+SHARDED = EngineEntry("in shards, in this process", f"{__name__}:network", keeps_checkpoints=True, sharded=True)
+ENGINES.add("sharded", SHARDED)
+LOCAL = [name for name, entry in ENGINES.items() if entry.exact and not entry.cluster]
 """Engines that give the same bits and need no cluster: those of the library, and shards in this process."""

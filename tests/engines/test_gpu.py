@@ -9,13 +9,14 @@ import pytest
 from tests.reference.problems import cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.scaling import scalers
 from rhfedmtl.engines.gpu import engine as gpu
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, MissingExtraError
-from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
+from rhfedmtl.maths.losses import SmoothedHinge
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 
 # Triton's interpreter turns arrays of one number into numbers.
@@ -66,7 +67,7 @@ def assert_close(left: list[Any], right: list[Any]) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_card_gives_the_numbers_of_the_processor(card: Any, loss: str, merge: str) -> None:
     """Models, duals, certificates and gains agree up to single precision, for every loss, with weights and columns."""
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge], intercept=True)
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), intercept=True)
     kind = "regression" if loss == "squared" else "classes"
     data = federation(kind, sizes=((7, 3, 18), (5, 4)), weighted=True, dtype=np.float32)
     assert_close(*(numbers(engine(data, method, seed=4), method) for engine in (InProcess, card)))

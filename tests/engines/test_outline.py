@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.test_methods import BUDGET, COST, FAULTS, same
 from tests.engines.shards import LOCAL
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.run import Result, Settings, train
@@ -35,7 +35,7 @@ def outline(fetched: list[int]) -> Outline:
 def learn(name: str, engine: str, data: Any, weather: str = "calm", **more: Any) -> Result:
     """A run with certificates, under prices of every kind."""
     built = build(name, Options(), "binary")
-    settings = Settings(engine=engine, certify_every=5, max_rounds=30)
+    settings = Settings(certify_every=5, max_rounds=30, execution=Execution(engine=engine))
     faults = FAULTS[weather]
     ledger = Ledger(COST, BUDGET)
     return train(built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, **more)

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.test_methods import COST, FAULTS, same
 from tests.engines.ray_cluster import Assassin, children, kill
 from tests.runs.test_sweep import without_seconds
 from typer.testing import CliRunner
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
@@ -33,9 +31,11 @@ from rhfedmtl.engines.cluster import session as ray_session
 from rhfedmtl.engines.cluster.session import ClusterNode, session
 from rhfedmtl.engines.cluster.shard import Shard, Taken
 from rhfedmtl.engines.cluster.sharded import share_out
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.testing.runs import COST, FAULTS, same
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import Result, Settings, train
 
@@ -48,7 +48,7 @@ NODE = ClusterNode("a", "10.0.0.1", 2.0, 1e6)
 def learn(engine: str, data: Any, steps: int = 2000) -> Result:
     """A run whose rounds take long enough to be hit in their middle."""
     built = build("hfedmtl", Options(local_steps=steps, station_rounds=2, cloud_rounds=5), "binary")
-    settings = Settings(engine=engine, certify_every=3, actors=2, threads=1)
+    settings = Settings(certify_every=3, execution=Execution(engine=engine, actors=2, threads=1))
     return train(data, built.method, built.policy, settings, ledger=Ledger(COST), faults=FAULTS["comings and goings"])
 
 
@@ -323,12 +323,10 @@ def test_an_old_ray_and_words_for_others_are_refused(monkeypatch: pytest.MonkeyP
     """With the command that helps."""
     import ray
 
-    from rhfedmtl.runs.session import Execution
-
     monkeypatch.setattr(ray, "__version__", "2.9.1")
     with pytest.raises(ClusterError, match=r"Ray 2.9.1 is too old: pip install -U 'ray>=2.60'"):
         ray_session.ray_module()
-    with pytest.raises(ConfigError, match="for the engine ray, not for inprocess"):
+    with pytest.raises(ConfigError, match="for engines on a cluster, as ray, not for inprocess"):
         Execution(address="auto")
     answer = CliRunner().invoke(app, ["compare", "--engine", "ray", "--workers", "2", "--out", str(tmp_path)])
     assert isinstance(answer.exception, ConfigError)

@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.test_methods import FAULTS, learn, same
+from tests.conformance.test_methods import learn
 from tests.engines.ray_cluster import Assassin, actors, children, cluster, kill, kill_node, raylet
 from tests.runs.test_sweep import without_seconds
 from tests.waiting import wait_for
 from typer.testing import CliRunner
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.cluster import actors as ray_actors
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import DataError, DivergenceError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
+from rhfedmtl.testing.runs import FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.config import RunConfig
@@ -73,8 +75,8 @@ def three(nodes: Any) -> Any:
 def long_run(engine: str, data: Any, name: str = "hfedmtl", **more: Any) -> Result:
     """A run whose rounds take long enough to be hit in their middle; terminals move from node to node."""
     several = {"station_rounds": 2, "cloud_rounds": 6} if name == "hfedmtl" else {"cloud_rounds": 12}
-    built = build(name, Options(local_steps=3000, **several), "binary")
-    settings = Settings(engine=engine, certify_every=3, threads=1)
+    built = build(name, Options.of(local_steps=3000, **several), "binary")
+    settings = Settings(certify_every=3, execution=Execution(engine=engine, threads=1))
     faults = FAULTS["comings and goings"]
     return train(data, built.method, built.policy, settings, ledger=Ledger("energy=0.1,10"), faults=faults, **more)
 
@@ -136,11 +138,11 @@ def test_a_checkpoint_moves_between_engines(three: Any, tmp_path: Path) -> None:
 
 def test_an_error_of_the_method_arrives_as_it_was_raised(three: Any) -> None:
     """Divergence in an actor is divergence here, not a traceback of Ray."""
-    built = build("fedavg", Options(step=1e200, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
+    built = build("fedavg", Options.of(step=1e200, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
     settings = {"classes": 0, "test": 5}
     data = Request(data="synthetic", tasks=3, settings=settings).federation(0)
     with pytest.raises(DivergenceError, match="take a smaller step") as caught:
-        train(data, built.method, built.policy, Settings(engine="ray", scale="none"))
+        train(data, built.method, built.policy, Settings(scale="none", execution=Execution(engine="ray")))
     assert type(caught.value) is DivergenceError
 
 
@@ -258,7 +260,13 @@ def test_rows_are_read_where_the_actors_live(three: Any, tmp_path: Path) -> None
     assert seen.fingerprint() == request.federation(0).fingerprint()
     built = build("hfedmtl", Options(cloud_rounds=5), "binary")
     results = [
-        train(data, built.method, built.policy, Settings(engine=engine), faults=FAULTS["comings and goings"])
+        train(
+            data,
+            built.method,
+            built.policy,
+            Settings(execution=Execution(engine=engine)),
+            faults=FAULTS["comings and goings"],
+        )
         for data, engine in ((seen, "ray"), (request.federation(0), "inprocess"))
     ]
     same(*results)
@@ -289,7 +297,13 @@ def test_memory_of_a_driver_does_not_grow_with_the_number_of_terminals(
         built = build(name, Options(), "binary")
         budget = {"energy": 10 * (3 * terminals * 0.1 * 3 + 30)}
         tracemalloc.start()
-        train(seen, built.method, built.policy, Settings(engine="ray"), ledger=Ledger("energy=0.1,10", budget))
+        train(
+            seen,
+            built.method,
+            built.policy,
+            Settings(execution=Execution(engine="ray")),
+            ledger=Ledger("energy=0.1,10", budget),
+        )
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return int(found)

@@ -15,7 +15,8 @@ from scipy.optimize import minimize_scalar
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import losses
-from rhfedmtl.maths.losses import LOSSES, Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge, check_loss
+from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge, check_loss
+from rhfedmtl.maths.registry import LOSSES
 
 ALL = [LOSSES[name]() for name in LOSSES] + [SmoothedHinge(1e-3), SmoothedHinge(50.0)]
 IDS = [repr(loss) for loss in ALL]

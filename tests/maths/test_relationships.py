@@ -10,21 +10,13 @@ import pytest
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.coupling import LearningSchedule
-from rhfedmtl.maths.relationships import (
-    RELATIONSHIPS,
-    Clusters,
-    Graph,
-    Learned,
-    MeanRegularised,
-    Relationship,
-    Safe,
-    Unrelated,
-)
+from rhfedmtl.maths.registry import RELATIONSHIPS
+from rhfedmtl.maths.relationships import Clusters, Graph, Learned, MeanRegularised, Relationship, Safe, Unrelated
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Report, StationSums
 
@@ -126,7 +118,7 @@ def test_the_safe_form_stands_at_the_joint_models(weights: tuple[float, float]) 
 @pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-2, 1.0), (1e-3, 10.0)])
 def test_the_safe_form_never_lowers_the_joint_dual(weights: tuple[float, float], merge: str) -> None:
     """With a graph between tasks, all stations work at once and the joint dual climbs to the primal."""
-    method = DualMethod(relationship=Safe(Chain(*weights)), merge=MERGES[merge])
+    method = DualMethod(relationship=Safe(Chain(*weights)), merge=MERGES[merge]())
     network = InProcess(federation(sizes=((6, 5), (7,), (4, 3, 5), (8,))), method)
     cloud = cloud_of(network, method.relationship)
     duals, rng = [], np.random.default_rng(0)
@@ -191,7 +183,7 @@ def test_safe_anchors_never_lower_the_joint_dual_of_any_relationship(name: str) 
 @pytest.mark.parametrize("name", ANY_Q)
 def test_fast_anchors_reach_a_gap_of_1e_8(name: str, merge: str) -> None:
     """Split anchors close the joint gap, with stations of unequal size and updates that get lost."""
-    method = DualMethod(relationship=ANY_Q[name], merge=MERGES[merge])
+    method = DualMethod(relationship=ANY_Q[name], merge=MERGES[merge]())
     network = InProcess(federation(sizes=((6, 5), (7,), (4, 3, 5), (20,))), method)
     cloud = cloud_of(network, method.relationship)
     cloud.changes, rng = 10**9, np.random.default_rng(0)

@@ -12,7 +12,8 @@ import pytest
 from tests.reference.sdca import ascend, visits
 
 from rhfedmtl.maths import rounds, sdca
-from rhfedmtl.maths.losses import LOSSES, Hinge, SmoothedHinge, Squared
+from rhfedmtl.maths.losses import Hinge, SmoothedHinge, Squared
+from rhfedmtl.maths.registry import LOSSES
 
 SIZES = (4, 1, 9, 30, 2, 7, 5)
 STATION = np.array([0, 0, 1, 1, 1, 2, 0])

@@ -10,7 +10,8 @@ from tests.reference.sdca import draws, visits
 from tests.reference.sgd import descend, responsibilities, with_constant
 
 from rhfedmtl.maths import sgd
-from rhfedmtl.maths.losses import LOSSES, SmoothedHinge, Squared
+from rhfedmtl.maths.losses import SmoothedHinge, Squared
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.rounds import Orders, make_layout, make_rows
 
 D, COLUMNS = 3, 2

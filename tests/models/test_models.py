@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl import array_file as sealed
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, DataError, MissingExtraError
@@ -33,7 +32,7 @@ def learned(kind: str = "binary", algorithm: str = "rhfedmtl", scale: str = "sta
     """Models of a short run on synthetic tasks, and rows to score."""
     request = Request("synthetic", tasks=3, terminals=2, settings={"classes": KINDS[kind], "features": 6})
     federation = request.federation(0)
-    built = build(algorithm, Options(**options), federation.kind)
+    built = build(algorithm, Options.of(**options), federation.kind)
     result = train(
         built.regroup(federation),
         built.method,

@@ -16,7 +16,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.partition import Column, Dirichlet, PowerLaw
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.losses import LOSSES, Hinge
+from rhfedmtl.maths.losses import Hinge
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import dry_run

@@ -13,11 +13,12 @@ from tests.reference.problems import certify, cloud_of, federation
 from tests.reference.solvers import _terms, tables
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
-from rhfedmtl.maths.relationships import RELATIONSHIPS, Clusters, Graph, Learned, Relationship, Unrelated
+from rhfedmtl.maths.losses import SmoothedHinge
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.maths.relationships import Clusters, Graph, Learned, Relationship, Unrelated
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.selection.folds import Precision, solve
 from rhfedmtl.selection.regularisation import choose, weighted
@@ -71,7 +72,7 @@ def test_a_w_step_is_cvxpys_optimum(name: str, kind: str) -> None:
     """For fixed Ω, graph or clusters the joint gap falls to 1e-8, and objective and models are those of cvxpy."""
     relationship, loss = FIXED[name], SmoothedHinge()
     data = federation(kind, sizes=SIZES)
-    network = InProcess(data, DualMethod(loss, relationship, MERGES["add"], intercept=False))
+    network = InProcess(data, DualMethod(loss, relationship, MERGES["add"](), intercept=False))
     _, certificate = rounds(network, cloud_of(network, relationship), 1, 1e-9)
     best, models = by_cvxpy(data, loss, relationship.precision(4))
     assert -1e-12 <= certificate.gap < 1e-8
@@ -93,7 +94,7 @@ def test_other_losses_reach_the_optimum_too(loss: str) -> None:
 def test_the_outer_objective_never_rises(lambda2: float) -> None:
     """With W-steps solved to a gap of 1e-8, losses + penalty + λ2 ε tr(Ω⁻¹)/N falls from Ω-step to Ω-step."""
     relationship = Learned(1e-3, lambda2, tolerance=0.0, schedule=None)
-    network = InProcess(federation(sizes=SIZES), DualMethod(SmoothedHinge(), relationship, MERGES["add"]))
+    network = InProcess(federation(sizes=SIZES), DualMethod(SmoothedHinge(), relationship, MERGES["add"]()))
     cloud, number, values = cloud_of(network, relationship), 1, []
     for _ in range(8):
         number, certificate = rounds(network, cloud, number, 1e-8)

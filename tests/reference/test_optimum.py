@@ -10,10 +10,10 @@ from tests.reference.problems import certify, cloud_of, federation
 from tests.reference.solvers import by_cvxpy
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.maths.losses import SmoothedHinge
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.roles.cloud import Certificate
 
 pytest.importorskip("cvxpy", reason="cvxpy is not installed")
@@ -45,7 +45,7 @@ def test_the_objective_is_cvxpys(name: str, kind: str, relationship: str) -> Non
     """For every loss and relationship, the objective agrees to 1e-6, and so does the certified model's."""
     loss, rich = LOSSES[name](), kind != "plain"
     data = federation("regression" if name == "squared" else "binary", weighted=rich, sizes=((6, 5), (4,), (5, 3)))
-    method = DualMethod(loss, RELATIONSHIPS[relationship](LAMBDA1, LAMBDA2), MERGES["add"], intercept=rich)
+    method = DualMethod(loss, RELATIONSHIPS[relationship](LAMBDA1, LAMBDA2), MERGES["add"](), intercept=rich)
     certificate = solve(data, method)
     best, models = by_cvxpy(data, loss, LAMBDA1, LAMBDA2 if relationship == "mean" else None, rich)
     assert certificate.primal == pytest.approx(best, rel=1e-6)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.roles.world import World
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.roles.terminal import Phase
 
@@ -30,7 +30,7 @@ class Faults(RuleBasedStateMachine):
     @initialize(merge=st.sampled_from(sorted(MERGES)), intercept=st.booleans())
     def begin(self, merge: str, intercept: bool) -> None:
         """Choose the method, and let all terminals join."""
-        self.world = World(DualMethod(loss=SmoothedHinge(), merge=MERGES[merge], intercept=intercept))
+        self.world = World(DualMethod(loss=SmoothedHinge(), merge=MERGES[merge](), intercept=intercept))
         for t in range(4):
             self.world.join(t, self.world.home[t])
         self.world.exchange(0, 0xFFF)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import archive, records
 from rhfedmtl.training.config import RunConfig
@@ -33,7 +34,7 @@ CONFIG = RunConfig(
 def made() -> records.Record:
     """The record of a small run with drop-outs and K = 2."""
     federation = CONFIG.federation()
-    return records.record(CONFIG, federation, CONFIG.run(federation, threads=1))
+    return records.record(CONFIG, federation, CONFIG.run(federation, execution=Execution(threads=1)))
 
 
 def result_of(known: records.Record) -> records.Summary:
@@ -68,7 +69,7 @@ def test_rounds_between_certificates_have_no_metrics() -> None:
     """Every second round certified: the others say what was spent and done, and leave gap and metrics empty."""
     federation = CONFIG.federation()
     config = RunConfig("hfedmtl", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=2)
-    table = records.record(config, federation, config.run(federation, threads=1)).rounds
+    table = records.record(config, federation, config.run(federation, execution=Execution(threads=1))).rounds
     assert table is not None
     known = [gap is not None for gap in table.gap]
     assert known[:4] == [False, True, False, True]
@@ -156,7 +157,11 @@ def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path
 
 def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
     """One torn run.json breaks neither `runs list` nor `runs show` of another run."""
-    for name, text in (("good", json.dumps(made().to_dict())), ("torn", '{"format": 2, "conf'), ("old", '{"format": 1}')):
+    for name, text in (
+        ("good", json.dumps(made().to_dict())),
+        ("torn", '{"format": 2, "conf'),
+        ("old", '{"format": 1}'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
     listed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path), "--json"])

@@ -12,9 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rhfedmtl.cli.main import app, main
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
+from rhfedmtl.runs import session
 from rhfedmtl.runs import session as single
-from rhfedmtl.runs.session import Execution, Session, begin
+from rhfedmtl.runs.session import Session, begin
 from rhfedmtl.training.config import RunConfig
 
 pytestmark = pytest.mark.usefixtures("interruptible")
@@ -164,7 +166,7 @@ def test_a_tuned_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.M
         interrupt_at(patch, 2)
         assert call(*words, "--out", str(tmp_path / "runs")).exit_code == 130
     (folder,) = (tmp_path / "runs").iterdir()
-    monkeypatch.setattr(Execution, "tuned", lambda *_: pytest.fail("tuned again"))
+    monkeypatch.setattr(session, "tuned", lambda *_, **__: pytest.fail("tuned again"))
     assert outcome(call("train", "--resume", str(folder), "--json")) == outcome(whole)
 
 

@@ -12,7 +12,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, ProtocolError
-from rhfedmtl.maths.relationships import RELATIONSHIPS, Learned, MeanRegularised, Safe, Unrelated
+from rhfedmtl.maths.registry import RELATIONSHIPS
+from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
 from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 

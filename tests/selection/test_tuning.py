@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tests.reference.problems import federation
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.selection.folds import hold_out, make_folds
-from rhfedmtl.selection.tuning import GRIDS, TRIALS, Validation, candidates, tune
+from rhfedmtl.selection.tuning import TRIALS, Validation, candidates, tune
 from rhfedmtl.training.config import RunConfig
 
 SMALL = {"step": (0.1, 0.5), "local_steps": (2, 10)}
@@ -39,18 +39,17 @@ def config(name: str = "fedavg", budget: str = "energy=250", **more: Any) -> Run
 
 def test_every_algorithm_has_a_grid_with_as_many_candidates() -> None:
     """A method is not favoured by more trials; what has nothing to tune has no grid to speak of."""
-    assert set(GRIDS) == set(ALGORITHMS)
-    for name, grid in GRIDS.items():
-        count = math.prod(len(values) for values in grid.values())
+    for name, entry in ALGORITHMS.items():
+        count = math.prod(len(values) for values in entry.grid.values())
         assert count == (1 if name in UNTUNED else TRIALS), name
         assert len({str(each) for each in candidates(config(name), data(), None, TRIALS, 0)}) == count
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_candidate_can_be_built(name: str) -> None:
     """Grids hold settings that their algorithm knows and takes."""
     for settings in candidates(config(name), data(), None, TRIALS, 0):
-        build(name, Options(**settings), "binary")
+        build(name, Options.of(**settings), "binary")
 
 
 def test_a_validation_part_is_cut_from_the_training_rows_of_every_task() -> None:
@@ -178,9 +177,9 @@ def test_parts_that_are_not_there_are_refused(folds: int, parts: int) -> None:
         Validation(folds=folds, parts=parts)
 
 
-def test_an_algorithm_without_a_grid_needs_one() -> None:
-    """The error says where grids live."""
-    with pytest.raises(ConfigError, match="GRIDS"):
+def test_an_unknown_algorithm_has_no_candidates() -> None:
+    """The error names those that there are."""
+    with pytest.raises(ConfigError, match="unknown algorithm 'new': choose from rhfedmtl"):
         candidates(config("new"), data(), None, TRIALS, 0)
 
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.test_methods import BUDGET, COST, FAULTS, federation
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import ALGORITHMS, build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.engines.network import Later
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.relationships import Clusters, Learned, Safe
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, federation
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.faults import Faults
@@ -28,10 +29,10 @@ def learn(
     """A run of an algorithm by name at a small budget."""
     data = federation()
     built = build(name, options or Options(), data.kind)
-    ledger = Ledger({}) if built.yardstick else Ledger(COST, BUDGET)
-    gap = 1e-3 if built.yardstick else 0.0
-    settings = Settings(engine=engine, certify_every=5, target_relative_gap=gap, max_rounds=60, actors=2)
-    faults = Faults() if built.yardstick else FAULTS[weather]
+    ledger = Ledger({}) if is_yardstick(name) else Ledger(COST, BUDGET)
+    gap = 1e-3 if is_yardstick(name) else 0.0
+    settings = Settings(certify_every=5, target_relative_gap=gap, max_rounds=60, execution=Execution(engine=engine))
+    faults = Faults() if is_yardstick(name) else FAULTS[weather]
     return train(
         built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, judged=data, **more
     )

@@ -10,11 +10,13 @@ import pytest
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES, Arrived, LineSearch
+from rhfedmtl.algorithms.merges import Arrived, LineSearch
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective, rounds, sdca
-from rhfedmtl.maths.losses import LOSSES, Hinge
-from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
+from rhfedmtl.maths.losses import Hinge
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.maths.sdca import FACTORS
 
 over_losses = pytest.mark.parametrize("loss", LOSSES)
@@ -37,7 +39,7 @@ def station_duals(network: InProcess, cloud: Any) -> Any:
 def test_weak_duality_holds_at_every_round(loss: str, relationship: str, weights: tuple[float, float]) -> None:
     """P − D ≥ 0, jointly and at every station, whatever the merge, the drop-outs and the weights of samples."""
     for merge in MERGES:
-        method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](*weights), MERGES[merge], intercept=True)
+        method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](*weights), MERGES[merge](), intercept=True)
         network = InProcess(problem(loss, weighted=True), method)
         cloud, rng, number = cloud_of(network, method.relationship), np.random.default_rng(0), 0
         for _ in range(6):
@@ -81,7 +83,7 @@ def test_certificates_hold_at_extreme_weights(loss: str, relationship: str, weig
 @pytest.mark.parametrize("merge", ["average", "add"])
 def test_the_dual_of_no_station_falls_within_a_server_iteration(loss: str, merge: str) -> None:
     """At fixed anchors D_b never falls under average and add, also with drop-outs, and climbs over all."""
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-2), MERGES[merge])
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-2), MERGES[merge]())
     network = InProcess(problem(loss), method)
     cloud, rng, number = cloud_of(network, method.relationship), np.random.default_rng(1), 0
     for _ in range(5):
@@ -103,7 +105,7 @@ def test_the_dual_of_no_station_falls_within_a_server_iteration(loss: str, merge
 def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) -> None:
     """From the same state and the same updates; 40 steps are many passes, after which rounding crowds the box."""
     networks = [
-        InProcess(problem(loss), DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-3), MERGES[merge]), seed=2)
+        InProcess(problem(loss), DualMethod(LOSSES[loss](), MeanRegularised(1e-3, 1e-3), MERGES[merge]()), seed=2)
         for merge in ("average", "line-search")
     ]
     for k in range(12):
@@ -158,7 +160,7 @@ def test_a_course_on_a_grid_falls_back_to_the_average() -> None:
 @pytest.mark.parametrize("merge", MERGES)
 def test_every_merge_reaches_the_optimum(merge: str) -> None:
     """The gap closes to rounding."""
-    method = DualMethod(relationship=MeanRegularised(1e-1, 3e-2), merge=MERGES[merge])
+    method = DualMethod(relationship=MeanRegularised(1e-1, 3e-2), merge=MERGES[merge]())
     network = InProcess(federation(sizes=((5, 6), (7, 4))), method)
     cloud = cloud_of(network, method.relationship)
     for number in range(1, 1500):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.base import Plan, Situation
@@ -146,7 +147,12 @@ def test_a_run_with_faults_repeats_to_the_bit_and_both_engines_agree(weather: st
 def _faulty(weather: str, engine: str) -> Result:
     ledger = Ledger(["energy=0.1,10", "time=0.01,0.1"], "energy=400")
     return train(
-        federation(), METHOD, POLICIES["measured"](), Settings(engine=engine), ledger=ledger, faults=FAULTS[weather]
+        federation(),
+        METHOD,
+        POLICIES["measured"](),
+        Settings(execution=Execution(engine=engine)),
+        ledger=ledger,
+        faults=FAULTS[weather],
     )
 
 

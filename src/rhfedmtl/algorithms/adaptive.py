@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.maths import sgd
 from rhfedmtl.policies.adaptive import AdaptiveControl
@@ -45,4 +46,4 @@ def adaptive_fl(options: Options, kind: str) -> Algorithm:
     """τ from the control algorithm; the budget must be given."""
     method = AdaptiveFL(**options.sgd(kind))
     control = AdaptiveControl(method.step, method.decay, method.probes)
-    return Algorithm(method, control if options.phi is None else replace(control, phi=options.phi))
+    return Algorithm(method, replace(control, **options.told(phi="phi")))

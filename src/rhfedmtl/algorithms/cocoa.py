@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
 
 

@@ -6,12 +6,13 @@ model stays at its station.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rhfedmtl.algorithms.method import FloatArray
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
 from rhfedmtl.maths import sgd
 
@@ -38,7 +39,5 @@ class Ditto(SgdMethod):
 
 def ditto(options: Options, kind: str) -> Algorithm:
     """H steps (2 unless said) of both models."""
-    method = Ditto(**options.sgd(kind))
-    if options.mu is not None:
-        method = replace(method, pull=options.mu)
+    method = Ditto(**options.sgd(kind), **options.told(pull="mu"))
     return Algorithm(method, options.fixed_policy(station_rounds=1))

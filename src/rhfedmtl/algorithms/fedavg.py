@@ -6,7 +6,8 @@ FedAvg is κ2 = 1.
 
 from __future__ import annotations
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 
 

@@ -6,12 +6,13 @@ weights, merged at its station, where they stay. Predictions use the mean of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rhfedmtl.algorithms.method import FloatArray
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
@@ -76,7 +77,5 @@ class FedEM(SgdMethod):
 
 def fedem(options: Options, kind: str) -> Algorithm:
     """H steps (2 unless said) of all components."""
-    method = FedEM(**options.sgd(kind))
-    if options.components is not None:
-        method = replace(method, components=options.components)
+    method = FedEM(**options.sgd(kind), **options.told(components="components"))
     return Algorithm(method, options.fixed_policy(station_rounds=1))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
 from rhfedmtl.maths import sgd
 
@@ -29,7 +30,5 @@ class FedProx(SgdMethod):
 
 def fedprox(options: Options, kind: str) -> Algorithm:
     """H steps (2 unless said) with a proximal term."""
-    method = FedProx(**options.sgd(kind))
-    if options.mu is not None:
-        method = replace(method, mu=options.mu)
+    method = FedProx(**options.sgd(kind), **options.told(mu="mu"))
     return Algorithm(method, options.fixed_policy(station_rounds=1))

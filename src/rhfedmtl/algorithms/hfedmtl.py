@@ -1,6 +1,7 @@
 """HFedMTL: hierarchical federated multi-task learning with H, K and M fixed beforehand (Yi et al., PIMRC 2022)."""
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 
 
 def hfedmtl(options: Options, kind: str) -> Algorithm:

@@ -117,6 +117,3 @@ def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
     ]
     ceiling = min(bounds, default=np.inf)
     return float(factors[best]) if gains[best] >= ceiling else average
-
-
-MERGES: dict[str, Merge] = {"average": Average(), "add": Add(), "line-search": LineSearch()}

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
 
 

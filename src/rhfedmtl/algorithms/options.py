@@ -1,48 +1,44 @@
-"""What a user may say about learning, in plain values, and how it becomes objects."""
+"""What a user may say about learning, in plain values, and how it becomes objects.
+
+Options that all algorithms may have are fields of `Options`; those that belong to some entries of a registry are
+declared there (`rhfedmtl.registry.Option`), and stand beside the fields wherever options are read, written or shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
-from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES, Algorithm
 from rhfedmtl.errors import ConfigError, nearest
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
-from rhfedmtl.maths.losses import LOSSES, Loss
-from rhfedmtl.maths.relationships import RELATIONSHIPS
-from rhfedmtl.policies.base import Policy
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2, LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.registry import Entry, Option, Registry
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.maths.losses import Loss
+    from rhfedmtl.policies.base import Policy
 
-
-def as_it_is(federation: Federation) -> Federation:
-    """The federation as it is."""
-    return federation
-
-
-class Algorithm(NamedTuple):
-    """What is learned, how much work is spent on it, and how the algorithm regroups tasks and terminals first.
-
-    A ``yardstick`` is not charged and knows no budget: it is solved until its gap is ``target_gap``.
-    """
-
-    method: Method
-    policy: Policy
-    regroup: Callable[[Federation], Federation] = as_it_is
-    yardstick: bool = False
+DECLARING: dict[str, Registry[Any]] = {
+    "loss": LOSSES,
+    "relationship": RELATIONSHIPS,
+    "merge": MERGES,
+    "cloud_rounds": POLICIES,
+    "own": ALGORITHMS,
+}
+"""Registries whose entries may have options of their own, by the field after which these stand."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of all algorithms; None leaves a choice to the algorithm or to the data."""
+    """Settings of all algorithms; None leaves a choice to the algorithm or to the data.
+
+    ``own`` holds those that entries declare, where they are not as declared. `of` takes both kinds by name.
+    """
 
     loss: str | None = None
-    gamma: float = 1.0
     relationship: str = "mean"
     lambda1: float = LAMBDA1
     lambda2: float = LAMBDA2
@@ -53,21 +49,56 @@ class Options:
     local_steps: int | None = None
     station_rounds: int | None = None
     cloud_rounds: int | None = None
-    epsilon: float | None = None
-    step: float = 0.5
-    decay: float = 0.0
-    mu: float | None = None
-    components: int | None = None
-    phi: float | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse options that nobody declares, and forget those that are as declared."""
+        known = declared()
+        for name in self.own:
+            if name not in known:
+                raise ConfigError(f"unknown option {name!r} of learning{nearest(name, option_kinds())}")
+        told = {
+            name: self.own[name] for name, each in known.items() if self.own.get(name, each.default) != each.default
+        }
+        object.__setattr__(self, "own", told)
+
+    @classmethod
+    def of(cls, **values: Any) -> Options:
+        """Options from plain values by name."""
+        return cls().changed(**values)
+
+    def changed(self, **values: Any) -> Options:
+        """The same with other values."""
+        fixed = {name: values.pop(name) for name in list(values) if name in COMMON}
+        return replace(self, **fixed, own={**self.own, **values})
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name) if name in COMMON else self.own.get(name, declared()[name].default)
 
     def given(self) -> list[str]:
         """Names of the settings that are not as if they had never been set."""
-        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        return [name for name in COMMON if self[name] != DEFAULTS[name]] + list(self.own)
 
     def without(self, names: Iterable[str]) -> Options:
         """The same with these settings as if they had never been set."""
-        unset: dict[str, Any] = {each.name: each.default for each in fields(self) if each.name in set(names)}
-        return replace(self, **unset)
+        unset = set(names)
+        common = {name: DEFAULTS[name] for name in COMMON if name in unset}
+        return replace(self, **common, own={name: value for name, value in self.own.items() if name not in unset})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All in plain values: those that the library's entries declare too, those of other packages where given."""
+        flat: dict[str, Any] = {}
+        for each in fields(self):
+            flat |= {each.name: self[each.name]} if each.name in COMMON else {}
+            if each.name in DECLARING:
+                known = DECLARING[each.name]
+                mine = {option.name: None for name in known if name in known.own for option in known[name].options}
+                flat |= {name: self[name] for name in mine}
+        return {**flat, **self.own}
+
+    def told(self, **arguments: str) -> dict[str, Any]:
+        """Arguments whose option has a value: ``told(pull="mu")`` is ``{"pull": μ}``, or nothing where μ is None."""
+        return {name: self[option] for name, option in arguments.items() if self[option] is not None}
 
     def sgd(self, kind: str) -> dict[str, Any]:
         """Settings that all methods by gradient steps share."""
@@ -76,18 +107,21 @@ class Options:
             "intercept": self.intercept,
             "uniform": self.uniform,
             "lambda1": self.lambda1,
-            "step": self.step,
-            "decay": self.decay,
+            "step": self["step"],
+            "decay": self["decay"],
         }
 
     def method(self, kind: str) -> DualMethod:
         """Method for labels of this kind (binary, classes or regression)."""
+        from rhfedmtl.algorithms.dual import DualMethod
+
+        relationship, merge = RELATIONSHIPS[self.relationship], MERGES[self.merge]
         return DualMethod(
             loss=self.chosen_loss(kind),
             intercept=self.intercept,
             uniform=self.uniform,
-            relationship=pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2),
-            merge=pick("merge", self.merge, MERGES),
+            relationship=relationship(self.lambda1, self.lambda2, **self._of(relationship)),
+            merge=merge(**self._of(merge)),
         )
 
     def fixed_policy(self, station_rounds: int | None = None) -> Policy:
@@ -110,7 +144,7 @@ class Options:
     def chosen_policy(self, default: str) -> Policy:
         """Policy by name."""
         name = default if self.policy is None else self.policy
-        build = pick("policy", name, POLICIES)
+        entry = POLICIES[name]
         if name == "fixed":
             return self.fixed_policy()
         if self.local_steps is not None or self.station_rounds is not None or self.cloud_rounds is not None:
@@ -118,19 +152,84 @@ class Options:
                 f"policy {name!r} decides H, K and M itself: leave out local_steps, station_rounds and cloud_rounds, "
                 "or take policy 'fixed'"
             )
-        if self.epsilon is not None and name == "measured":
-            raise ConfigError("policy 'measured' has no epsilon: it goes as far as the budget; use a target gap")
-        return build() if self.epsilon is None else build(epsilon=self.epsilon)
+        if foreign := sorted((_names(POLICIES) & self.own.keys()) - self._of(entry).keys()):
+            raise ConfigError(f"policy {name!r} has no {foreign[0]}: leave it out, or take another policy")
+        return entry(**self._of(entry))
 
     def chosen_loss(self, kind: str) -> Loss:
         """Loss by name, or by the kind of labels."""
-        name = self.loss or ("squared" if kind == "regression" else "smoothed-hinge")
-        build = pick("loss", name, LOSSES)
-        return build(self.gamma) if name == "smoothed-hinge" else build()
+        entry = LOSSES[self.loss or ("squared" if kind == "regression" else "smoothed-hinge")]
+        return entry(**self._of(entry))
+
+    def _of(self, entry: Entry[Any]) -> dict[str, Any]:
+        """Values of the options that an entry declares; it is not told what is None."""
+        return self.told(**{option.name: option.name for option in entry.options})
 
 
-def pick(what: str, name: str, known: Mapping[str, T]) -> T:
-    """Entry of a registry; an unknown name is answered with the known ones and the nearest."""
-    if name in known:
-        return known[name]
-    raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
+DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options) if each.name != "own"}
+COMMON = tuple(DEFAULTS)
+_WORDS = """
+actors address algorithm algorithms as_json balanced budget budgets certify_every checkpoint_every cloud_host columns
+context cost data deadline drop engine faults features folder fsync group grouped kind label least_steps log measure
+metric options out own partition path pilot_rounds points port positive precision request resource resume
+samples_per_task scale seed seeds set spec station_hosts station_watts stations target target_gap task tasks terminal
+terminal_watts terminals test_fraction test_rest test_rows threads tune workers
+"""
+RESERVED = frozenset(_WORDS.split())
+"""Words of commands: an option of that name could not be told from them."""
+
+
+def declared() -> dict[str, Option]:
+    """Options that entries have of their own, by name; an entry that declares one unlike the others is refused."""
+    known: dict[str, Option] = {}
+    for registry in DECLARING.values():
+        for name, entry in list(registry.items()):
+            for option in entry.options:
+                if option.name in COMMON or option.name in RESERVED or not option.name.isidentifier():
+                    registry.refuse(name, f"has an option {option.name!r}: that name is taken, or none; rename it")
+                elif known.setdefault(option.name, option) != option:
+                    registry.refuse(name, f"declares the option {option.name!r} unlike another entry: rename it")
+    return known
+
+
+def option_kinds() -> dict[str, Any]:
+    """Type of every option, common and own, as it is annotated."""
+    hints = get_type_hints(Options)
+    return {name: hints[name] for name in COMMON} | {name: option.kind for name, option in declared().items()}
+
+
+def build(name: str, options: Options, kind: str) -> Algorithm:
+    """Algorithm called ``name`` for labels of this kind; it does not see options that only other algorithms declare."""
+    entry = ALGORITHMS[name]
+    mine = {option.name for option in entry.options}
+    seen = mine | _names(LOSSES) | _names(RELATIONSHIPS) | _names(MERGES) | _names(POLICIES)
+    return entry(options.without(_names(ALGORITHMS) - seen), kind)
+
+
+def _names(registry: Registry[Any]) -> set[str]:
+    return {option.name for entry in registry.values() for option in entry.options}
+
+
+def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | None = None) -> list[str]:
+    """Options that were set and that this algorithm pays no heed to: with another value it would be the same.
+
+    ``built`` is what the options build, where the caller has it already.
+    """
+    shown = repr(built or build(name, options, kind))  # not all relationships compare by value, but all show it
+    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == shown]
+
+
+def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:
+    """The algorithm with another value of one option; None where it refuses that value, and so pays heed to it."""
+    value: Any = options[option]
+    other: Any = not value if isinstance(value, bool) else f"{value}?" if isinstance(value, str) else value + 1
+    try:
+        return build(name, options.changed(**{option: other}), kind)
+    except ConfigError:
+        return None
+
+
+def no_effect(name: str, unheeded: list[str]) -> str:
+    """What to say of options that an algorithm pays no heed to."""
+    have, them = ("has", "it") if len(unheeded) == 1 else ("have", "them")
+    return f"{', '.join(unheeded)} {have} no effect on {name}: leave {them} out"

@@ -9,7 +9,8 @@ import numpy as np
 from rhfedmtl.algorithms.cocoa import one_task
 from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.mocha import one_terminal_per_task
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths import rounds, sdca
@@ -35,7 +36,7 @@ def in_one_place(federation: Federation) -> Federation:
 def pooled(options: Options, kind: str) -> Algorithm:
     """One model from all rows in one place; nothing is charged."""
     options = replace(options, relationship="none")
-    return Algorithm(options.method(kind), Passes(), in_one_place, yardstick=True)
+    return Algorithm(options.method(kind), Passes(), in_one_place)
 
 
 @dataclass(frozen=True)
@@ -79,4 +80,4 @@ class Once:
 def constant(options: Options, kind: str) -> Algorithm:
     """The most frequent class, or the mean; nothing is charged."""
     settings = {**options.sgd(kind), "intercept": True}
-    return Algorithm(ConstantAnswer(**settings), Once(), one_terminal_per_task, yardstick=True)
+    return Algorithm(ConstantAnswer(**settings), Once(), one_terminal_per_task)

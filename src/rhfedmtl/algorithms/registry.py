@@ -1,74 +1,168 @@
-"""The algorithms by name. A new algorithm is one file with a builder, and its line in ``ALGORITHMS``."""
+"""The algorithms and the merges by name. A new one is one file, and its line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rhfedmtl.algorithms.adaptive import adaptive_fl
-from rhfedmtl.algorithms.cocoa import cocoa, cocoa_plus
-from rhfedmtl.algorithms.ditto import ditto
-from rhfedmtl.algorithms.fedavg import fedavg, hierfavg
-from rhfedmtl.algorithms.fedem import fedem
-from rhfedmtl.algorithms.fedprox import fedprox
-from rhfedmtl.algorithms.hfedmtl import hfedmtl
-from rhfedmtl.algorithms.local import local
-from rhfedmtl.algorithms.mocha import mocha
-from rhfedmtl.algorithms.options import Algorithm, Options, pick
-from rhfedmtl.algorithms.pooled import constant, pooled
-from rhfedmtl.algorithms.rhfedmtl import rhfedmtl
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.registry import Entry, Option, Registry
 
-ALGORITHMS: dict[str, Callable[[Options, str], Algorithm]] = {
-    "rhfedmtl": rhfedmtl,
-    "hfedmtl": hfedmtl,
-    "local": local,
-    "cocoa": cocoa,
-    "cocoa+": cocoa_plus,
-    "mocha": mocha,
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "hierfavg": hierfavg,
-    "adaptive-fl": adaptive_fl,
-    "ditto": ditto,
-    "fedem": fedem,
-    "pooled": pooled,
-    "constant": constant,
-}
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.merges import Merge
+    from rhfedmtl.algorithms.method import Method
+    from rhfedmtl.data.federation import Federation
+    from rhfedmtl.policies.base import Policy
+
+Grid = Mapping[str, Sequence[Any]]
 
 
-DECIDES = frozenset({"rhfedmtl", "local", "mocha", "adaptive-fl", "pooled", "constant"})
-"""Those that decide H and K themselves."""
-YARDSTICKS = frozenset({"pooled", "constant"})
-"""Those that are not charged and know no budget."""
+def as_it_is(federation: Federation) -> Federation:
+    """The federation as it is."""
+    return federation
 
 
-def build(name: str, options: Options, kind: str) -> Algorithm:
-    """Algorithm called ``name`` for labels of this kind."""
-    return pick("algorithm", name, ALGORITHMS)(options, kind)
+class Algorithm(NamedTuple):
+    """What is learned, how much work is spent on it, and how the algorithm regroups tasks and terminals first."""
+
+    method: Method
+    policy: Policy
+    regroup: Callable[[Federation], Federation] = as_it_is
 
 
-def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | None = None) -> list[str]:
-    """Options that were set and that this algorithm pays no heed to: with another value it would be the same.
+@dataclass(frozen=True)
+class AlgorithmEntry(Entry[Algorithm]):
+    """An algorithm: called with `Options` and the kind of labels, it makes an `Algorithm`.
 
-    ``built`` is what the options build, where the caller has it already.
+    ``grid`` is what tuning tries, in as many candidates as for every other algorithm, with step sizes for rows of norm
+    1; ``grid_for_given_steps`` takes its place where H was set by hand, so that the trials go elsewhere. An algorithm
+    that ``decides_steps`` is not told H and K; a ``yardstick`` is not charged, knows no budget, and is solved.
     """
-    shown = repr(built or build(name, options, kind))  # not all relationships compare by value, but all show it
-    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == shown]
+
+    grid: Grid = field(default_factory=dict, kw_only=True)
+    grid_for_given_steps: Grid | None = field(default=None, kw_only=True)
+    decides_steps: bool = field(default=False, kw_only=True)
+    yardstick: bool = field(default=False, kw_only=True)
 
 
-def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:
-    """The algorithm with another value of one option; None where it refuses that value, and so pays heed to it."""
-    value: Any = getattr(options, option)
-    other: Any = not value if isinstance(value, bool) else f"{value}?" if isinstance(value, str) else value + 1
-    try:
-        return build(name, replace(options, **{option: other}), kind)
-    except ConfigError:
-        return None
+def powers(low: float, high: float, count: int) -> tuple[float, ...]:
+    """``count`` numbers from low to high by equal factors, rounded to two digits."""
+    return tuple(float(f"{low * (high / low) ** (i / (count - 1)):.1e}") for i in range(count))
 
 
-def no_effect(name: str, unheeded: list[str]) -> str:
-    """What to say of options that an algorithm pays no heed to."""
-    have, them = ("has", "it") if len(unheeded) == 1 else ("have", "them")
-    return f"{', '.join(unheeded)} {have} no effect on {name}: leave {them} out"
+STEPS = (0.1, 0.3, 1.0, 3.0)
+VISITS = (2, 10, 40)
+WEIGHTS: Grid = {"lambda1": (1e-4, 1e-3), "lambda2": powers(1e-4, 10.0, 6), "merge": ("average", "add")}
+ONE_TASK: Grid = {"local_steps": VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
+
+STEP = Option("step", float, 0.5, "Step size")
+DECAY = Option("decay", float, 0.0, "The step size falls by 1/(1 + decay · rounds)")
+MU = Option("mu", float, None, "Pull to the common model", "0.1")
+COMPONENTS = Option("components", int, None, "Models that the tasks mix", "3")
+PHI = Option("phi", float, None, "Control parameter", "0.025")
+SGD = (STEP, DECAY)
+
+ALGORITHMS: Registry[AlgorithmEntry] = Registry(
+    "algorithm",
+    "algorithms",
+    AlgorithmEntry,
+    {
+        "rhfedmtl": AlgorithmEntry(
+            "multi-task learning whose work follows the budget and what is measured",
+            "rhfedmtl.algorithms.rhfedmtl:rhfedmtl",
+            grid=WEIGHTS,
+            decides_steps=True,
+        ),
+        "hfedmtl": AlgorithmEntry(
+            "the same with H, K and M fixed beforehand",
+            "rhfedmtl.algorithms.hfedmtl:hfedmtl",
+            grid={"local_steps": VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
+            grid_for_given_steps=WEIGHTS,
+        ),
+        "local": AlgorithmEntry(
+            "every task on its own",
+            "rhfedmtl.algorithms.local:local",
+            grid={"lambda1": powers(1e-5, 1.0, 12), "merge": ("average", "add")},
+            decides_steps=True,
+        ),
+        "cocoa": AlgorithmEntry(
+            "one task over all terminals, updates averaged", "rhfedmtl.algorithms.cocoa:cocoa", grid=ONE_TASK
+        ),
+        "cocoa+": AlgorithmEntry(
+            "one task over all terminals, updates added", "rhfedmtl.algorithms.cocoa:cocoa_plus", grid=ONE_TASK
+        ),
+        "mocha": AlgorithmEntry(
+            "one terminal per task, a learned relationship",
+            "rhfedmtl.algorithms.mocha:mocha",
+            grid={"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(1e-6, 1e-1, 8)},
+            decides_steps=True,
+        ),
+        "fedavg": AlgorithmEntry(
+            "one model for all, by gradient steps, averaged",
+            "rhfedmtl.algorithms.fedavg:fedavg",
+            options=SGD,
+            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+        ),
+        "fedprox": AlgorithmEntry(
+            "FedAvg whose terminals stay near the model they were sent",
+            "rhfedmtl.algorithms.fedprox:fedprox",
+            options=(*SGD, MU),
+            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.1)},
+        ),
+        "hierfavg": AlgorithmEntry(
+            "FedAvg whose stations average several times for one time of the cloud",
+            "rhfedmtl.algorithms.fedavg:hierfavg",
+            options=SGD,
+            grid={"step": STEPS, "local_steps": VISITS, "station_rounds": (2, 4)},
+        ),
+        "ditto": AlgorithmEntry(
+            "a model for each task, held near the one that all learn",
+            "rhfedmtl.algorithms.ditto:ditto",
+            options=(*SGD, MU),
+            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
+        ),
+        "fedem": AlgorithmEntry(
+            "tasks mix a few common models in their own shares",
+            "rhfedmtl.algorithms.fedem:fedem",
+            options=(*SGD, COMPONENTS),
+            grid={"step": (0.3, 1.0, 3.0, 10.0), "local_steps": VISITS, "components": (2, 3)},
+        ),
+        "adaptive-fl": AlgorithmEntry(
+            "FedAvg that controls its number of steps under a budget",
+            "rhfedmtl.algorithms.adaptive:adaptive_fl",
+            options=(*SGD, PHI),
+            grid={"step": (0.03, *STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
+            decides_steps=True,
+        ),
+        "pooled": AlgorithmEntry(
+            "one model from all rows in one place, solved",
+            "rhfedmtl.algorithms.pooled:pooled",
+            grid={"lambda1": powers(1e-5, 1.0, 24)},
+            decides_steps=True,
+            yardstick=True,
+        ),
+        "constant": AlgorithmEntry(
+            "the most frequent class, or the mean",
+            "rhfedmtl.algorithms.pooled:constant",
+            decides_steps=True,
+            yardstick=True,
+        ),
+    },
+)
+
+MERGES: Registry[Entry[Merge]] = Registry(
+    "merge",
+    "merges",
+    Entry,
+    {
+        "average": Entry("mean of the updates", "rhfedmtl.algorithms.merges:Average"),
+        "add": Entry("sum of cautious updates", "rhfedmtl.algorithms.merges:Add"),
+        "line-search": Entry("best factor along the sum", "rhfedmtl.algorithms.merges:LineSearch"),
+    },
+)
+"""Called with its options, an entry makes a `Merge`."""
+
+
+def is_yardstick(name: str) -> bool:
+    """Whether an algorithm is a yardstick; one that is not installed here is none."""
+    return name in ALGORITHMS and ALGORITHMS[name].yardstick

@@ -1,6 +1,7 @@
 """RHFedMTL: the same learning, with H and K decided by a policy from budget, prices and what is measured."""
 
-from rhfedmtl.algorithms.options import Algorithm, Options
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 
 
 def rhfedmtl(options: Options, kind: str) -> Algorithm:

@@ -15,7 +15,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca, sgd
-from rhfedmtl.maths.coupling import LAMBDA1
+from rhfedmtl.maths.registry import LAMBDA1
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rhfedmtl.bench.measure import ratio
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.losses import Hinge, Loss, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
@@ -20,6 +21,7 @@ from rhfedmtl.training.run import Result, Settings, train
 
 LAMBDA = 1e-4
 GAP = 1e-6
+ONE_THREAD = Execution(threads=1)
 TOLERANCES = tuple(10.0**-k for k in np.arange(1.0, 8.01, 0.25))
 
 
@@ -56,7 +58,9 @@ def gap_of(X: Any, y: Any, w: Any, alpha: Any, loss: Loss, lam: float = LAMBDA) 
 def solve_here(X: Any, y: Any, loss: Loss, *, every: int = 4, gap: float = GAP) -> Result:
     """Passes over all rows until the relative gap, certified ``every`` so many of them, is small enough."""
     method = DualMethod(loss, relationship=Unrelated(LAMBDA), intercept=False)
-    settings = Settings(scale="none", certify_every=every, threads=1, target_relative_gap=gap, max_rounds=20_000)
+    settings = Settings(
+        scale="none", certify_every=every, execution=Execution(threads=1), target_relative_gap=gap, max_rounds=20_000
+    )
     return train(one_terminal(X, y), method, Fixed(len(X), 1, 20_000), settings)
 
 

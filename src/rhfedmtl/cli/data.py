@@ -23,7 +23,7 @@ import typer
 
 from rhfedmtl.cli.options import expand
 from rhfedmtl.cli.text import width
-from rhfedmtl.data.registry import DATASETS, Dataset, dataset, parse_setting
+from rhfedmtl.data.registry import DATASETS, Dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
 
@@ -116,7 +116,7 @@ def request_from_options(**options: Any) -> Request:
     """Request that the values of ``OPTIONS`` ask for."""
     given = {name: value for name, value in options.items() if value is not None}
     given.setdefault("data", "table" if "path" in given else Request.data)
-    entry = dataset(given["data"])
+    entry = DATASETS[given["data"]]
     settings = dict(_setting(entry, text) for text in given.pop("set", None) or ())
     for name in COLUMNS:
         if name in given:
@@ -169,7 +169,7 @@ def list_command(as_json: AsJson = False) -> None:
             "title": entry.title,
             "licence": entry.licence,
             "obtain": entry.obtain,
-            "fetchable": entry.fetchable,
+            "fetchable": bool(entry.fetcher),
             "settings": settings,
         }
         lines = [entry.title, f"get it: {entry.obtain}", f"licence: {entry.licence}"]
@@ -191,7 +191,7 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
     The folder is RHFEDMTL_CACHE, or the platform's folder for caches. A download that was cut off goes on where it
     stopped. Example: rhfedmtl data fetch har
     """
-    path = dataset(name).fetch()
+    path = DATASETS[name].fetch()
     _show({"name": name, "path": str(path)}, f"{name}: {path}", as_json)
 
 
@@ -199,7 +199,7 @@ def _describe(request: Request, seed: int, as_json: bool) -> None:
     """Describe rows before the split, or a federation where the data comes as one."""
     from rhfedmtl.data import describe
 
-    made = dataset(request.data).federated
+    made = DATASETS[request.data].federated
     data = request.federation(seed) if made else request.source()
     _show(describe.summary(data), describe.text(data), as_json)
 

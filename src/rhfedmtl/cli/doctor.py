@@ -14,6 +14,7 @@ from rhfedmtl import __version__
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import fact
+from rhfedmtl.registry import package, plugins
 
 CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
@@ -52,7 +53,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     rhfedmtl doctor --json
     """
-    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages(), **_speed()}
+    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages()}
+    facts |= _plugins() | _speed()
     if as_json:
         print_json(facts)
     else:
@@ -79,6 +81,26 @@ def _packages() -> dict[str, Any]:
     return {"core": {name: _version(name) for name in CORE}, "extras": extras}
 
 
+def _plugins() -> dict[str, Any]:
+    """What other packages add, by package: kind, name, and why it is refused where it is."""
+    from rhfedmtl.algorithms.options import DECLARING, declared
+    from rhfedmtl.data.registry import DATASETS
+    from rhfedmtl.engines.registry import ENGINES
+    from rhfedmtl.resources.registry import RESOURCES
+    from rhfedmtl.runs.tracking import LOGGERS
+
+    declared()  # refuses entries whose options do not fit
+    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in plugins():
+        registry = registries.get(point.group)
+        kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
+        if registry is not None:
+            kind, refused = registry.noun, registry.refused.get(point.name, "")
+        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
+    return {"plugins": found}
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -90,11 +112,12 @@ def _speed() -> dict[str, Any]:
     """Time of compiling, or of loading what an earlier run compiled, and of a terminal step after that."""
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.data.request import Request
+    from rhfedmtl.engines.registry import Execution
     from rhfedmtl.policies.fixed import Fixed
     from rhfedmtl.training.run import Settings, train
 
     federation = Request(settings={"features": 64}, tasks=4, terminals=16, samples_per_task=2000).federation(0)
-    settings = Settings(certify_every=10**9, threads=1)
+    settings = Settings(certify_every=10**9, execution=Execution(threads=1))
 
     def timed(local_steps: int, rounds: int) -> tuple[float, int]:
         started = time.perf_counter()
@@ -116,6 +139,12 @@ def _show(facts: dict[str, Any]) -> None:
     fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)
     speed = f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
     fact("kernels", f"ready after {facts['compile_seconds']:.1f} s, then {speed}", 12)
+    for added_by, added in facts["plugins"].items():
+        names = [f"{each['kind']} {each['name']}" for each in added if each["refused"] is None]
+        fact("plugin", f"{added_by}: {', '.join(names) or 'nothing'}", 12)
+        for each in added:
+            if each["refused"] is not None:
+                fact("refused", each["refused"], 12)
     missing = [extra for extra, packages in facts["extras"].items() if not all(packages.values())]
     typer.echo("extras")
     for extra, packages in facts["extras"].items():

@@ -16,14 +16,16 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from rhfedmtl.algorithms.options import Options, declared
+from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
 from rhfedmtl.cli.text import paragraph
-
-if TYPE_CHECKING:
-    from rhfedmtl.algorithms.options import Options
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.registry import Registry
 
 R = TypeVar("R")
 METHOD_PANEL = "Learning"
@@ -73,27 +75,40 @@ def _work(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # 
     return Annotated[kind | None, option(WORK_PANEL, name, help, **more)], None
 
 
+def _names(registry: Registry[Any]) -> str:
+    return ", ".join(registry)
+
+
+def _own(registry: Registry[Any], make: Callable[..., tuple[Any, None]] = _learn) -> dict[str, tuple[Any, None]]:
+    """What entries have of their own: an option for all that declare it, which its help names."""
+    found = {}
+    for name, each in declared().items():
+        if owners := [owner for owner, entry in registry.items() if each in entry.options]:
+            usual = each.otherwise if each.default is None else f"{each.default:{'g' if each.kind is float else ''}}"
+            text = f"{each.help} ({', '.join(owners)}). [{usual}]"
+            found[name] = make(each.kind, "--" + name.replace("_", "-"), text, show_default=False)
+    return found
+
+
 LEARNING: dict[str, tuple[Any, Any]] = {
-    "loss": _learn(str, "--loss", "smoothed-hinge, hinge, squared-hinge, logistic, squared. [by the labels]"),
-    "gamma": _learn(float, "--gamma", "Width of the smoothed hinge's corner. [1]"),
+    "loss": _learn(str, "--loss", f"{_names(LOSSES)}. [by the labels]"),
+    **_own(LOSSES),
     "relationship": _learn(
-        str, "--relationship", "How tasks are coupled: mean, none, learned, graph, clusters. [mean]"
+        str, "--relationship", f"How tasks are coupled: {_names(RELATIONSHIPS)}. [{Options.relationship}]"
     ),
-    "lambda1": _learn(float, "--lambda1", "Weight of each model's own norm. [1e-3]"),
-    "lambda2": _learn(float, "--lambda2", "Weight of the coupling. [1e-2]"),
-    "merge": _learn(str, "--merge", "average, add or line-search. [average]"),
+    **_own(RELATIONSHIPS),
+    "lambda1": _learn(float, "--lambda1", f"Weight of each model's own norm. [{Options.lambda1:g}]"),
+    "lambda2": _learn(float, "--lambda2", f"Weight of the coupling. [{Options.lambda2:g}]"),
+    "merge": _learn(str, "--merge", f"How stations merge: {_names(MERGES)}. [{Options.merge}]"),
+    **_own(MERGES),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
-    "step": _learn(float, "--step", "Step size of methods by gradient steps. [0.5]"),
-    "decay": _learn(float, "--decay", "Their step size falls by 1/(1 + decay · rounds). [0]"),
-    "mu": _learn(float, "--mu", "Pull to the common model: fedprox, ditto. [0.1]"),
-    "components": _learn(int, "--components", "Components of fedem. [3]"),
-    "phi": _learn(float, "--phi", "Control parameter of adaptive-fl. [0.025]"),
-    "policy": _work(str, "--policy", "measured, paper, authors, sound or fixed. [measured]"),
+    **_own(ALGORITHMS),
+    "policy": _work(str, "--policy", f"{_names(POLICIES)}. [measured]"),
     "local_steps": _work(int, "--local-steps", "H: rows a terminal visits in a round. [2, where it is fixed]"),
     "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
     "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
-    "epsilon": _work(float, "--epsilon", "Target of the policies from theory. [0.01]"),
+    **_own(POLICIES, _work),
 }
 
 Address = Annotated[
@@ -138,9 +153,7 @@ Scale = Annotated[
 
 
 def _options(**given: Any) -> Options:
-    from rhfedmtl.algorithms.options import Options
-
-    return Options(**{name: value for name, value in given.items() if value is not None})
+    return Options.of(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:

@@ -157,11 +157,11 @@ class PlanRequest:
 
     def federations(self, count: int) -> list[Federation]:
         """The data split with so many seeds; files are read once."""
-        from rhfedmtl.data.registry import dataset
+        from rhfedmtl.data.registry import DATASETS
         from rhfedmtl.data.split import federate
 
         first, seeds = self.federation(), range(self.seed + 1, self.seed + count)
-        if dataset(self.request.data).federated or not seeds:
+        if DATASETS[self.request.data].federated or not seeds:
             return [first, *(self.request.federation(seed) for seed in seeds)]
         source, split = self.request.source(), self.request.split()
         return [first, *(federate(source, split, seed) for seed in seeds)]
@@ -202,7 +202,7 @@ class PlanRequest:
 
 def _check_heeded(options: Options) -> None:
     """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
-    from rhfedmtl.algorithms.registry import idle, no_effect
+    from rhfedmtl.algorithms.options import idle, no_effect
 
     if unheeded := idle("rhfedmtl", options):
         raise ConfigError(no_effect("a plan", unheeded))

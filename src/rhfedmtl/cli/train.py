@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
     METHOD_PANEL,
@@ -29,38 +30,22 @@ from rhfedmtl.cli.options import (
 )
 from rhfedmtl.cli.text import amount, console, fact, metric
 from rhfedmtl.data.request import Request
+from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.runs.records import Record
-    from rhfedmtl.runs.session import Execution, Session
+    from rhfedmtl.runs.session import Session
     from rhfedmtl.runs.tracking import Logger
     from rhfedmtl.training.checkpoint import Checkpoint
     from rhfedmtl.training.config import RunConfig
     from rhfedmtl.training.run import Progress, Result
 
-HOW = ("engine", "threads", "address", "actors")
+HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
-NAMES = (
-    "rhfedmtl",
-    "hfedmtl",
-    "local",
-    "cocoa",
-    "cocoa+",
-    "mocha",
-    "fedavg",
-    "fedprox",
-    "hierfavg",
-    "adaptive-fl",
-    "ditto",
-    "fedem",
-    "pooled",
-    "constant",
-)
-"""The algorithms, for the help alone: their registry would import the numerical libraries."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,7 +59,7 @@ def train(
     context: typer.Context,
     request: Request,
     options: Options,
-    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(NAMES)}.")] = "rhfedmtl",
+    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(ALGORITHMS)}.")] = "rhfedmtl",
     scale: Scale = None,
     budget: Budgets = None,
     cost: Prices = None,
@@ -91,7 +76,7 @@ def train(
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[
-        str | None, option(RUNNING, "--engine", "inprocess, linked (message by message), ray, or gpu. [inprocess]")
+        str | None, option(RUNNING, "--engine", f"What carries the run: {', '.join(ENGINES)}. [{Execution.engine}]")
     ] = None,
     address: Address = None,
     actors: Annotated[
@@ -145,9 +130,8 @@ def train(
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
     start = _interrupted_run(resume, context)
-    told = {"engine": engine, "threads": threads, "address": address, "actors": actors}
-    how = _how({name: value for name, value in told.items() if value is not None}, start)
-    with how.ready():
+    how = _how({"engine": engine, "threads": threads, "address": address, "actors": actors}, start)
+    with session.ready(how):
         if start is None:
             run = session.begin(config, how, out, checkpoint_every)
         else:
@@ -206,12 +190,11 @@ def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint 
 
 def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
     """Where to run: as told, else as the interrupted run did, else here."""
-    from rhfedmtl.runs.session import Execution
-
+    given = {name: value for name, value in told.items() if value is not None}
     before: Execution | None = None if start is None else start.notes["how"]
-    if before is None or told.get("engine", before.engine) != before.engine:
-        return Execution(**told)
-    return replace(before, **told)
+    if before is None or given.get("engine", before.engine) != before.engine:
+        return Execution(**given)
+    return replace(before, **given)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rhfedmtl.data.registry import Dataset, dataset, parse_names
+from rhfedmtl.data.registry import DATASETS, Dataset, parse_names
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Request:
 
     def federation(self, seed: int = 0, source: Source | None = None) -> Federation:
         """Load, or make, and split; ``source`` is what `source` gave before, for another seed."""
-        entry = dataset(self.data)
+        entry = DATASETS[self.data]
         if entry.federated:
             return self._made(entry, seed)
         from rhfedmtl.data.split import federate
@@ -63,7 +63,7 @@ class Request:
 
     def source(self) -> Source:
         """Rows before the split; only for data that is split."""
-        entry = dataset(self.data)
+        entry = DATASETS[self.data]
         if entry.federated:
             raise ConfigError(f"{self.data} comes as a federation: there are no rows before a split")
         return entry.load(self._path(), **self.settings)  # type: ignore[return-value]

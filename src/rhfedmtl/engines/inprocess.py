@@ -13,6 +13,7 @@ from rhfedmtl.data.mapped import room_like
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
@@ -358,3 +359,8 @@ def _same(asked: IntArray, steps: IntArray) -> bool:
     if asked.strides == steps.strides == (0,):
         return bool(asked[0] == steps[0])
     return np.array_equal(asked, steps)
+
+
+def network(federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution) -> InProcess:
+    """Engine ``inprocess``."""
+    return InProcess(federation, method, seed=seed, threads=execution.threads, present=present)

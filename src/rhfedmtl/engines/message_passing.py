@@ -8,6 +8,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
@@ -148,3 +149,10 @@ class MessagePassing:
         leave = mover.leave(self.stations[old].release(terminal))
         if leave is not None:
             mover.goodbye(self.stations[old].remove(leave))
+
+
+def network(
+    federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
+) -> MessagePassing:
+    """Engine ``linked``."""
+    return MessagePassing(federation, method, seed=seed, present=present)

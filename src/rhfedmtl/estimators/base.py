@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -19,13 +19,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Algorithm, Options
-from rhfedmtl.algorithms.registry import build, idle, no_effect
+from rhfedmtl.algorithms.options import Options, build, idle, no_effect, option_kinds
+from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, weights
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
@@ -161,7 +162,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.regularisation_ = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
             built = _with_weights(built, self.regularisation_)
-        run = Run(built.regroup(federation), built.method, settings, self._ledger(built), judged=federation)
+        run = Run(built.regroup(federation), built.method, settings, self._ledger(), judged=federation)
         self._start(run, places)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
@@ -255,7 +256,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _built(self, federation: Federation) -> Algorithm:
         """Method and policy; weights that are to be chosen stand at their defaults for now."""
-        options = Options(
+        options = Options.of(
             loss=self.loss,
             relationship=self.relationship,
             lambda1=self._weight("lambda1", LAMBDA1),
@@ -270,7 +271,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
         if unheeded := [name for name in unheeded if name in (self.options or {})]:
             raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded)}")
-        if built.yardstick and self.budget is not None:
+        if is_yardstick(self.algorithm) and self.budget is not None:
             raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")
         if self.warm_start and not isinstance(built.method, DualMethod):
             raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
@@ -288,7 +289,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _more_options(self) -> dict[str, Any]:
         """The settings in ``options``, none of which is a parameter of its own."""
         given, own = dict(self.options or {}), set(self.get_params(deep=False)) | {"loss"}
-        known = [each.name for each in fields(Options) if each.name not in own]
+        known = [name for name in option_kinds() if name not in own]
         for name in given:
             if name in own:
                 raise ConfigError(f"options={self.options!r}: {name} is a parameter of its own")
@@ -300,7 +301,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return Settings(
             scale=self.scale or ("standard" if federation.kind == "regression" else "standard-unit"),
             seed=seed,
-            threads=effective_n_jobs(self.n_jobs),
+            execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,
             max_rounds=self.max_rounds,
         )
@@ -316,8 +317,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         path: dict[str, Any] = {} if self.lambda1 == "auto" else {"lambda1": (float(self.lambda1),), "near": ()}
         return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path)
 
-    def _ledger(self, built: Algorithm) -> Ledger:
-        if built.yardstick:
+    def _ledger(self) -> Ledger:
+        if is_yardstick(self.algorithm):
             return Ledger({})
         limits = Budget.of(self.budget)
         cost = read_resources(None, limits.format())[0] if self.cost is None else Cost.of(self.cost)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 from rhfedmtl.errors import DataError
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
 from rhfedmtl.estimators.rows import weights
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 
 Array = npt.NDArray[Any]
 

@@ -1,21 +1,27 @@
-"""Compile to machine code with numba, cached on disk under a key that covers all of this package's sources.
+"""Compile to machine code with numba, cached on disk under a key that covers all sources that it is made from.
 
 numba keys its disk cache by the file of the compiled function alone. A kernel in one file that calls a loss in
 another would keep returning old answers after an edit of the loss. The digest of every source file here is
-therefore part of the name under which a function is cached.
+therefore part of the name under which a function is cached, and the digest of a loss that comes from elsewhere (another
+package, a script) part of the key of what was compiled for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic, register_jitable
+
+from rhfedmtl.registry import sources
 
 F = TypeVar("F", bound=Callable[..., Any])
 CACHE_LINE = 64
@@ -25,16 +31,43 @@ _VECTOR_LANES = {"reassoc", "contract", "nsz"}
 _njit: Any = numba.njit
 _register: Any = register_jitable
 _tools: Any = cgutils
+_cache: Any = FunctionCache
 
 
-def _digest_of_sources() -> str:
+def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in paths:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-_SOURCES = _digest_of_sources()
+_PACKAGE = __name__.partition(".")[0]
+_SOURCES = _digest(sorted(Path(__file__).parent.rglob("*.py")))
+
+
+@cache
+def _digest_of_package(module: str) -> str:
+    """What stands in the package of a module; where there are no files (a notebook), a word that never comes again."""
+    found = sources(module)
+    return _digest(found) if found else secrets.token_hex(6)
+
+
+def _classes(kinds: Iterable[Any]) -> Iterator[type]:
+    """Classes of NamedTuples among types of numba, those within others too."""
+    for kind in kinds:
+        if isinstance(kind, types.NamedTuple):
+            yield kind.instance_class
+            yield from _classes(kind.types)
+
+
+class _Cache(_cache):  # type: ignore[misc]
+    """numba's cache with keys in plain words: an index that holds a class is unreadable where its package is not."""
+
+    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        _, machine, code = super()._index_key(signature, codegen)
+        modules = {kind.__module__ for kind in _classes(signature)}
+        elsewhere = sorted(module for module in modules if module.partition(".")[0] != _PACKAGE)
+        return str(signature), machine, code, *((module, _digest_of_package(module)) for module in elsewhere)
 
 
 def compiled(function: F) -> F:
@@ -44,7 +77,9 @@ def compiled(function: F) -> F:
     and it spares counting references, which at small rows costs more than the rows do.
     """
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES}"
-    return cast(F, _njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function))
+    kernel = _njit(nogil=True, error_model="numpy", _nrt=False)(function)
+    kernel._cache = _Cache(function)
+    return cast(F, kernel)
 
 
 def compiled_sum(function: F) -> F:

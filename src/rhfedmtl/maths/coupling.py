@@ -32,8 +32,6 @@ Models = npt.NDArray[np.float64]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Weights of models' norms and of their coupling unless told: near the best on HAR, watch, landmine and synthetic data.
-LAMBDA1, LAMBDA2 = 1e-3, 1e-2
 # λ_b n_b beyond which coordinate steps of a station get no better (rows of unit norm, losses with γ near 1).
 ENOUGH = 2.0
 # λ2/λ1 beyond which Q, tasks × tasks, is too near to singular to be inverted.

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.coupling import (
-    LAMBDA1,
-    LAMBDA2,
     LearningSchedule,
     Matrix,
     Models,
@@ -23,6 +21,7 @@ from rhfedmtl.maths.coupling import (
     check_ratio,
     check_weight,
 )
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 
 Groups = tuple[int, ...]
 

@@ -1,20 +1,17 @@
 """How tasks are coupled. Every coupling reaches the base stations as an anchor: a centre c_b and a weight λ_b.
 
-Add a relationship: write a frozen dataclass with ``precision`` (and, where it is learned, ``learn`` and
-``learns``), add it to ``RELATIONSHIPS``. Anchors come with the base class (`coupling.py`).
+Add a relationship: write a frozen dataclass with ``precision`` (and, where it is learned, ``learn`` and ``learns``),
+and its line in `registry`. Anchors come with the base class (`coupling.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rhfedmtl.maths.coupling import (
     ENOUGH,
-    LAMBDA1,
-    LAMBDA2,
     Anchors,
     Matrix,
     Models,
@@ -24,9 +21,9 @@ from rhfedmtl.maths.coupling import (
     check_weight,
 )
 from rhfedmtl.maths.learned import Clusters, Graph, Learned
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 
 __all__ = [
-    "RELATIONSHIPS",
     "Anchors",
     "Clusters",
     "Graph",
@@ -126,10 +123,6 @@ class Unrelated(Relationship):
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
 
 
-RELATIONSHIPS: dict[str, Callable[[float, float], Relationship]] = {
-    "mean": MeanRegularised,
-    "learned": Learned,
-    "graph": Graph,
-    "clusters": Clusters,
-    "none": lambda lambda1, _lambda2: Unrelated(lambda1),
-}
+def unrelated(lambda1: float = LAMBDA1, lambda2: float = LAMBDA2) -> Unrelated:
+    """Relationship ``none``, by the weights that all of them are made from."""
+    return Unrelated(lambda1)

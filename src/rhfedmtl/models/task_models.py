@@ -18,7 +18,8 @@ from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.losses import LOSSES, Logistic, Loss
+from rhfedmtl.maths.losses import Logistic, Loss
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.models import onnx as onnx_export
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.run import Result, scores
@@ -327,7 +328,7 @@ def _called(loss: Loss | None) -> str:
 
 def loss_name(loss: Loss) -> str:
     """Name of a loss in its registry."""
-    return next(name for name, build in LOSSES.items() if build is type(loss))
+    return next(name for name, entry in LOSSES.items() if entry.maker is type(loss))
 
 
 def _fits(scaler: Scaler, n_features: int) -> bool:

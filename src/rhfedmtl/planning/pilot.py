@@ -196,7 +196,7 @@ def fly(
 ) -> Pilot:
     """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers."""
     scout = _Scout(policy)
-    short = replace(settings, engine="inprocess", certify_every=1, max_rounds=rounds)
+    short = replace(settings, execution=settings.execution.in_process, certify_every=1, max_rounds=rounds)
 
     def run(number: int) -> Result:
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)

@@ -295,7 +295,8 @@ class _Simulation:
         if not federations:
             raise ConfigError("give at least one federation, or a shape for an answer from theory")
         self.federations, self.target, self.method, self.policy = federations, target, method, policy
-        self.settings = replace(settings, certify_every=settings.max_rounds, engine="inprocess")
+        execution = settings.execution.in_process
+        self.settings = replace(settings, certify_every=settings.max_rounds, execution=execution)
         self.cost, self.resource, self.limits = cost, resource, limits
         self.watch = watch or (lambda done, total, point: None)
         self.points: list[TargetPoint] = []

@@ -1,23 +1,32 @@
 """The policies by name: how much work the next server iteration does, H for every terminal, K for every station.
 
-The ledger, not the policy, is what makes a budget hard; a good policy never runs into it.
-
-Add a policy: write a frozen dataclass with ``plan``, add it to ``POLICIES``.
+The ledger, not the policy, is what makes a budget hard; a good policy never runs into it. A new policy is one file with
+a frozen dataclass that has ``plan``, and its line here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from rhfedmtl.policies.base import Policy
-from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.registry import Entry, Option, Registry
 
-POLICIES: dict[str, Callable[..., Policy]] = {
-    "fixed": Fixed,
-    "paper": Theoretical,
-    "authors": lambda **settings: Theoretical("authors", **{"epsilon": 1e-4, "planned_cloud_rounds": 2} | settings),
-    "sound": lambda **settings: Theoretical("sound", **settings),
-    "measured": Measured,
-}
+if TYPE_CHECKING:
+    from rhfedmtl.policies.base import Policy
+
+EPSILON = Option("epsilon", float, None, "Target of the bound on rounds", "0.01; authors 1e-4")
+
+POLICIES: Registry[Entry[Policy]] = Registry(
+    "policy",
+    "policies",
+    Entry,
+    {
+        "fixed": Entry("H, K and M as given", "rhfedmtl.policies.fixed:Fixed"),
+        "paper": Entry("the paper's procedure", "rhfedmtl.policies.theoretical:Theoretical", options=(EPSILON,)),
+        "authors": Entry(
+            "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(EPSILON,)
+        ),
+        "sound": Entry("a bound that is guaranteed", "rhfedmtl.policies.theoretical:sound", options=(EPSILON,)),
+        "measured": Entry("from what the rounds so far have shown", "rhfedmtl.policies.measured.policy:Measured"),
+    },
+)
+"""Called with its options, an entry makes a `Policy`; ``fixed`` with H, K and M."""

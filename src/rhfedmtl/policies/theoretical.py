@@ -78,3 +78,13 @@ class Theoretical:
         theta = theory.Theta(H[:, None], s.samples, s.largest, s.lam, s.gamma, s.radius).max(axis=1)
         eta = theory.eta(s.samples, theory.sigma_size_bound(s.largest, s.radius), s.lam, s.gamma)
         return theory.beta(theta, eta, s.members)
+
+
+def authors(epsilon: float = 1e-4, planned_cloud_rounds: int = 2) -> Theoretical:
+    """As in the authors' code, with the target and the M of their figure."""
+    return Theoretical("authors", epsilon, planned_cloud_rounds)
+
+
+def sound(epsilon: float = 0.01) -> Theoretical:
+    """The bound that is guaranteed."""
+    return Theoretical("sound", epsilon)

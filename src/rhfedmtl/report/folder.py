@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.registry import YARDSTICKS
+from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import archive, records
 from rhfedmtl.runs.records import Record
@@ -68,7 +68,7 @@ def read(folder: Path) -> list[StudyResult]:
 
 def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
     """Runs that differ in the seed alone are one variant; budgets span an axis, other differences make variants."""
-    paying = {name: r for name, r in known.items() if r.configuration.algorithm not in YARDSTICKS}
+    paying = {name: r for name, r in known.items() if not is_yardstick(r.configuration.algorithm)}
     some = paying or known
     differing = {what: dict(zip(some, row, strict=True)) for what, row in archive.differing(some.values()).items()}
     axes = {
@@ -83,10 +83,9 @@ def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
         algorithm = record.configuration.algorithm
         words = [_said(what, row[name]) for what, row in told.items() if row.get(name) not in (None, "", False)]
         label = ", ".join([algorithm, *words])
-        yardstick = algorithm in YARDSTICKS
-        variants[label] = Variant(label, label, algorithm, yardstick=yardstick)
+        variants[label] = Variant(label, label, algorithm, yardstick=is_yardstick(algorithm))
         # A yardstick knows no budget: it stands at every place.
-        spots = grid(axes) if yardstick else [{axis: differing[axis][name] for axis in axes}]
+        spots = grid(axes) if variants[label].yardstick else [{axis: differing[axis][name] for axis in axes}]
         points += [Point(label, at, record.configuration.seed, name) for at in spots]
     return Gathered(_study(list(known.values()), list(variants.values()), axes, points), folder, known)
 

@@ -17,16 +17,16 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError, nearest
+from rhfedmtl.resources.registry import RESOURCES, Adds
 
 FloatArray = npt.NDArray[np.float64]
 Price = float | FloatArray
-Adds = Literal["sum", "elapsed"]
 
 SLACK = 1e-12
 """Relative slack of a limit, for decimal prices: three steps at 0.1 fit a budget of 0.3, though 3 * 0.1 > 0.3."""
@@ -255,8 +255,8 @@ def read_resources(
 ) -> tuple[Cost, Budget]:
     """Prices and limits as on a command line: texts, or one file of prices.
 
-    Energy that is limited (or, without a budget, named in ``default``) and has no price gets that of the paper, 0.1 a
-    step and 10 a round. Prices of other types are not guessed.
+    Without any prices, types that are limited (or, without a budget, named in ``default``) get their usual ones, as
+    energy does: those of the paper, 0.1 a step and 10 a round. Prices of other types are not guessed.
     """
     limits = Budget.of(budget)
     texts = list(cost or ())
@@ -265,7 +265,8 @@ def read_resources(
         raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
     if files:
         return Cost.of(Path(files[0])), limits
-    return Cost.of(texts or ["energy=0.1,10"] * ("energy" in (limits or default))), limits
+    known = [name for name in (limits or default) if name in RESOURCES and RESOURCES[name].prices]
+    return Cost.of(texts or [f"{name}={RESOURCES[name].prices}" for name in known]), limits
 
 
 def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:
@@ -324,7 +325,7 @@ def _read_prices(name: str, given: Any) -> Prices:
         table = _by_position(name, given)
     else:
         table = {"terminal_step": given}
-    table.setdefault("adds", "elapsed" if name == "time" else "sum")
+    table.setdefault("adds", RESOURCES[name].adds if name in RESOURCES else "sum")
     try:
         return Prices(**table)
     except ConfigError as error:

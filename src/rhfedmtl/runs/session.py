@@ -6,71 +6,53 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.training import checkpoint
-from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
-from rhfedmtl.training.run import Result, Watcher
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
 from rhfedmtl.provenance import versions
-from rhfedmtl.errors import ClusterError, ConfigError, DataError, RHFedMTLError
+from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import records
-from rhfedmtl.training.config import RunConfig
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.tuning import TuningRecord, tuned
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training import checkpoint
+from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import Result, Watcher
 
 Choice = tuple[RunConfig, TuningRecord | None]
 CHECKPOINT = "checkpoint"
-KEEPING = ("inprocess", "ray", "gpu")
-"""Engines that can be put away."""
 
 
-@dataclass(frozen=True)
-class Execution:
-    """Where and with how much a run is carried out: none of it changes a number."""
+@contextmanager
+def ready(how: Execution) -> Iterator[None]:
+    """Be connected to the cluster, where there is one."""
+    if how.cluster is None:
+        yield
+        return
+    # A cluster's software prints what happens to its processes; what is printed here is the result alone.
+    with contextlib.redirect_stdout(sys.stderr), how.cluster.session(how.address):
+        yield
 
-    engine: str = "inprocess"
-    threads: int | None = None
-    address: str | None = None
-    actors: int | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what only a cluster understands."""
-        if self.engine != "ray" and (self.address is not None or self.actors is not None):
-            raise ConfigError(f"address and actors are for the engine ray, not for {self.engine}")
+def _federation(how: Execution, config: RunConfig) -> Federation:
+    """The data of a run; of a run on a cluster the outline alone, as its rows are read there."""
+    if how.cluster is None:
+        return config.federation()
+    outline: Federation = how.cluster.outline(config.request, config.seed)
+    return outline
 
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Be connected to the cluster, where there is one."""
-        if self.engine != "ray":
-            yield
-            return
-        from rhfedmtl.engines.cluster.ray import session
 
-        # Ray prints what happens to its processes; what is printed here is the result alone.
-        with contextlib.redirect_stdout(sys.stderr), session(self.address):
-            yield
-
-    def federation(self, config: RunConfig) -> Federation:
-        """The data of a run; of a run on a cluster the outline alone, as its rows are read there."""
-        if self.engine != "ray":
-            return config.federation()
-        from rhfedmtl.engines.cluster.ray import outline
-
-        return outline(config.request, config.seed)
-
-    def tuned(self, config: RunConfig, federation: Federation) -> Choice:
-        """The settings that a run asks to choose, chosen where its data is."""
-        if self.engine != "ray" or not config.tune:
-            return tuned(config, federation, threads=self.threads)
-        from rhfedmtl.engines.cluster.ray import Pool
-
-        with Pool() as pool:
-            found: Choice = pool.submit(_tuned, config).result()
-        return found
+def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Choice:
+    """The settings that a run asks to choose, chosen where its data is."""
+    if how.cluster is None or not config.tune:
+        return tuned(config, federation, threads=how.threads)
+    with how.cluster.Pool() as pool:
+        found: Choice = pool.submit(_tuned, config).result()
+    return found
 
 
 def _tuned(config: RunConfig) -> Choice:
@@ -102,9 +84,9 @@ class Session:
                 self.federation,
                 ledger=Ledger(*self.config.resources()),
                 watch=watch,
-                keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.engine in KEEPING else None,
+                keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None,
                 start=self.start,
-                **asdict(self.how),
+                execution=self.how,
             )
         except ClusterError as error:
             if self.checkpoint.exists():
@@ -152,9 +134,9 @@ def go_on(folder: Path) -> str:
 
 
 def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS) -> Session:
-    """Read the data, tune if asked, and make a folder for a new run; within `Execution.ready`."""
-    federation = how.federation(config)
-    chosen, tuning = how.tuned(config, federation)
+    """Read the data, tune if asked, and make a folder for a new run; within `ready`."""
+    federation = _federation(how, config)
+    chosen, tuning = _chosen(how, config, federation)
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
     return Session(config, chosen, tuning, how, federation, folder, seconds)
 
@@ -173,13 +155,15 @@ def read(folder: Path) -> Checkpoint:
 
 
 def take_up(start: Checkpoint, how: Execution, seconds: float = SECONDS) -> Session:
-    """Read the data of an interrupted run again, and make sure that all is as it was; within `Execution.ready`."""
+    """Read the data of an interrupted run again, and make sure that all is as it was; within `ready`."""
     notes = start.notes
     mine = versions()
     if other := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:
         found = ", ".join(f"{name} {was} (here {mine.get(name)})" for name, was in other.items())
         raise DataError(f"{start.path} was written with {found}: use these versions, or start the run anew")
-    federation = how.federation(notes["config"])
+    federation = _federation(how, notes["config"])
     if federation.fingerprint() != notes["data"]:
         raise DataError(f"the data is not what the run in {start.path.parent} began with: start the run anew")
-    return Session(notes["config"], notes["chosen"], notes["tuning"], how, federation, start.path.parent, seconds, start)
+    return Session(
+        notes["config"], notes["chosen"], notes["tuning"], how, federation, start.path.parent, seconds, start
+    )

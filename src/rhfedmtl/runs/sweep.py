@@ -18,16 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Source
-from rhfedmtl.data.registry import dataset
+from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
-from rhfedmtl.provenance import versions
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths.metrics import student
+from rhfedmtl.provenance import versions
 from rhfedmtl.runs import records
-from rhfedmtl.training.config import RunConfig
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.tuning import tuned
-from rhfedmtl.maths.metrics import student
+from rhfedmtl.training.config import RunConfig
 
 _MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
 Watch = Callable[[int, int], None]
@@ -82,7 +83,7 @@ def execute(config: RunConfig) -> Record:
     file = digest(config.request.path)
     try:
         chosen, tuning = tuned(config, federation, threads=1)
-        result = chosen.run(federation, threads=1)
+        result = chosen.run(federation, execution=Execution(threads=1))
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)
     return records.record(config, federation, result, tuning=tuning, file=file)
@@ -91,7 +92,7 @@ def execute(config: RunConfig) -> Record:
 @lru_cache(maxsize=4)
 def _federation_of(text: str, seed: int, file: str | None) -> Federation:
     request = Request(**json.loads(text))
-    if dataset(request.data).federated:
+    if DATASETS[request.data].federated:
         return request.federation(seed)
     rows = Request(request.data, request.path, settings=request.settings)
     source = _source_of(json.dumps(rows.to_dict(), sort_keys=True), file)

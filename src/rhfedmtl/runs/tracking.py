@@ -6,14 +6,14 @@ A logger is one small class with three methods. ``--log NAME[:WHERE]`` on the co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from rhfedmtl.algorithms.options import pick
-from rhfedmtl.training.run import Progress, Watcher, mean
 from rhfedmtl.errors import MissingExtraError
+from rhfedmtl.registry import Entry, Registry
+from rhfedmtl.training.run import Progress, Watcher, mean
 
 
 class Logger(Protocol):
@@ -84,13 +84,22 @@ class MLflow:
         self._mlflow.end_run()
 
 
-LOGGERS: dict[str, Callable[[str], Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+LOGGERS: Registry[Entry[Logger]] = Registry(
+    "logger",
+    "loggers",
+    Entry,
+    {
+        "tensorboard": Entry("curves in a folder of TensorBoard", "rhfedmtl.runs.tracking:TensorBoard"),
+        "mlflow": Entry("curves in MLflow", "rhfedmtl.runs.tracking:MLflow"),
+    },
+)
+"""Called with where it writes, an entry makes a `Logger`."""
 
 
 def logger(text: str) -> Logger:
     """Logger from its name and, after a colon, where it writes."""
     name, _, where = text.partition(":")
-    return pick("logger", name, LOGGERS)(where)
+    return LOGGERS[name](where)
 
 
 def follow(watch: Watcher | None, loggers: Sequence[Logger]) -> Watcher | None:

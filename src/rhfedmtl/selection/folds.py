@@ -188,9 +188,10 @@ def solve(
     """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one."""
     precision = precision or Precision()
     started = time.perf_counter()
+    settings = settings or Settings()
     settings = replace(
-        settings or Settings(),
-        engine="inprocess",
+        settings,
+        execution=settings.execution.in_process,
         certify_every=precision.certify_every,
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,

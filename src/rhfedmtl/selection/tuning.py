@@ -7,53 +7,24 @@ record; it is not charged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.registry import ALGORITHMS, Grid, is_yardstick
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.plain import BESIDE
 from rhfedmtl.selection.folds import DRAW, hold_out
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
 
-Grid = Mapping[str, Sequence[Any]]
-
 TRIALS = 24
 """Candidates of every method that has anything to tune."""
 NEVER = 10**9
-
-_STEPS = (0.1, 0.3, 1.0, 3.0)
-_VISITS = (2, 10, 40)
-
-
-def _powers(low: float, high: float, count: int) -> tuple[float, ...]:
-    """``count`` numbers from low to high by equal factors, rounded to two digits."""
-    return tuple(float(f"{x:.1e}") for x in np.geomspace(low, high, count))
-
-
-GRIDS: dict[str, Grid] = {
-    "rhfedmtl": {"lambda1": (1e-4, 1e-3), "lambda2": _powers(1e-4, 10.0, 6), "merge": ("average", "add")},
-    "hfedmtl": {"local_steps": _VISITS, "lambda1": (1e-4, 1e-3), "lambda2": _powers(1e-3, 1.0, 4)},
-    "local": {"lambda1": _powers(1e-5, 1.0, 12), "merge": ("average", "add")},
-    "cocoa": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
-    "cocoa+": {"local_steps": _VISITS, "lambda1": _powers(1e-5, 1e-1, 8)},
-    "mocha": {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": _powers(1e-6, 1e-1, 8)},
-    "fedavg": {"step": (0.03, *_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
-    "fedprox": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.1)},
-    "hierfavg": {"step": _STEPS, "local_steps": _VISITS, "station_rounds": (2, 4)},
-    "adaptive-fl": {"step": (0.03, *_STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
-    "ditto": {"step": _STEPS, "local_steps": _VISITS, "mu": (0.01, 0.3)},
-    "fedem": {"step": (0.3, 1.0, 3.0, 10.0), "local_steps": _VISITS, "components": (2, 3)},
-    "pooled": {"lambda1": _powers(1e-5, 1.0, 24)},
-    "constant": {},
-}
-"""What is tried of each algorithm; step sizes are those for rows of norm 1."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +124,7 @@ def tune(
 
 
 def _with(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
-    return replace(config, options=replace(config.options, **settings))
+    return replace(config, options=config.options.changed(**settings))
 
 
 def candidates(
@@ -174,11 +145,10 @@ def candidates(
 
 def _grid(config: RunConfig) -> Grid:
     """Grid of the algorithm; H that was set by hand is kept, and the trials go into the weights instead."""
-    if config.algorithm not in GRIDS:
-        raise ConfigError(f"no grid for {config.algorithm!r}: add one to GRIDS, or give one")
-    if config.algorithm == "hfedmtl" and config.options.local_steps is not None:
-        return GRIDS["rhfedmtl"]
-    return GRIDS[config.algorithm]
+    entry = ALGORITHMS[config.algorithm]
+    if entry.grid_for_given_steps is not None and config.options.local_steps is not None:
+        return entry.grid_for_given_steps
+    return entry.grid
 
 
 def _judge(
@@ -186,11 +156,10 @@ def _judge(
 ) -> Candidate:
     """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
     config = _with(config, settings)
-    yardstick = build(config.algorithm, config.options, held[0].kind).yardstick
-    ends = not yardstick and bool(config.budget or config.options.cloud_rounds)
+    ends = not is_yardstick(config.algorithm) and bool(config.budget or config.options.cloud_rounds)
     config = replace(config, certify_every=NEVER if ends else 5)
     try:
-        results = [config.run(part, threads=threads) for part in held]
+        results = [config.run(part, execution=Execution(threads=threads)) for part in held]
     except (DivergenceError, BudgetError) as error:
         return Candidate(settings, {}, str(error))
     means = {name: float(np.mean([mean(result.metrics[name]) for result in results])) for name in results[0].metrics}

@@ -17,8 +17,8 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import YARDSTICKS
+from rhfedmtl.algorithms.options import Options, option_kinds
+from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.resources.costs import Cost
@@ -190,16 +190,18 @@ def _data_types() -> dict[str, Any]:
 
 
 def _options_types() -> dict[str, Any]:
-    return _types(Options)
+    return {name: _kinds(hint) for name, hint in option_kinds().items()}
 
 
 def _types(of: type) -> dict[str, Any]:
     """Type of every field, without None: what was not asked for is left out."""
-    found = {}
-    for name, hint in get_type_hints(of).items():
-        kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
-        found[name] = kinds or (dict,)
-    return {each.name: found[each.name] for each in fields(of)}
+    hints = get_type_hints(of)
+    return {each.name: _kinds(hints[each.name]) for each in fields(of)}
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
+    return kinds or (dict,)
 
 
 def _variant(index: int, method: Mapping[str, Any], lines: SourceLines) -> Variant:
@@ -207,7 +209,7 @@ def _variant(index: int, method: Mapping[str, Any], lines: SourceLines) -> Varia
         raise lines.error(f"methods.{index}", "a method needs its algorithm")
     tuned = bool(method.get("tune", False))
     name = method.get("name", method["algorithm"] + ("-tuned" if tuned else ""))
-    return Variant(name, method.get("label", name), method["algorithm"], tuned, method["algorithm"] in YARDSTICKS)
+    return Variant(name, method.get("label", name), method["algorithm"], tuned, is_yardstick(method["algorithm"]))
 
 
 def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:
@@ -259,7 +261,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
         config = RunConfig(
             variant.algorithm,
             Request(**data),
-            Options(**{**shared, **method}),
+            Options.of(**{**shared, **method}),
             cost=Cost.of(document["cost"]).format() if document.get("cost") else (),
             budget=tuple(f"{name}={limit}" for name, limit in document.get("budget", {}).items()),
             faults=_faults(document.get("faults", "")),
@@ -284,8 +286,8 @@ def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Ent
     }
     for name in sorted(places.keys() & _options_types().keys()):
         told = [(point.at.get(f"learning.{name}", shared.get(name)), config.options) for point, config in entries]
-        told = [(value, options) for value, options in told if value != getattr(Options(), name)]
-        if told and not any(getattr(options, name) == value for value, options in told):
+        told = [(value, options) for value, options in told if value != Options()[name]]
+        if told and not any(options[name] == value for value, options in told):
             raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
 
 

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import DECIDES, YARDSTICKS, idle, no_effect
+from rhfedmtl.algorithms.options import Options, idle, no_effect
+from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain, read
+from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import Store, Watch, Workers, interval, sweep
@@ -429,13 +430,13 @@ def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
     ``own`` were meant for nobody else: they are refused where they have no effect.
     """
     options = config.options
-    if config.algorithm in DECIDES and options.policy != "fixed":
+    if ALGORITHMS[config.algorithm].decides_steps and options.policy != "fixed":
         options = options.without(set(WORK).difference(own))
     unheeded = idle(config.algorithm, options)
     if refused := [name for name in unheeded if name in own]:
         raise ConfigError(no_effect(config.algorithm, refused))
     config = replace(config, options=options.without(unheeded))
-    return replace(config, cost=(), budget=(), faults="") if config.algorithm in YARDSTICKS else config
+    return replace(config, cost=(), budget=(), faults="") if is_yardstick(config.algorithm) else config
 
 
 def side_by_side(
@@ -466,7 +467,7 @@ def side_by_side(
         seeds=seeds,
         reference=algorithms[0],
         column=metric,
-        variants=[Variant(name, name, name, bool(base.tune), name in YARDSTICKS) for name in algorithms],
+        variants=[Variant(name, name, name, bool(base.tune), is_yardstick(name)) for name in algorithms],
         axes={axis: list(budgets)},
         points=[point for point, _ in entries],
     )
@@ -475,13 +476,14 @@ def side_by_side(
 
 def _entrant(base: RunConfig, algorithm: str) -> RunConfig:
     """A method of the comparison; a policy is for those that decide their work."""
-    options = base.options if algorithm in DECIDES else base.options.without(("policy", "epsilon"))
+    policy = ("policy", *(option.name for entry in POLICIES.values() for option in entry.options))
+    options = base.options if ALGORITHMS[algorithm].decides_steps else base.options.without(policy)
     return taking_part(replace(base, algorithm=algorithm, options=options))
 
 
 def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
     """Refuse a setting that none of the methods pays heed to."""
     given = options.given()
-    heeded = {name for name in given for run in entrants if getattr(run.options, name) == getattr(options, name)}
+    heeded = {name for name in given for run in entrants if run.options[name] == options[name]}
     if unheeded := sorted(set(given) - heeded):
         raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

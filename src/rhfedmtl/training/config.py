@@ -6,14 +6,15 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Algorithm, Options
-from rhfedmtl.algorithms.registry import build, idle, no_effect
+from rhfedmtl.algorithms.options import Options, build, idle, no_effect
+from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
@@ -58,9 +59,16 @@ class RunConfig:
         return {
             **asdict(self),
             "request": self.request.to_dict(),
+            "options": self._options(),
             "cost": cost.to_dict(),
             "budget": dict(budget),
         }
+
+    def _options(self) -> dict[str, Any]:
+        """The options, those of an algorithm from another package among them, set or not."""
+        known = self.options.to_dict()
+        own = ALGORITHMS[self.algorithm].options if self.algorithm in ALGORITHMS else ()
+        return known | {option.name: option.default for option in own if option.name not in known}
 
     @property
     def key(self) -> str:
@@ -75,10 +83,8 @@ class RunConfig:
     def _words(self) -> Iterator[str]:
         yield from ("--algorithm", self.algorithm)
         yield from self.request.words()
-        for each in fields(self.options):
-            value = getattr(self.options, each.name)
-            if value != each.default:
-                yield from flag(each.name, value)
+        for name in self.options.given():
+            yield from flag(name, self.options[name])
         for text in self.cost:
             yield from ("--cost", text)
         for text in self.budget:
@@ -119,7 +125,7 @@ class RunConfig:
     def notes(self) -> list[str]:
         """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
         asked = [name for name in ("budget", "cost", "faults") if getattr(self, name)]
-        if not asked or not build(self.algorithm, self.options, "binary").yardstick:
+        if not asked or not is_yardstick(self.algorithm):
             return []
         unheeded = f"{', '.join(asked)} had no effect"
         return [f"{self.algorithm} is a yardstick, solved to its optimum, and nothing is charged: {unheeded}"]
@@ -132,35 +138,24 @@ class RunConfig:
         watch: Watcher | None = None,
         keep: Keeper | None = None,
         start: Checkpoint | None = None,
-        engine: str = "inprocess",
-        threads: int | None = None,
-        address: str | None = None,
-        actors: int | None = None,
+        execution: Execution | None = None,
     ) -> Result:
-        """Carry it out, or on from a checkpoint; engine, threads, address and actors do not change a number.
-
-        A ``ledger`` is one that the caller wants to see.
-        """
+        """Carry it out, or on from a checkpoint. A ``ledger`` is one that the caller wants to see."""
+        yardstick = is_yardstick(self.algorithm)
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
         gap = self.target_gap and isinstance(built.method, DualMethod)
-        ended = not built.yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
-        settings = replace(
-            self._settings(federation.kind, ended=ended),
-            engine=engine,
-            threads=threads,
-            address=address,
-            actors=actors,
-        )
-        if built.yardstick:
+        ended = not yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
+        settings = replace(self._settings(federation.kind, ended=ended), execution=execution or Execution())
+        if yardstick:
             settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
             built.regroup(federation),
             built.method,
             built.policy,
             settings,
-            ledger=Ledger({}) if built.yardstick else ledger,
-            faults=Faults() if built.yardstick else Faults.parse(self.faults, self.seed),
+            ledger=Ledger({}) if yardstick else ledger,
+            faults=Faults() if yardstick else Faults.parse(self.faults, self.seed),
             judged=federation,
             watch=watch,
             keep=keep,

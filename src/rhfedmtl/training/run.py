@@ -6,8 +6,7 @@ The loop here is the clock. What to do is decided by the policy and the roles, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.network import Keeping, Network
+from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Observation, Plan, Policy, RoundBytes, Situation
@@ -44,7 +43,6 @@ from rhfedmtl.training.packing import Loose
 from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
 
 __all__ = [
-    "ENGINES",
     "Moment",
     "Progress",
     "Result",
@@ -65,33 +63,27 @@ class Settings:
     Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
-    ``max_rounds`` BS iterations. ``address`` and ``actors`` are for the engine ``ray``: the cluster (None: one that is
-    brought up here), and how many processes share out the stations (None: one on each node).
+    ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
     scale_per_station: bool = False
     certify_every: int = 1
     seed: int = 0
-    threads: int | None = None
-    engine: str = "inprocess"
     target_gap: float = 0.0
     target_relative_gap: float = 0.0
     max_rounds: int = 100_000
-    address: str | None = None
-    actors: int | None = None
+    execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
         """Refuse settings that name nothing."""
-        if self.engine not in ENGINES:
-            raise ConfigError(f"unknown engine {self.engine!r}: choose one of {', '.join(ENGINES)}")
         if self.scale not in SCALES:
             raise ConfigError(f"unknown scaling {self.scale!r}: choose one of {', '.join(SCALES)}")
         for name in ("target_gap", "target_relative_gap"):
             if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
-        for name, least in (("certify_every", 1), ("max_rounds", 1), ("threads", 1), ("actors", 1), ("seed", 0)):
-            if getattr(self, name) is not None and getattr(self, name) < least:
+        for name, least in (("certify_every", 1), ("max_rounds", 1), ("seed", 0)):
+            if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
@@ -228,21 +220,19 @@ class Run:
 
     def state(self) -> dict[str, Any]:
         """All that a run with the same data, method and settings needs to go on from here, to the bit."""
-        if not isinstance(self.network, Keeping):
-            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        network = self._keeping()
         return {
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
             "cloud": vars(self.cloud),
             "weather": self.fault_schedule.state(),
-            "network": self.network.state(),
+            "network": network.state(),
             "seconds": time.perf_counter() - self._started,
         }
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run; before the first round."""
-        if not isinstance(self.network, Keeping):
-            raise ConfigError(f"engine {self.settings.engine!r} keeps no checkpoints: use inprocess or ray")
+        network = self._keeping()
         ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = checkpoint.state({"ledger": ledger})
         self._recall(ledger, state)
@@ -253,8 +243,15 @@ class Run:
         for name, value in state["cloud"].items():
             setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
         self.fault_schedule.resume(state["weather"])
-        self.network.resume(state["network"])
+        network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
+
+    def _keeping(self) -> Keeping:
+        """The network, if it can be put away."""
+        if isinstance(self.network, Keeping):
+            return self.network
+        able = ", ".join(name for name, entry in ENGINES.items() if entry.keeps_checkpoints)
+        raise ConfigError(f"engine {self.settings.execution.engine!r} keeps no checkpoints: use one of {able}")
 
     def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
         """Take from a checkpoint what is not put away as it is: what was charged follows from the events."""
@@ -266,7 +263,10 @@ class Run:
         getattr(self.network, "close", lambda: None)()
 
     def _make_network(self, federation: Federation) -> Network:
-        return ENGINES[self.settings.engine](federation, self.method, self.settings, self.fault_schedule.present)
+        settings, present = self.settings, self.fault_schedule.present
+        return settings.execution.entry(
+            federation, self.method, seed=settings.seed, present=present, execution=settings.execution
+        )
 
     def _good_enough(self) -> bool:
         if self.certificate is None or self.certificate.round != self.round:
@@ -470,24 +470,5 @@ def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return values
 
 
-def _on_gpu(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
-    from rhfedmtl.engines.gpu.engine import Gpu
-
-    return Gpu(f, method, seed=s.seed, present=present)
-
-
-def _on_ray(f: Federation, method: Method, s: Settings, present: npt.NDArray[np.int64]) -> Network:
-    from rhfedmtl.engines.cluster.ray import network
-
-    return network(f, method, s, present)
-
-
 _KEPT = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history", "_under_way")
 """What of a run is put away as it is."""
-
-ENGINES: dict[str, Callable[[Federation, Method, Settings, npt.NDArray[np.int64]], Network]] = {
-    "inprocess": lambda f, method, s, present: InProcess(f, method, seed=s.seed, threads=s.threads, present=present),
-    "linked": lambda f, method, s, present: MessagePassing(f, method, seed=s.seed, present=present),
-    "ray": _on_ray,
-    "gpu": _on_gpu,
-}

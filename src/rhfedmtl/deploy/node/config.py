@@ -252,11 +252,7 @@ def credentials_of(node: NodeConfig, folder: Path) -> Credentials:
 
 def options_of(table: Mapping[str, Any]) -> Options:
     """Options from plain values; words that are none are refused."""
-    known = {each.name for each in fields(Options)}
-    for name in table:
-        if name not in known:
-            raise ConfigError(f"unknown option {name!r} of learning{nearest(name, known)}")
-    return Options(**table)
+    return Options.of(**table)
 
 
 def to_toml(config: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.algorithms.options import Algorithm, as_it_is
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import build
+from rhfedmtl.algorithms.registry import Algorithm, as_it_is, is_yardstick
 from rhfedmtl.data.federation import as_rows, check_labels, encode, kind_of
 from rhfedmtl.deploy.node.config import Learning, Limits, options_of
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -35,7 +34,7 @@ def job_of(learning: Learning) -> wire.Job:
     options = learning.chosen()
     return wire.Job(
         algorithm=learning.algorithm,
-        options=json.dumps({each.name: getattr(options, each.name) for each in fields(options)}, sort_keys=True),
+        options=json.dumps(options.to_dict(), sort_keys=True),
         classes=learning.classes,
         features=learning.features,
         seed=learning.seed,
@@ -51,7 +50,7 @@ def algorithm_of(job: wire.Job) -> Algorithm:
         algorithm = build(job.algorithm, options, kind_of(tuple(job.classes)))
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
-    if algorithm.regroup is not as_it_is or algorithm.yardstick:
+    if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
         raise ConfigError(
             f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"
         )

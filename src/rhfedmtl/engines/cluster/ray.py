@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack, chdir, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from rhfedmtl.engines.cluster.session import MIB, ClusterNode, nodes, ray_module
 from rhfedmtl.engines.cluster.shard import Part, RowSource, Taken
 from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.engines.network import IntArray
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
-
-if TYPE_CHECKING:
-    from rhfedmtl.training.run import Settings
 
 __all__ = ["Pool", "RayNetwork", "network", "outline", "session"]
 
@@ -100,14 +98,16 @@ class RayNetwork(Sharded):
         self._held.close()
 
 
-def network(federation: Federation, method: Method, settings: Settings, present: IntArray) -> RayNetwork:
-    """Actors on the cluster that the settings name, or on a local Ray, with the rows of a federation or an outline."""
+def network(
+    federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
+) -> RayNetwork:
+    """Actors on the cluster that is named, or on a local Ray, with the rows of a federation or an outline."""
     made_here = not isinstance(federation, Outline)
     if made_here:
         method.check(federation)
     with ExitStack() as stack:
-        ray = stack.enter_context(session(settings.address, store=federation.X.nbytes if made_here else 0))
-        places = places_for(nodes(ray), settings.actors, federation.n_tasks)
+        ray = stack.enter_context(session(execution.address, store=federation.X.nbytes if made_here else 0))
+        places = places_for(nodes(ray), execution.actors, federation.n_tasks)
         weights = [node.cores / places.count(node) for node in places]
         parts = share_out(federation, weights, present)
         source: RowSource = (
@@ -116,9 +116,7 @@ def network(federation: Federation, method: Method, settings: Settings, present:
             else FromStore.put(ray, federation, parts)
         )
         plans = [
-            ActorPlan(
-                part, source, method, settings.seed, settings.threads or max(1, int(w)), bytes_of(federation, part)
-            )
+            ActorPlan(part, source, method, seed, execution.threads or max(1, int(w)), bytes_of(federation, part))
             for part, w in zip(parts, weights, strict=True)
         ]
         check_room(plans, places)

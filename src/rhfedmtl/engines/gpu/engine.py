@@ -20,6 +20,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.inprocess import Cohort, InProcess
 from rhfedmtl.engines.network import Float64Array, IntArray
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
 from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, FloatArray, Orders
@@ -439,3 +440,8 @@ def _first_key(orders: Orders) -> IntArray:
     seed, number = np.array([orders.seed]), np.array([orders.round])
     with np.errstate(over="ignore"):
         return np.asarray(rounds.mix(rounds.mix(seed + rounds.GOLDEN) + number * rounds.GOLDEN)).view(np.int64)
+
+
+def network(federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution) -> Gpu:
+    """Engine ``gpu``."""
+    return Gpu(federation, method, seed=seed, present=present)

@@ -1,0 +1,46 @@
+"""The losses and the relationships between tasks, by name. A new one is one file, and its line here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhfedmtl.registry import Entry, Option, Registry
+
+if TYPE_CHECKING:
+    from rhfedmtl.maths.coupling import Relationship
+    from rhfedmtl.maths.losses import Loss
+
+# Weights of models' norms and of their coupling unless told: near the best on HAR, watch, landmine and synthetic data.
+LAMBDA1, LAMBDA2 = 1e-3, 1e-2
+
+GAMMA = Option("gamma", float, 1.0, "Width of the smoothed corner")
+
+LOSSES: Registry[Entry[Loss]] = Registry(
+    "loss",
+    "losses",
+    Entry,
+    {
+        "smoothed-hinge": Entry(
+            "hinge with its corner rounded", "rhfedmtl.maths.losses:SmoothedHinge", options=(GAMMA,)
+        ),
+        "hinge": Entry("max(0, 1 − yz)", "rhfedmtl.maths.losses:Hinge"),
+        "squared-hinge": Entry("½ max(0, 1 − yz)²", "rhfedmtl.maths.losses:SquaredHinge"),
+        "logistic": Entry("log(1 + exp(−yz))", "rhfedmtl.maths.losses:Logistic"),
+        "squared": Entry("½ (z − y)², for regression", "rhfedmtl.maths.losses:Squared"),
+    },
+)
+"""Called with its options, an entry makes a `Loss`."""
+
+RELATIONSHIPS: Registry[Entry[Relationship]] = Registry(
+    "relationship",
+    "relationships",
+    Entry,
+    {
+        "mean": Entry("models are drawn to their mean", "rhfedmtl.maths.relationships:MeanRegularised"),
+        "learned": Entry("Ω, learned from the models", "rhfedmtl.maths.learned:Learned"),
+        "graph": Entry("a sparse graph, learned from the models", "rhfedmtl.maths.learned:Graph"),
+        "clusters": Entry("groups of tasks, learned from the models", "rhfedmtl.maths.learned:Clusters"),
+        "none": Entry("every task on its own", "rhfedmtl.maths.relationships:unrelated"),
+    },
+)
+"""Called with λ1, λ2 and its options, an entry makes a `Relationship`."""
