@@ -48,7 +48,7 @@ NODE = ClusterNode("a", "10.0.0.1", 2.0, 1e6)
 def learn(engine: str, data: Any, steps: int = 2000) -> Result:
     """A run whose rounds take long enough to be hit in their middle."""
     built = build("hfedmtl", Options(local_steps=steps, station_rounds=2, cloud_rounds=5), "binary")
-    settings = Settings(certify_every=3, execution=Execution(engine=engine, actors=2, threads=1))
+    settings = Settings(certify_every=3, execution=Execution(engine, threads=1, actors=2 if engine == "ray" else None))
     return train(data, built.method, built.policy, settings, ledger=Ledger(COST), faults=FAULTS["comings and goings"])
 
 

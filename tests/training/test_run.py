@@ -239,11 +239,18 @@ def test_stretches_of_faults_leave_room_between_them() -> None:
     assert 1.0 - np.mean([each.stations for each in met]) == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize("wrong", [{"max_rounds": 0}, {"certify_every": 0}, {"threads": 0}, {"seed": -1}])
+@pytest.mark.parametrize("wrong", [{"max_rounds": 0}, {"certify_every": 0}, {"seed": -1}])
 def test_settings_that_make_no_run_are_refused(wrong: dict[str, int]) -> None:
     """Before anything runs, by name."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Settings(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 0}, {"engine": "ray", "actors": 0}, {"actors": 2}, {"engine": "gup"}])
+def test_executions_that_make_no_run_are_refused(wrong: dict[str, Any]) -> None:
+    """Numbers below one, words of other engines, and engines that there are not."""
+    with pytest.raises(ConfigError, match=r"at least 1|not for inprocess|did you mean gpu\?"):
+        Execution(**wrong)
 
 
 def test_faults_are_read_from_text() -> None:
