@@ -53,7 +53,7 @@ def har(quick: bool) -> Facts:
 def million(quick: bool) -> Facts:
     """Make, describe and sum up a million terminals."""
     from rhfedmtl.data.loaders.synthetic import Synthetic, make
-    from rhfedmtl.data.scaling import station_moments
+    from rhfedmtl.data.sums import station_moments
 
     start = time.perf_counter()
     tiny = make(Synthetic())

@@ -8,7 +8,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.rounds import Slots
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FedProx(SgdMethod):
         super().__post_init__()
         check_weight("mu", self.mu)
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """One slot, anchored where it started."""
         return super().slots()._replace(mu=np.array([self.mu]))
 

@@ -20,7 +20,8 @@ from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.runs import Runs, Tally, compact
-from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 
 Calls = Mapping[int, tuple[Any, ...]]
 
@@ -96,9 +97,9 @@ class Sharded:
         return sizes
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self._matrix, self._shared, self.method.profile_length)
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
 
     @property
     def V(self) -> Float64Array:

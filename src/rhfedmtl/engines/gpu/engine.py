@@ -22,8 +22,7 @@ from rhfedmtl.engines.inprocess import InProcess, Team
 from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
-from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, FloatArray, Orders
-from rhfedmtl.maths.sdca import FACTORS
+from rhfedmtl.maths.rounds import CURVE, FACTORS, Answers, Blocks, FloatArray, Orders
 
 # Rows are moved and scaled this many numbers at a time.
 CHUNK = 2**27
@@ -136,6 +135,11 @@ class Gpu(InProcess):
             raise ConfigError(
                 f"engine 'gpu' learns by dual coordinate ascent with the losses of the library, not "
                 f"{type(method).__name__} with {type(method.loss).__name__}: use engine 'inprocess'"
+            )
+        if not method.channel.identity:
+            raise ConfigError(
+                f"engine 'gpu' adds up updates on the card, where channel {type(method.channel).__name__} cannot see "
+                "them one by one: use engine 'inprocess'"
             )
         super().__init__(federation, method, seed=seed, present=present)
         self._loss = {"LOSS": loss, "WEIGHTED": federation.sample_weight is not None}
@@ -300,9 +304,9 @@ class Gpu(InProcess):
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
                 CURVE=CURVE, ONCE=actors.once and not orders.uniform,
             )  # fmt: skip
-        lines = self._courses(card, actors)
+        profile = self._profiles(card, actors)
         by_station = self._by_station(card, actors.sums)
-        return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), lines)
+        return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), profile)
 
     def _workers(self, card: _Layout, steps: IntArray) -> _Crew:
         """Terminals that have work, in the order of the layout; the same again while nothing else is asked."""
@@ -319,21 +323,21 @@ class Gpu(InProcess):
             self._sent_crew = _Crew(card, steps, once, _stretches(blocks, offsets), sums, *sent)
         return self._sent_crew
 
-    def _courses(self, card: _Layout, actors: _Crew) -> Float64Array:
-        """Courses of all stations for the line search, or nothing."""
+    def _profiles(self, card: _Layout, actors: _Crew) -> Float64Array:
+        """Profiles of all stations for the line search, or nothing."""
         length, columns = self.method.profile_length, self.shape[0]
         if not length:
             return np.empty((self._n_stations, 0))
-        lines = self._room(card.n_blocks, columns, length)
+        parts = self._room(card.n_blocks, columns, length)
         quadratic = self.method.loss.quadratic
-        self._kernels.follow_course[(card.n_blocks, columns)](
+        self._kernels.follow_profile[(card.n_blocks, columns)](
             self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, actors.order,
-            actors.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
+            actors.blocks, self._send(FACTORS), parts, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
             FACTORS=2 ** math.ceil(math.log2(length)), N=LANES, num_warps=1 if quadratic else 4,
         )  # fmt: skip
-        sums: Float64Array = self._by_station(card, lines).sum(1)
+        sums: Float64Array = self._by_station(card, parts).sum(1)
         if quadratic:
-            room = lines[:, :, 2].amin(1).cpu().numpy()
+            room = parts[:, :, 2].amin(1).cpu().numpy()
             sums[:, 2] = np.inf
             np.minimum.at(sums[:, 2], card.layout.station, room)
         return sums

@@ -1,4 +1,4 @@
-"""Kernels of the GPU engine, in Triton: draws, coordinate steps, courses, sums.
+"""Kernels of the GPU engine, in Triton: draws, coordinate steps, profiles, sums.
 
 One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
 registers. Rows lie padded with zeros; the first ``FILLED`` numbers are read, in two parts of a power of two each. While
@@ -257,7 +257,7 @@ def ascend(
 
 
 @triton.jit
-def follow_course(
+def follow_profile(
     y,
     weight,
     alpha,
@@ -267,7 +267,7 @@ def follow_course(
     terminals,
     blocks,
     factors,
-    lines,
+    profile,
     gamma,
     columns,
     n_factors,
@@ -277,7 +277,7 @@ def follow_course(
     FACTORS: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Course of a block's dual sum along Δα, for the line search: (linear, quadratic, room), or values at factors."""
+    """Profile of a block's dual sum along Δα, for the line search: (linear, quadratic, room), or values at factors."""
     block = tl.program_id(0)
     c = tl.program_id(1)
     row = tl.arange(0, N)
@@ -309,7 +309,7 @@ def follow_course(
                 at = a[:, None] + eta[None, :] * d[:, None]
                 term = safe[:, None] * conjugate(at, label[:, None], parameter, LOSS)
                 values -= tl.sum(tl.where(used[:, None], term, 0.0), axis=0)
-    out = lines + (block * columns + c).to(tl.int64) * n_factors
+    out = profile + (block * columns + c).to(tl.int64) * n_factors
     if QUADRATIC:
         tl.store(out, tl.sum(linear, axis=0))
         tl.store(out + 1, tl.sum(quadratic, axis=0))
