@@ -96,7 +96,7 @@ def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = F
     for start in range(0, len(X), 1024):
         rows = X[start : start + 1024] - mean
         total = np.add.accumulate(np.concatenate([total, rows * rows if squared else rows]))[-1:]
-    return total[0]
+    return np.asarray(total[0])
 
 
 def total(moments: list[Moments]) -> Moments:

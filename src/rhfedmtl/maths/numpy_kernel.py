@@ -58,7 +58,7 @@ def _jobs(rows: Rows, layout: Blocks) -> Iterator[_Job]:
 
 def _key(rows: Rows, orders: Orders, terminal: int) -> Any:
     """Start of the terminal's stream, as an array: scalars would warn where they wrap."""
-    return stream(np.array([orders.seed]), np.array([orders.round]), rows.ids[terminal])
+    return stream(np.array([orders.seed]), np.array([orders.round]), rows.ids[[terminal]])
 
 
 def _row_order(key: Any, n: int, steps: int, uniform: bool) -> list[int]:
@@ -190,7 +190,8 @@ def _add_profile(total: Float64Array, part: Float64Array, quadratic: bool) -> No
 
 def profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
     """Profile of every terminal along its pending change, in the order of the layout."""
-    return np.array([_profile(loss, rows, duals, job, length) for job in _jobs(rows, layout)])
+    jobs = _jobs(rows, layout) if length else ()
+    return np.array([_profile(loss, rows, duals, job, length) for job in jobs]).reshape(len(layout.order), length)
 
 
 def sums(

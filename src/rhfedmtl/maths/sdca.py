@@ -426,5 +426,6 @@ def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64A
 def run_profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
     """Profile of every terminal in the layout along its pending change, in its order: terminals × ``length``."""
     profiles = np.empty((len(layout.order), length))
-    _profile_terminals(loss, rows, layout, duals, np.empty(length), profiles)
+    if length:
+        _profile_terminals(loss, rows, layout, duals, np.empty(length), profiles)
     return profiles

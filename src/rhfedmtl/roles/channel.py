@@ -39,7 +39,7 @@ class Clip(Channel):
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """Scaled to the bound where they are longer."""
-        norm = np.sqrt(np.square(delta).reshape(len(delta), -1).sum(axis=1))
+        norm = np.sqrt(np.square(_flat(delta)).sum(axis=1))
         factor = np.divide(self.bound, norm, out=np.ones(len(delta)), where=norm > self.bound)
         return Sent(factor[:, None, None] * delta, factor)
 
@@ -85,7 +85,7 @@ class Int8(Rounding):
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To multiples of the least power of two that reaches the largest number."""
-        largest = np.abs(wanted).reshape(len(wanted), -1).max(axis=1, initial=0.0)[:, None, None]
+        largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
         fraction, exponent = np.frexp(largest / 127.0)
         step = np.ldexp(1.0, exponent - (fraction == 0.5))
         return np.asarray(np.rint(wanted / step) * step)
@@ -111,6 +111,11 @@ class FixedPoint(Rounding):
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
     """(1 − η) res_old + η res_new: what a terminal keeps back once its update was applied with factor η."""
     return np.asarray((1.0 - factor) * residual + factor * sent)
+
+
+def _flat(updates: FloatArray) -> FloatArray:
+    """All numbers of an update in one row."""
+    return updates.reshape(len(updates), updates.shape[1] * updates.shape[2])
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -134,6 +134,8 @@ class Terminal:
         self._update: Update | None = None
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
+        self._residual: Vector | None
+        self._sent_residual: Vector | None
         self._clear_residual()
 
     @property
@@ -365,7 +367,7 @@ class Terminal:
     def _clear_residual(self) -> None:
         """Nothing is kept back, by a channel that ever does."""
         self._residual = np.zeros(self.shape) if self.method.channel.keeps_residual else None
-        self._sent_residual: Vector | None = None
+        self._sent_residual = None
 
     def _share(self) -> Vector:
         shares = self.method.shares(self._kernel, self._rows, self._layout, self._duals, self.shape[1])
