@@ -75,7 +75,7 @@ def test_eight_bits_hold_whole_multiples_of_a_power_of_two(delta: Any) -> None:
     rounded = Int8().rounded(delta)
     for wanted, sent in zip(delta, rounded, strict=True):
         largest = np.abs(wanted).max()
-        step = 2.0 ** np.ceil(np.log2(largest / 127.0)) if largest > 1e-300 else 1.0
+        step = next(step for step in 2.0 ** np.arange(-1074.0, 20.0) if 127.0 * step >= largest)
         multiples = sent / step
         np.testing.assert_array_equal(multiples, multiples.astype(np.int8))
         assert np.abs(wanted - sent).max() <= step / 2.0

@@ -84,10 +84,10 @@ class Int8(Rounding):
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
-        """To multiples of the least power of two that reaches the largest number."""
+        """To multiples of the least power of two of which 127 reach the largest number."""
         largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
-        fraction, exponent = np.frexp(largest / 127.0)
-        step = np.ldexp(1.0, exponent - (fraction == 0.5))
+        fraction, exponent = np.frexp(largest)
+        step = np.ldexp(1.0, exponent - 7 + (fraction > 127.0 / 128.0))
         return np.asarray(np.rint(wanted / step) * step)
 
 
