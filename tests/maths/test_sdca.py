@@ -416,3 +416,12 @@ def test_rows_that_have_not_arrived_are_not_there() -> None:
     np.testing.assert_array_equal(answers.delta, run(loss, short, none, orders, [0, 0]).delta)
     np.testing.assert_array_equal(few.pending[cut], none.pending)
     assert np.count_nonzero(few.pending) == np.count_nonzero(none.pending)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [1, 7, 300])
+def test_norms_of_rows_are_the_same_with_and_without_a_compiler(d: int, dtype: Any) -> None:
+    """To the bit, so that a terminal on its own takes the steps that it takes in a batch."""
+    X = np.random.default_rng(d).normal(size=(500, d)).astype(dtype)
+    for constant in (0.0, 1.0):
+        np.testing.assert_array_equal(rounds.row_norms(X, constant), loops.row_norms(X, constant))

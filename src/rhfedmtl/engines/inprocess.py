@@ -71,6 +71,7 @@ class InProcess:
             ids=ids,
             weight=None if weight is None else np.asarray(weight, dtype=np.float64),
             intercept=method.intercept,
+            norms=loops.row_norms,
         )
         self._ends = rows.ends
         self._rows = rows if present is None else rounds.with_sizes(rows, present)
@@ -224,17 +225,18 @@ class InProcess:
         method, layout = self.method, self._layout
         alone = (self._rows, layout.each_alone, self._duals)
         answers = method.work(compiled_kernel, *alone, orders, self.threads)
-        places = np.flatnonzero(orders.steps[layout.order])
-        worked = layout.order[places]
-        kept = self._residual
+        works = orders.steps[layout.order] > 0
+        places = slice(None) if works.all() else np.flatnonzero(works)
+        worked, kept = layout.order[places], self._residual
         sent = method.channel.send(answers.delta[places], None if kept is None else kept[worked])
         answers.delta[places] = sent.delta
         if self._sent_residual is not None and sent.residual is not None:
             self._sent_residual[worked] = sent.residual
-        if (sent.factor < 1.0).any():
+        clipped = sent.factor < 1.0
+        if clipped.any():
             self._scale_pending(worked, sent.factor)
-            clipped = sent.factor < 1.0
-            answers.profile[places[clipped]] = method.profiles(compiled_kernel, *alone)[places[clipped]]
+            changed = np.flatnonzero(works)[clipped]
+            answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
         by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
         return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
 
@@ -301,7 +303,15 @@ class InProcess:
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
         offsets = np.append(old.starts, len(X))
-        rows = rounds.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
+        rows = rounds.make_rows(
+            X,
+            old.y,
+            offsets,
+            ids=old.ids,
+            weight=old.weight,
+            intercept=self.method.intercept,
+            norms=loops.row_norms,
+        )
         self._rows = rounds.with_sizes(rows, old.sizes)
 
     def grow(self, terminal: int, n_rows: int) -> None:

@@ -131,35 +131,40 @@ def ascend(
 
 def _ascend(loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, curve: Float64Array) -> list[int]:
     """H coordinate steps of one terminal; changes ``duals.pending`` and adds to the gain curve. Rows it visited."""
-    w, per_scale = orders.models[job.station].copy(), 1.0 / float(orders.scale[job.station])
-    steps, gain, point = int(orders.steps[job.terminal]), 0.0, 0
+    steps = int(orders.steps[job.terminal])
     order = _row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)
-    for h, k in enumerate(order, start=1):
-        gain += _step(loss, rows, duals, job.here.start + k, per_scale, w)
-        if h == 1 << point and point < CURVE - 1:
-            curve[point] += gain
-            point += 1
-    curve[point:] += gain
+    gains = sum(_ascend_column(loss, rows, duals, orders, job, c, order) for c in range(rows.y.shape[1]))
+    told = np.minimum(np.append(2 ** np.arange(CURVE - 1), steps), steps)
+    curve += np.cumsum(gains)[told - 1]
     return order
 
 
-def _step(loss: Loss, rows: Rows, duals: Duals, i: int, per_scale: float, w: FloatArray) -> float:
-    """One coordinate step of every column for row i; returns the dual gain."""
-    s = float(rows.weight[i])
-    if s == 0.0:
-        return 0.0
-    x, q = rows.X[i], s * float(rows.norm[i]) * per_scale
-    current = ((duals.alpha[i] + duals.pending[i]) / s).tolist()
-    gain, changes = 0.0, []
-    for a, y, z in zip(current, rows.y[i].tolist(), _scores(x, w).tolist(), strict=True):
-        step = loss.dual_step(a, y, z, q)
-        gain += s * (loss.conjugate(a, y) - loss.conjugate(a + step, y) - step * z - q * step * step / 2.0)
-        changes.append(s * step)
-    change = np.array(changes)
-    if change.any():
-        duals.pending[i] += change
-        _add_row(change * per_scale, x, w)
-    return gain
+def _ascend_column(
+    loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int, order: list[int]
+) -> Float64Array:
+    """The steps of one column, which knows nothing of the others; the gain of each.
+
+    Scalars are Python's: for a single number they are faster than NumPy's.
+    """
+    X, per_scale = rows.X[job.here], 1.0 / float(orders.scale[job.station])
+    y, weight, norm = (part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm))
+    alpha, change, gains = duals.alpha[job.here, column].tolist(), [0.0] * job.n, []
+    model = orders.models[job.station, column]
+    w, intercept = model[: X.shape[1]].copy(), model[X.shape[1] :].copy()
+    for k in order:
+        s, x, gain = weight[k], X[k], 0.0
+        if s > 0.0:
+            z = float(x @ w) + (float(intercept[0]) if len(intercept) else 0.0)
+            a, q = (alpha[k] + change[k]) / s, s * norm[k] * per_scale
+            step = loss.dual_step(a, y[k], z, q)
+            gain = s * (loss.conjugate(a, y[k]) - loss.conjugate(a + step, y[k]) - step * z - q * step * step / 2.0)
+            if step != 0.0:
+                change[k] += s * step
+                w += w.dtype.type(s * step * per_scale) * x
+                intercept += w.dtype.type(s * step * per_scale)
+        gains.append(gain)
+    duals.pending[job.here, column] = change
+    return np.array(gains)
 
 
 def _profile(loss: Loss, rows: Rows, duals: Duals, job: _Job, length: int) -> Float64Array:

@@ -9,7 +9,7 @@ Randomness is addressed by (seed, round, terminal id): a counter-based generator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,20 +162,24 @@ def make_rows(
     ids: IntArray | None = None,
     weight: Float64Array | None = None,
     intercept: bool = False,
+    norms: Callable[[FloatArray, float], Float64Array] | None = None,
 ) -> Rows:
-    """Rows ready for the kernels; ``X`` is used where it lies, never copied if it is contiguous."""
+    """Rows ready for the kernels; ``X`` is used where it lies, never copied if it is contiguous.
+
+    ``norms`` may do what `row_norms` does, faster.
+    """
     X = np.ascontiguousarray(X)
-    norm = _row_norms(X, 1.0 if intercept else 0.0)
+    norm = (norms or row_norms)(X, 1.0 if intercept else 0.0)
     weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
     ids = np.arange(len(offsets) - 1) if ids is None else ids
     y = np.ascontiguousarray(y, dtype=np.float64)
     starts, ends = _integers(offsets[:-1]), _integers(offsets[1:])
-    return Rows(*(_fixed(part) for part in (X, y, weight, norm, starts, ends, _integers(ids))))
+    return Rows(*(fixed(part) for part in (X, y, weight, norm, starts, ends, _integers(ids))))
 
 
 def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
     """The same rows, of which each terminal has only the first so many yet."""
-    return rows._replace(ends=_fixed(rows.starts + _integers(sizes)))
+    return rows._replace(ends=fixed(rows.starts + _integers(sizes)))
 
 
 def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Blocks:
@@ -217,7 +221,7 @@ def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) 
     return total
 
 
-def _row_norms(X: FloatArray, constant: float) -> Float64Array:
+def row_norms(X: FloatArray, constant: float) -> Float64Array:
     """constant + Σ_j x_j² of every row, added from left to right."""
     norm, step = np.empty(len(X)), max(1, _CHUNK // (X.shape[1] + 1))
     for start in range(0, len(X), step):
@@ -232,7 +236,7 @@ def _integers(array: Any) -> IntArray:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def _fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Read-only view: one array type for the compiler, whoever made the array."""
     view = array.view()
     view.flags.writeable = False
