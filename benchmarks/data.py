@@ -54,7 +54,7 @@ def million(quick: bool) -> Facts:
     """Make, describe and sum up a million terminals."""
     from rhfedmtl.data import describe
     from rhfedmtl.data.loaders.synthetic import Synthetic, make
-    from rhfedmtl.data.scaling import station_moments
+    from rhfedmtl.data.sums import station_moments
 
     start = time.perf_counter()
     tiny = make(Synthetic())

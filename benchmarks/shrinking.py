@@ -43,7 +43,7 @@ class Shrinking:
         self.active = active
         self.rows = rounds.make_rows(self.X[active], self.y[active, None], np.array([0, len(active)]))
         self.layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, self.rows.ids)
-        self.duals = sdca.make_duals(self.rows)
+        self.duals = rounds.make_duals(self.rows)
         self.duals.alpha[:, 0] = self.b[active] * self.y[active]
 
     def step(self) -> None:

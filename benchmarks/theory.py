@@ -29,7 +29,8 @@ import scipy.optimize
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.data.scaling import scalers, station_moments
+from rhfedmtl.data.scaling import scalers
+from rhfedmtl.data.sums import station_moments
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths import rounds, sdca, theory
@@ -143,7 +144,7 @@ def measure_theta(fed: Federation, lam: float, done: int, *, uniform: bool, seed
     layout = rounds.make_layout(np.arange(len(task)), len(task), rows.ids)
     gains = np.zeros((len(task), len(STEPS)))
     for draw in range(DRAWS):
-        duals = sdca.make_duals(rows)._replace(alpha=alpha.copy())
+        duals = rounds.make_duals(rows)._replace(alpha=alpha.copy())
         steps = np.full(len(task), STEPS[-1])
         number = np.uint64(1_000_000 + draw)
         orders = rounds.Orders(models, scale, steps, np.uint64(seed), number, uniform)

@@ -24,7 +24,7 @@ from rhfedmtl.errors import ConfigError, DivergenceError
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.messages import Sizes
+from rhfedmtl.roles.messages import message_sizes
 from rhfedmtl.training.run import Run, Settings
 
 LOSS = SmoothedHinge()
@@ -158,7 +158,7 @@ def test_messages_to_the_cloud_hold_the_shared_rows_only(method: SgdMethod, rows
     data = federation("classes")
     for engine in map(ENGINES.__getitem__, LOCAL):
         network = engine(data, method, seed=0, present=np.diff(data.terminal_offsets), execution=Execution())
-        sizes, empty, row = network.message_sizes, Sizes.of((0, data.n_features), 0, 0), 8 * data.n_features
+        sizes, empty, row = network.message_sizes, message_sizes((0, data.n_features), 0, 0), 8 * data.n_features
         assert network.reports(1)[0].v.shape == (shared, data.n_features)
         assert network.reports(1)[0].n_bytes == sizes.report == empty.report + shared * row
         assert sizes.anchor == empty.anchor + shared * row

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.reference.problems import certify, cloud_of, federation
+from tests.roles.channels import SAMPLES
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -140,9 +141,12 @@ def test_a_station_may_lose_all_of_its_terminals(engine: Any) -> None:
     assert [report.n_samples for report in network.reports(cloud.cloud_round)] == [15, 0]
 
 
+@pytest.mark.parametrize("channel", SAMPLES)
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
-def test_messages_have_the_sizes_that_are_charged(monkeypatch: pytest.MonkeyPatch, loss: str, merge: str) -> None:
+def test_messages_have_the_sizes_that_are_charged(
+    monkeypatch: pytest.MonkeyPatch, loss: str, merge: str, channel: str
+) -> None:
     """What the roles really send is as large as the sizes by which a batch is charged."""
     sent: dict[str, set[int]] = {}
 
@@ -160,7 +164,7 @@ def test_messages_have_the_sizes_that_are_charged(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Terminal, "work", recorded)
     monkeypatch.setattr(BaseStation, "receive_anchor", lambda station, anchor: (note(anchor), take(station, anchor)))
-    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge](), intercept=True)
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 1e-2), MERGES[merge](), channel=SAMPLES[channel])
     linked = MessagePassing(federation("classes"), method)
     linked.assign(cloud_of(linked, method.relationship).assign())
     linked.round(1, np.full(9, 3))

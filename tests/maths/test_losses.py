@@ -190,7 +190,7 @@ def test_outside_of_the_box_the_conjugate_is_infinite(loss: Any) -> None:
 
 @over_losses
 @given(unit=UNIT, target=UNIT, number=SCORE, eta=UNIT)
-def test_the_line_is_the_course_of_the_conjugate(
+def test_the_line_is_the_profile_of_the_conjugate(
     loss: Any, unit: float, target: float, number: float, eta: float
 ) -> None:
     """−L*(−(a + ηd)) follows the parabola that `line` gives, up to where `line` says the box ends."""

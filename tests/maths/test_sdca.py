@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.reference.sdca import ascend, visits
 
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths import loops, rounds, sdca
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, Squared
 from rhfedmtl.maths.registry import LOSSES
 
@@ -38,10 +38,10 @@ def rows_of(
     return rounds.make_rows(X, y, offsets, ids=np.asarray(ids), **more)
 
 
-def duals_of(loss: Any, rows: rounds.Rows, seed: int = 1) -> sdca.Duals:
+def duals_of(loss: Any, rows: rounds.Rows, seed: int = 1) -> rounds.Duals:
     """Duals somewhere inside the box, for weights of one or more."""
     rng = np.random.default_rng(seed)
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     duals.alpha[:] = rng.random(rows.y.shape) * (rows.y if loss.classifier else 1.0)
     return duals
 
@@ -57,7 +57,7 @@ def orders_of(
     return rounds.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False))
 
 
-def run(loss: Any, rows: rounds.Rows, duals: sdca.Duals, orders: Any, station: Any, **more: Any) -> rounds.Answers:
+def run(loss: Any, rows: rounds.Rows, duals: rounds.Duals, orders: Any, station: Any, **more: Any) -> rounds.Answers:
     layout = rounds.make_layout(np.asarray(station), len(orders.models), rows.ids)
     return sdca.run_round(loss, rows, layout, duals, orders, **more)
 
@@ -132,7 +132,7 @@ def test_the_gram_matrix_heeds_weights() -> None:
 def test_any_number_of_rows_fits_the_gram_matrix(n: int) -> None:
     """Rows are multiplied in fours; numbers of rows that four does not divide give the same as plain loops."""
     rows = rows_of((n,), ids=[13], d=20)
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     orders = orders_of(rows, 1, 60)
     assert sdca.prefers_gram(n, 20, 60)
     run(SmoothedHinge(), rows, duals, orders, [0])
@@ -155,7 +155,7 @@ def test_when_a_gram_matrix_is_made() -> None:
 def test_rounds_that_visit_few_rows_equal_plain_loops(uniform: bool) -> None:
     """Verdicts are applied to the rows visited and to no others, round after round, few steps after many."""
     rows = rows_of((9, 6), ids=[13, 4])
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     alpha = duals.alpha.copy()
     for number, (steps, factor) in enumerate([(3, 0.5), (2, 0.25), (20, 0.5), (1, 1.0), (4, 0.0), (2, 0.5)], start=1):
         orders = orders_of(rows, 1, steps, number=number, uniform=uniform)
@@ -210,7 +210,7 @@ def test_the_gain_curve_is_the_true_dual_gain(name: str) -> None:
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: Any) -> None:
     """Rounds and sums are shared out in whole blocks, so any number of threads gives the same numbers."""
-    monkeypatch.setattr(rounds, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(loops, "WORK_PER_THREAD", 1)
     loss = SmoothedHinge()
     sizes, station = np.tile(SIZES, 20), np.tile(STATION, 20)
     rows = rows_of(sizes, ids=np.random.default_rng(0).permutation(140), dtype=dtype)
@@ -223,7 +223,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, t
         duals.settle[:] = 0.5
         sums = sdca.run_sums(loss, rows, layout, duals, orders.models[None].astype(float), threads=count)
         seen.append([*answers, duals.alpha, *sums])
-    assert len(rounds.cuts(layout, orders.steps, 5, threads)) > threads
+    assert len(loops.cuts(layout, orders.steps, 5, threads)) > threads
     for one, other in zip(*seen, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -240,7 +240,7 @@ def test_a_terminal_alone_gives_what_it_gives_in_a_batch(dtype: Any) -> None:
     for t in np.argsort(IDS):
         part = slice(rows.starts[t], rows.ends[t])
         alone = rounds.make_rows(rows.X[part], rows.y[part], np.array([0, part.stop - part.start]), ids=IDS[t : t + 1])
-        duals = sdca.make_duals(alone)
+        duals = rounds.make_duals(alone)
         duals.alpha[:] = batch.alpha[part]
         b = STATION[t]
         one = rounds.Orders(orders.models[b : b + 1], orders.scale[b : b + 1], orders.steps[t : t + 1], *orders[3:])
@@ -261,15 +261,15 @@ def test_randomness_belongs_to_the_terminal_and_not_to_its_place() -> None:
     )
     changes = []
     for given, order in ((rows, [0, 1]), (swapped, [1, 0])):
-        duals = sdca.make_duals(given)
+        duals = rounds.make_duals(given)
         run(loss, given, duals, orders_of(given, 1, 6), [0, 0])
         changes.append(duals.pending.reshape(2, 9)[order])
     np.testing.assert_array_equal(*changes)
     for other in ({"seed": 7}, {"number": 10}):
-        duals = sdca.make_duals(rows)
+        duals = rounds.make_duals(rows)
         run(loss, rows, duals, orders_of(rows, 1, 6, **other), [0, 0])
         assert not np.array_equal(duals.pending.reshape(2, 9), changes[0])
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     run(loss, rows._replace(ids=np.array([5, 9])), duals, orders_of(rows, 1, 6), [0, 0])
     np.testing.assert_array_equal(duals.pending[:9, 0], changes[0][0])
     assert not np.array_equal(duals.pending[9:, 0], changes[0][1])
@@ -288,7 +288,7 @@ def test_a_pass_visits_every_row_once() -> None:
 def test_the_kernel_visits_every_row_once_in_a_pass() -> None:
     """With duals at zero and a large margin, a row changes when it is visited: n steps change all n rows."""
     rows = rows_of((9, 4), ids=[5, 8])
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     orders = orders_of(rows, 1, [9, 3])._replace(models=np.zeros((1, 1, 5)), scale=np.array([1e6]))
     run(Hinge(), rows, duals, orders, [0, 0])
     assert np.count_nonzero(duals.pending[:9]) == 9
@@ -309,7 +309,7 @@ def test_work_of_zero_steps_leaves_a_terminal_alone() -> None:
 
 def optimum(rows: rounds.Rows, lam_n: float, loss: Any) -> Any:
     """Model at the optimum of one terminal: λn w = Xᵀα."""
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
     width = rows.X.shape[1] + int(rows.norm[0] > (rows.X[0] ** 2).sum() + 0.5)
     w = np.zeros((1, 1, width))
@@ -347,7 +347,7 @@ def test_zero_rows_have_a_defined_result() -> None:
     """A row of zeros changes its dual and nothing else."""
     rows = rounds.make_rows(np.zeros((3, 2)), np.ones((3, 1)), np.array([0, 3]))
     for loss in (SmoothedHinge(), Hinge()):
-        duals = sdca.make_duals(rows)
+        duals = rounds.make_duals(rows)
         answers = run(loss, rows, duals, orders_of(rows, 1, 6), [0])
         np.testing.assert_array_equal(duals.pending, 1.0)
         assert not answers.delta.any()
@@ -385,21 +385,21 @@ def test_blocks_are_added_in_one_order() -> None:
     for place, part in enumerate(parts):
         if part is not None:
             blocks[place // rounds.BLOCK] += part
-    np.testing.assert_array_equal(rounds.add_in_blocks(parts, (3,)), rounds.add_blocks(blocks, starts)[0])
+    np.testing.assert_array_equal(rounds.add_in_blocks(parts, (3,)), loops.add_blocks(blocks, starts)[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_threads_work_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process does not wait for threads that only its parent has."""
-    monkeypatch.setattr(rounds, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(loops, "WORK_PER_THREAD", 1)
     rows = rows_of(np.tile(SIZES, 10), ids=np.arange(70))
     orders = orders_of(rows, 3, 4)
     station = np.tile(STATION, 10)
-    expected = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
+    expected = run(SmoothedHinge(), rows, rounds.make_duals(rows), orders, station, threads=2).delta
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        got = run(SmoothedHinge(), rows, sdca.make_duals(rows), orders, station, threads=2).delta
+        got = run(SmoothedHinge(), rows, rounds.make_duals(rows), orders, station, threads=2).delta
         os._exit(0 if np.array_equal(got, expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -412,8 +412,17 @@ def test_rows_that_have_not_arrived_are_not_there() -> None:
     cut = np.r_[0:3, 6:11]
     short = rounds.make_rows(rows.X[cut], rows.y[cut], np.array([0, 3, 8]), ids=rows.ids)
     orders = orders_of(rows, 1, 12)
-    few, none = sdca.make_duals(early), sdca.make_duals(short)
+    few, none = rounds.make_duals(early), rounds.make_duals(short)
     answers = run(loss, early, few, orders, [0, 0])
     np.testing.assert_array_equal(answers.delta, run(loss, short, none, orders, [0, 0]).delta)
     np.testing.assert_array_equal(few.pending[cut], none.pending)
     assert np.count_nonzero(few.pending) == np.count_nonzero(none.pending)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [1, 7, 300])
+def test_norms_of_rows_are_the_same_with_and_without_a_compiler(d: int, dtype: Any) -> None:
+    """To the bit, so that a terminal on its own takes the steps that it takes in a batch."""
+    X = np.random.default_rng(d).normal(size=(500, d)).astype(dtype)
+    for constant in (0.0, 1.0):
+        np.testing.assert_array_equal(rounds.row_norms(X, constant), loops.row_norms(X, constant))

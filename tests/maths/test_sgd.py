@@ -12,7 +12,7 @@ from tests.reference.sgd import descend, responsibilities, with_constant
 from rhfedmtl.maths import sgd
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.maths.registry import LOSSES
-from rhfedmtl.maths.rounds import Orders, make_layout, make_rows
+from rhfedmtl.maths.rounds import Orders, Slots, make_layout, make_rows
 
 D, COLUMNS = 3, 2
 SIZES = np.array([4, 3, 5])
@@ -20,10 +20,10 @@ OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])
 SEED, ROUND = 3, 7
 ETA, LAM = 0.3, 0.07
 SLOTS = {
-    "one model": sgd.Slots(LAM, np.zeros(1), np.zeros(1, dtype=np.int64), False, 0),
-    "held where it started": sgd.Slots(LAM, np.array([0.4]), np.zeros(1, dtype=np.int64), False, 0),
-    "shared and own": sgd.Slots(LAM, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0),
-    "mixture": sgd.Slots(LAM, np.zeros(3), np.arange(3), True, 0),
+    "one model": Slots(LAM, np.zeros(1), np.zeros(1, dtype=np.int64), False, 0),
+    "held where it started": Slots(LAM, np.array([0.4]), np.zeros(1, dtype=np.int64), False, 0),
+    "shared and own": Slots(LAM, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0),
+    "mixture": Slots(LAM, np.zeros(3), np.arange(3), True, 0),
 }
 
 
@@ -36,7 +36,7 @@ def problem(loss: Any, rng: np.random.Generator) -> tuple[Any, Any, Any]:
     return X, y, weight
 
 
-def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: sgd.Slots, steps: Any, **how: Any) -> Any:
+def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: Slots, steps: Any, **how: Any) -> Any:
     """One round of all terminals under one station, with an intercept; answers of the station."""
     rows = make_rows(X, y, OFFSETS, weight=weight, intercept=True)
     layout = make_layout(np.zeros(len(SIZES), dtype=np.int64), 1, rows.ids)
@@ -45,7 +45,7 @@ def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: sgd.Slots, 
     return sgd.run_round(loss, rows, layout, orders, slots, threads=threads)
 
 
-def start(slots: sgd.Slots, rng: np.random.Generator) -> Any:
+def start(slots: Slots, rng: np.random.Generator) -> Any:
     """Models of all slots, and shares below them."""
     matrix = rng.normal(size=(len(slots.mu) * COLUMNS + slots.mixture, D + 1))
     if slots.mixture:

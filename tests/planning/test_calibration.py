@@ -13,9 +13,9 @@ from rhfedmtl.planning.calibration import Bench, Calibration, Links, Power, cali
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.links import Link
-from rhfedmtl.roles.messages import Sizes
+from rhfedmtl.roles.messages import message_sizes
 
-MEASURED = Calibration(Bench(terminals=4), 1e-6, 1e-4, 2e-4, 3e-4, {64: 1.64e-4}, Sizes.of((1, 100), 1, 0))
+MEASURED = Calibration(Bench(terminals=4), 1e-6, 1e-4, 2e-4, 3e-4, {64: 1.64e-4}, message_sizes((1, 100), 1, 0))
 
 
 class Ticks:
@@ -53,7 +53,7 @@ def test_the_roles_are_what_is_timed() -> None:
 def test_bytes_are_those_of_the_messages(columns: int, dtype: Any) -> None:
     """Message sizes follow from the shape of the models, whatever the rows are stored as."""
     found = calibrate(Bench(features=7, rows=5, columns=columns, dtype=dtype, repeats=2), clock=Ticks())
-    assert found.bytes == Sizes.of((columns, 7 + 1), columns, 0)  # the intercept travels too
+    assert found.bytes == message_sizes((columns, 7 + 1), columns, 0)  # the intercept travels too
 
 
 def test_real_times_are_positive() -> None:

@@ -77,7 +77,7 @@ def test_there_is_no_certificate_from_sums_that_are_missing_or_out_of_step() -> 
 
 def test_nothing_is_certified_before_the_first_server_iteration() -> None:
     """A certificate needs anchors."""
-    with pytest.raises(ProtocolError, match="nothing to certify"):
+    with pytest.raises(ProtocolError, match="before its first server iteration: StationSums is possible only"):
         Cloud(MeanRegularised(), 1, SHAPE).certify([])
 
 

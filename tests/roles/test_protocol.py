@@ -1,12 +1,13 @@
-"""The invariant U_b = Σ_t X_tᵀα_t under random sequences of faults and membership changes."""
+"""The invariant U_b + Σ_t residuals = Σ_t X_tᵀα_t under random sequences of faults and membership changes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.roles.channels import SAMPLES
 from tests.roles.world import World
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -23,14 +24,18 @@ ARRIVES = st.one_of(st.just(0xFFF), st.integers(0, 0xFFF))
 class Faults(RuleBasedStateMachine):
     """Base stations and terminals, driven by chance."""
 
+    channels: ClassVar[tuple[str, ...]] = ("identity",)
+
     def __init__(self) -> None:
         super().__init__()
         self.world: Any = None
 
-    @initialize(merge=st.sampled_from(sorted(MERGES)), intercept=st.booleans())
-    def begin(self, merge: str, intercept: bool) -> None:
+    @initialize(merge=st.sampled_from(sorted(MERGES)), intercept=st.booleans(), number=st.integers(0, 99))
+    def begin(self, merge: str, intercept: bool, number: int) -> None:
         """Choose the method, and let all terminals join."""
-        self.world = World(DualMethod(loss=SmoothedHinge(), merge=MERGES[merge](), intercept=intercept))
+        channel = SAMPLES[self.channels[number % len(self.channels)]]
+        method = DualMethod(loss=SmoothedHinge(), merge=MERGES[merge](), intercept=intercept, channel=channel)
+        self.world = World(method)
         for t in range(4):
             self.world.join(t, self.world.home[t])
         self.world.exchange(0, 0xFFF)
@@ -121,7 +126,14 @@ class Faults(RuleBasedStateMachine):
             self.world.check()
 
 
+class FaultsThroughChannels(Faults):
+    """The same with updates that are clipped or rounded on their way."""
+
+    channels = tuple(name for name in SAMPLES if name != "identity")
+
+
 TestFaults = Faults.TestCase
-TestFaults.settings = settings(
+TestFaultsThroughChannels = FaultsThroughChannels.TestCase
+TestFaults.settings = TestFaultsThroughChannels.settings = settings(
     max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -105,7 +105,7 @@ def test_leaving_settles_and_takes_the_share_along() -> None:
     assert again is not None
     np.testing.assert_allclose(leave.share, member.state.alpha.T @ X, rtol=1e-12)
     np.testing.assert_array_equal(leave.share, again.share)
-    with pytest.raises(ProtocolError, match="must leave it first"):
+    with pytest.raises(ProtocolError, match="is leaving: Join is possible only while it is detached or attached"):
         member.join()
     member.goodbye(Goodbye(7, 0))
     assert member.phase is Phase.LEAVING
@@ -178,7 +178,7 @@ def test_new_rows_come_between_two_stations() -> None:
     """New rows start at zero: the share stays, the count grows; while attached they are refused."""
     member = attached()
     member.work(order(1))
-    with pytest.raises(ProtocolError, match="between two stations"):
+    with pytest.raises(ProtocolError, match="is pending: new rows is possible only while it is detached"):
         member.add_rows(X, Y)
     leave = member.leave(Release(7, Verdict(1, 1.0, 1, 1)))
     assert leave is not None
@@ -209,9 +209,12 @@ def test_new_rows_keep_the_precision_of_the_old_ones() -> None:
     member = terminal(X=X.astype(np.float32))
     member.add_rows(X, Y)
     member.join()
-    small = order(1, model=np.zeros((1, 3)))
-    assert member.work(small) is not None
-    assert member._rows.X.dtype == np.float32
+    whole = terminal(X=np.concatenate([X, X]).astype(np.float32), y=np.concatenate([Y, Y]))
+    whole.join()
+    grown, made = member.work(order(1)), whole.work(order(1))
+    assert grown is not None
+    assert made is not None
+    np.testing.assert_array_equal(grown.delta, made.delta)
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,11 @@ class World:
         self._from_station(b, orders)
 
     def close_round(self, b: int) -> None:
-        """Merge; at a fixed anchor the dual must not fall under average and add."""
+        """Merge; at a fixed anchor the dual must not fall under average and add, unless updates are rounded."""
         before = self.dual(b)
         self.stations[b].close_round()
         self.open.discard(b)
-        if not self.method.merge.line_search:
+        if not (self.method.merge.line_search or self.method.channel.keeps_residual):
             assert self.dual(b) >= before - 1e-12, f"the dual of station {b} fell from {before} to {self.dual(b)}"
 
     def probe(self, b: int) -> None:
@@ -195,6 +195,15 @@ class World:
         alpha = self.alpha(t, member)
         return alpha.T @ self.full_rows(t)[: len(alpha)]
 
+    def residual(self, t: int, member: Member) -> Any:
+        """What the terminal keeps back, as the station counts it."""
+        state = self.owner(t, member).state
+        if state.residual is None:
+            return 0.0
+        applied = state.update is not None and state.update.round == member.applied_round
+        factor = member.applied_factor if applied else 0.0
+        return (1.0 - factor) * state.residual + (factor * state.sent_residual if applied else 0.0)
+
     def full_rows(self, t: int) -> Any:
         """Rows with the constant feature, where models have one."""
         X = self.rows[t][0]
@@ -217,11 +226,11 @@ class World:
         return float(total / n - np.sum(v * v) / (2 * lam) - np.sum(center * v))
 
     def check(self) -> None:
-        """U_b = Σ_t X_tᵀα_t over the members, n_b is theirs, and what is stored of each is right."""
+        """U_b + residuals = Σ_t X_tᵀα_t over the members, n_b is theirs, and what is stored of each is right."""
         for b, station in enumerate(self.stations):
             total, count = np.zeros(station.shape), 0
             for t, member in station.members.items():
-                share = self.share(t, member)
+                share = self.share(t, member) - self.residual(t, member)
                 total += share
                 count += member.n_samples
                 assert member.n_samples == len(self.owner(t, member).state.alpha)

@@ -17,7 +17,7 @@ from rhfedmtl.maths import objective, rounds, sdca
 from rhfedmtl.maths.losses import Hinge
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.maths.sdca import FACTORS
+from rhfedmtl.maths.rounds import FACTORS
 
 over_losses = pytest.mark.parametrize("loss", LOSSES)
 
@@ -127,28 +127,27 @@ def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) 
 def test_rounding_at_the_edge_of_the_box_does_not_stop_a_line_search() -> None:
     """A row that left the box's edge and came back is a hair outside: that is room for the whole step, not for none."""
     rows = rounds.make_rows(np.ones((2, 1)), np.ones((2, 1)), np.array([0, 2]))
-    duals = sdca.make_duals(rows)
+    duals = rounds.make_duals(rows)
     duals.alpha[:] = [[1.0], [0.25]]
     # The first row went down by 0.3 and up again, which leaves a rounding error; the second made a real step.
     duals.pending[:] = [[-0.3 + (1.0 - (1.0 - 0.3))], [0.5]]
     assert duals.pending[0, 0] > 0.0
-    profile = np.empty(3)
-    sdca._course(Hinge(), rows, duals, 0, profile)
-    assert profile[2] == 1.0
+    layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
+    assert sdca.run_profiles(Hinge(), rows, layout, duals, 3)[0, 2] == 1.0
 
 
 def arrived(delta: float, profile: Any, answers: int = 2) -> Arrived:
     return Arrived(answers, np.array([[delta]]), np.zeros((1, 1)), 1.0, np.asarray(profile))
 
 
-def test_a_straight_course_ends_at_the_box() -> None:
+def test_a_straight_profile_ends_at_the_box() -> None:
     """Zero rows under the hinge have no curvature: the whole step is best, where the average would take a part."""
     assert LineSearch().factor(arrived(0.0, [2.0, 0.0, 1.0])) == 1.0
     assert LineSearch().factor(arrived(0.0, [-2.0, 0.0, 1.0])) == 0.0
     assert LineSearch().factor(arrived(0.0, [0.0, 0.0, np.inf])) == 0.0
 
 
-def test_a_course_on_a_grid_falls_back_to_the_average() -> None:
+def test_a_profile_on_a_grid_falls_back_to_the_average() -> None:
     """The average is taken where no point of the grid is surely as good, or where none lies in the box."""
     top = 1.0 / 7.0
     profile = -1e3 * (FACTORS - top) ** 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.rounds import Slots
 from rhfedmtl.policies.adaptive import AdaptiveControl
 from rhfedmtl.policies.base import check_count
 
@@ -29,7 +29,7 @@ class AdaptiveFL(SgdMethod):
         super().__post_init__()
         check_count("probes", self.probes)
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """One slot, with estimates."""
         return super().slots()._replace(probes=self.probes)
 

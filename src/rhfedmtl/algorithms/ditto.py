@@ -14,7 +14,7 @@ from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.rounds import Slots
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ditto(SgdMethod):
         super().__post_init__()
         check_weight("mu", self.pull)
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """The shared model, and the task's own anchored to it."""
         return super().slots()._replace(mu=np.array([0.0, self.pull]), anchor=np.array([0, 0]))
 

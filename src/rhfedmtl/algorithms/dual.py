@@ -12,9 +12,9 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived, Average, Merge
 from rhfedmtl.algorithms.method import FloatArray, Method
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.kernel import Kernel
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
-from rhfedmtl.maths.sdca import FACTORS
+from rhfedmtl.maths.rounds import FACTORS, Answers, Blocks, Duals, Orders, Rows
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,26 @@ class DualMethod(Method):
 
     @property
     def profile_length(self) -> int:
-        """How many numbers describe the course of a terminal's dual sum along its update."""
+        """How many numbers describe a terminal's dual sum along its update."""
         if not self.merge.line_search:
             return 0
         return 3 if self.loss.quadratic else len(FACTORS)
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
-    ) -> rounds.Answers:
+        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+    ) -> Answers:
         """Coordinate steps: X_tᵀΔα_t, and the gain along the steps."""
-        return sdca.run_round(
+        return kernel.ascend(
             self.loss, rows, layout, duals, orders, profile_length=self.profile_length, threads=threads
         )
 
-    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
+    def profiles(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals) -> FloatArray:
+        """Dual sums along Δα."""
+        return kernel.profiles(self.loss, rows, layout, duals, self.profile_length)
+
+    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
         """u_t = X_tᵀα_t."""
-        return sdca.run_shares(rows, layout, duals, width)
+        return kernel.shares(rows, layout, duals, width)
 
     def keeps_share(self) -> bool:
         """U_b = Σ_t u_t at all times."""

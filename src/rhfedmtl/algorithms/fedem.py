@@ -16,7 +16,7 @@ from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.rounds import Slots
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FedEM(SgdMethod):
         if self.components > room:
             raise ConfigError(f"{self.components} components need as many features, and there are {room}: take fewer")
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """The components, as a mixture."""
         n = self.components
         return super().slots()._replace(mu=np.zeros(n), anchor=np.arange(n), mixture=n > 1)

@@ -9,7 +9,7 @@ import numpy as np
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.rounds import Slots
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FedProx(SgdMethod):
         super().__post_init__()
         check_weight("mu", self.mu)
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """One slot, anchored where it started."""
         return super().slots()._replace(mu=np.array([self.mu]))
 

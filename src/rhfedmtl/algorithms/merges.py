@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.maths.sdca import FACTORS
+from rhfedmtl.maths.rounds import FACTORS
 
 
 class Arrived(NamedTuple):
-    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the course, R's samples."""
+    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the profile, R's samples."""
 
     answers: int
     delta: npt.NDArray[np.float64]
@@ -25,11 +25,11 @@ class Arrived(NamedTuple):
 
 
 class Merge(Protocol):
-    """A rule for merging. ``line_search`` asks terminals for the course of their dual sum along Δα."""
+    """A rule for merging. ``line_search`` asks terminals for the profile of their dual sum along Δα."""
 
     @property
     def line_search(self) -> bool:
-        """Whether terminals must report the course."""
+        """Whether terminals must report the profile."""
 
     def sigma(self, n_terminals: int) -> float:
         """σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
@@ -43,7 +43,7 @@ class Average(NamedTuple):
 
     @property
     def line_search(self) -> bool:
-        """No course needed."""
+        """No profile needed."""
         return False
 
     def sigma(self, n_terminals: int) -> float:
@@ -60,7 +60,7 @@ class Add(NamedTuple):
 
     @property
     def line_search(self) -> bool:
-        """No course needed."""
+        """No profile needed."""
         return False
 
     def sigma(self, n_terminals: int) -> float:
@@ -77,7 +77,7 @@ class LineSearch(NamedTuple):
 
     @property
     def line_search(self) -> bool:
-        """The course along Δα is needed."""
+        """The profile along Δα is needed."""
         return True
 
     def sigma(self, n_terminals: int) -> float:
@@ -85,7 +85,7 @@ class LineSearch(NamedTuple):
         return 1.0
 
     def factor(self, arrived: Arrived) -> float:
-        """Maximise course(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
+        """Maximise profile(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
         slope = float(np.sum(arrived.model * arrived.delta))
         curvature = float(np.sum(arrived.delta * arrived.delta)) / arrived.scale
         if len(arrived.profile) == 3:
@@ -93,7 +93,7 @@ class LineSearch(NamedTuple):
             bend = quadratic + curvature
             if bend > 0.0:
                 return min(max((linear - slope) / bend, 0.0), room)
-            # A straight course (hinge, on rows that are zero): as far as the box allows, or nowhere.
+            # A straight profile (hinge, on rows that are zero): as far as the box allows, or nowhere.
             return room if linear > slope and np.isfinite(room) else 0.0
         gains = arrived.profile - slope * FACTORS - curvature * FACTORS**2 / 2.0
         return _best_on_grid(gains, 1.0 / arrived.answers)

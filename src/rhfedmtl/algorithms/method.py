@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,40 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.kernel import Kernel
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
+from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Orders, Rows
 
 FloatArray = npt.NDArray[np.float64]
+
+
+class Sent(NamedTuple):
+    """Updates as a channel sends them, one for each terminal: terminals × rows × features.
+
+    ``factor`` is what the channel did to each terminal's Δα. ``residual`` is what the terminal would keep back if its
+    update were applied wholly; None where a channel keeps nothing back.
+    """
+
+    delta: FloatArray
+    factor: FloatArray
+    residual: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
+
+    ``dtype`` is how the numbers of an update cross the wire. A channel is without state: what a terminal keeps from
+    one update to the next is handed in and out.
+    """
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
+    identity: ClassVar[bool] = True
+    keeps_residual: ClassVar[bool] = False
+
+    def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
+        """What is sent of these updates, with what each terminal kept back before."""
+        return Sent(delta, np.ones(len(delta)))
 
 
 @dataclass(frozen=True)
@@ -35,6 +65,7 @@ class Method(ABC):
     loss: Loss = field(default_factory=SmoothedHinge)
     intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
+    channel: Channel = field(default_factory=Channel, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
@@ -55,12 +86,16 @@ class Method(ABC):
 
     @abstractmethod
     def work(
-        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
-    ) -> rounds.Answers:
+        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+    ) -> Answers:
         """One round of all terminals with steps > 0; the sums of each station."""
 
+    def profiles(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals) -> FloatArray:
+        """What each terminal of the layout adds to its answer for the merge, along its pending change."""
+        return np.empty((len(layout.order), 0))
+
     @abstractmethod
-    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod

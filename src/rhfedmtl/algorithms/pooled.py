@@ -13,7 +13,8 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.kernel import Kernel
+from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, Duals, Orders, Rows
 from rhfedmtl.policies.base import Plan, Situation
 
 
@@ -44,8 +45,8 @@ class ConstantAnswer(SgdMethod):
     """The most frequent class of each task, or the mean of its labels: one number in the intercept."""
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
-    ) -> rounds.Answers:
+        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+    ) -> Answers:
         """n_t times the mean label into the last feature: that of ±1 has the sign of the more frequent class."""
         delta = np.zeros((len(layout.station), *orders.models.shape[1:]))
         for block, t in zip(np.repeat(np.arange(len(delta)), np.diff(layout.blocks)), layout.order, strict=True):
@@ -53,9 +54,10 @@ class ConstantAnswer(SgdMethod):
             if orders.steps[t] > 0 and rows.weight[here].any():
                 mean = np.average(rows.y[here], axis=0, weights=rows.weight[here])
                 delta[block, :, -1] += (here.stop - here.start) * mean
-        n_stations = len(layout.starts) - 1
-        total = rounds.add_blocks(delta, layout.starts)
-        return rounds.Answers(total, np.zeros((n_stations, rounds.CURVE)), np.zeros((n_stations, 0)))
+        n = len(layout.starts) - 1
+        total = np.zeros((n, *delta.shape[1:]))
+        np.add.at(total, layout.row, delta)
+        return Answers(total, np.zeros((n, CURVE)), np.zeros((n, 0)))
 
     def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
         """From nothing, every time."""

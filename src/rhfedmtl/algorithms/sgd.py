@@ -14,8 +14,9 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths import rounds, sdca, sgd
+from rhfedmtl.maths.kernel import Kernel
 from rhfedmtl.maths.registry import LAMBDA1
+from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Orders, Rows, Slots
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class SgdMethod(Method):
         for name in ("lambda1", "step", "decay"):
             check_weight(name, getattr(self, name), positive=name == "step")
 
-    def slots(self) -> sgd.Slots:
+    def slots(self) -> Slots:
         """What each slot minimises."""
-        return sgd.Slots(self.lambda1, np.zeros(1), np.zeros(1, dtype=np.int64), False, 0)
+        return Slots(self.lambda1, np.zeros(1), np.zeros(1, dtype=np.int64), False, 0)
 
     def rows(self, columns: int) -> int:
         """All slots, one below the other."""
@@ -52,12 +53,12 @@ class SgdMethod(Method):
         return np.zeros((self.shared_rows(columns), width))
 
     def work(
-        self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, orders: rounds.Orders, threads: int = 1
-    ) -> rounds.Answers:
+        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+    ) -> Answers:
         """Gradient steps: n_t times the change of the matrix."""
-        return sgd.run_round(self.loss, rows, layout, orders, self.slots(), threads=threads)
+        return kernel.descend(self.loss, rows, layout, orders, self.slots(), threads=threads)
 
-    def shares(self, rows: rounds.Rows, layout: rounds.Blocks, duals: sdca.Duals, width: int) -> FloatArray:
+    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
         """Nothing of a terminal stays in a model apart from the others: it takes nothing with it."""
         return np.zeros((len(layout.order), self.rows(rows.y.shape[1]), width))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.bench.measure import federation, in_a_row, iterations, medians, ratio, started
-from rhfedmtl.maths import rounds
+from rhfedmtl.maths import loops
 from rhfedmtl.maths.compiled import compiled
 from rhfedmtl.maths.losses import SmoothedHinge
 
@@ -24,9 +24,9 @@ def _visit(seed: Any, number: Any, sizes: Any, deck: Any, order: Any) -> None:
     for t in range(len(sizes)):
         for j in range(sizes[t]):
             deck[j] = j
-        key = rounds.stream(seed, number, t)
+        key = loops.stream(seed, number, t)
         for h in range(order.shape[1]):
-            order[t, h] = start + rounds.pick_row(key, h, sizes[t], False, deck)
+            order[t, h] = start + loops.pick_row(key, h, sizes[t], False, deck)
         start += sizes[t]
 
 
@@ -37,7 +37,7 @@ def _touch(X: Any, order: Any, model: Any, w: Any, first: Any, last: Any) -> Non
         for j in range(w.shape[1]):
             w[0, j] = model[j]
         for h in range(order.shape[1]):
-            rounds.add_row(1e-3 * rounds.dot(X, order[t, h], w, 0), X, order[t, h], w, 0)
+            loops.add_row(1e-3 * loops.dot(X, order[t, h], w, 0), X, order[t, h], w, 0)
 
 
 def visits(sizes: Any, steps: int, number: int) -> Any:

@@ -12,8 +12,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data import sums
-from rhfedmtl.data.federation import FloatArray, IntArray, as_rows
+from rhfedmtl.data.federation import FloatArray, as_rows
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.errors import ConfigError
 
@@ -34,15 +33,19 @@ class Moments:
 
     @classmethod
     def of(cls, X: FloatArray) -> Moments:
-        """Moments of the rows of one terminal, by the same kernel as the moments of a million of them."""
-        mean, spread = sums.of_rows(as_rows(X))
-        return cls(len(X), mean, spread)
+        """Moments of the rows of one terminal, in two passes so that nothing cancels."""
+        X = as_rows(X)
+        mean = _add_rows(X, np.zeros(X.shape[1])) / max(len(X), 1)
+        return cls(len(X), mean, _add_rows(X, mean, squared=True))
 
     def __add__(self, other: Moments) -> Moments:
         """Moments of both sets of rows together (Chan, Golub and LeVeque 1979)."""
-        mean, spread = self.mean.copy(), self.spread.copy()
-        count = sums.merge(self.count, mean, spread, other.count, other.mean, other.spread)
-        return Moments(int(count), mean, spread)
+        count = self.count + other.count
+        if other.count == 0:
+            return self
+        part, shift = other.count / count, other.mean - self.mean
+        spread = self.spread + (other.spread + shift * shift * (self.count * part))
+        return Moments(count, self.mean + shift * part, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,23 +90,13 @@ class Scaler:
         return rows
 
 
-def terminal_moments(X: FloatArray, offsets: IntArray) -> list[Moments]:
-    """Moments of every terminal's rows, each equal to the bit to what the terminal computes alone."""
-    mean, spread = sums.of_parts(as_rows(X), np.asarray(offsets, dtype=np.int64))
-    counts = np.diff(offsets).tolist()
-    return [Moments(count, mean[t], spread[t]) for t, count in enumerate(counts)]
-
-
-def station_moments(X: FloatArray, terminal_offsets: IntArray, task_offsets: IntArray) -> list[Moments]:
-    """Moments of every base station's rows, merged terminal by terminal in the order of ids.
-
-    Equal to the bit to ``total(terminal_moments(...))`` of each station, without an array of the size
-    terminals × features: a million terminals take seconds.
-    """
-    terminals, tasks = (np.asarray(offsets, dtype=np.int64) for offsets in (terminal_offsets, task_offsets))
-    mean, spread = sums.of_stations(as_rows(X), terminals, tasks)
-    counts = np.diff(terminals[tasks]).tolist()
-    return [Moments(count, mean[b], spread[b]) for b, count in enumerate(counts)]
+def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = False) -> npt.NDArray[np.float64]:
+    """Σ (x − mean), or of its squares, from the first row to the last: the order in which `sums.py` adds."""
+    total = np.zeros((1, X.shape[1]))
+    for start in range(0, len(X), 1024):
+        rows = X[start : start + 1024] - mean
+        total = np.add.accumulate(np.concatenate([total, rows * rows if squared else rows]))[-1:]
+    return np.asarray(total[0])
 
 
 def total(moments: list[Moments]) -> Moments:

@@ -10,13 +10,16 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.mapped import room_like
-from rhfedmtl.data.scaling import Moments, Scaler, station_moments
+from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.sums import station_moments
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths import rounds, sdca
-from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+from rhfedmtl.maths import compiled_kernel, loops, rounds
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 from rhfedmtl.roles.station import refuse_divergence
 
 
@@ -72,14 +75,18 @@ class InProcess:
             ids=ids,
             weight=None if weight is None else np.asarray(weight, dtype=np.float64),
             intercept=method.intercept,
+            norms=loops.row_norms,
         )
         self._ends = rows.ends
         self._rows = rows if present is None else rounds.with_sizes(rows, present)
-        self._duals = sdca.make_duals(self._rows)
+        self._duals = rounds.make_duals(self._rows)
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
         self._shared = method.shared_rows(self.shape[0])
         self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
         self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
+        # What each terminal's channel keeps back, and what it will have kept back if its update is applied wholly.
+        self._residual = np.zeros((len(self._home), *self._U.shape[1:])) if method.channel.keeps_residual else None
+        self._sent_residual = None if self._residual is None else np.zeros_like(self._residual)
         self._last_round = 0
         self._scaled = False
         self._membership = np.zeros(self._n_stations, dtype=np.int64)
@@ -101,9 +108,9 @@ class InProcess:
         return self._rows
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self._U.shape[1:], self._shared, self.method.profile_length)
+        return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, self.method.channel.dtype)
 
     @property
     def V(self) -> Float64Array:
@@ -118,7 +125,7 @@ class InProcess:
     @property
     def alpha(self) -> Float64Array:
         """Dual variables of all rows, with everything settled."""
-        sdca.settle(self._rows, self.layout, self._duals)
+        compiled_kernel.settle(self._rows, self.layout, self._duals)
         return self._duals.alpha
 
     def restore(self, alpha: Float64Array) -> None:
@@ -132,13 +139,13 @@ class InProcess:
     def station_shares(self) -> Float64Array:
         """Σ_t X_tᵀα_t of every station."""
         U = np.zeros_like(self._U)
-        shares = sdca.run_shares(self._rows, self.layout, self._duals, self.shape[1])
+        shares = compiled_kernel.shares(self._rows, self.layout, self._duals, self.shape[1])
         np.add.at(U, self._station[self.layout.order], shares)
         return U
 
     def set_duals(self, alpha: Float64Array) -> None:
         """Take these dual variables in place of all."""
-        sdca.settle(self._rows, self.layout, self._duals)
+        compiled_kernel.settle(self._rows, self.layout, self._duals)
         self._duals.alpha[:] = alpha
 
     def state(self) -> State:
@@ -152,6 +159,7 @@ class InProcess:
             self._center.copy(),
             self._lam.copy(),
             self.alpha.copy(),
+            None if self._residual is None else self._residual.copy(),
         )
 
     def resume(self, state: State) -> None:
@@ -167,6 +175,8 @@ class InProcess:
         self._rows = rounds.with_sizes(self._rows, sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
         self._membership, self._last_round = state.membership.copy(), state.round
+        if state.residual is not None:
+            self._residual = state.residual.copy()
         self._set_stations(state.station.copy())
 
     def assign(self, anchors: list[Anchor]) -> None:
@@ -196,7 +206,7 @@ class InProcess:
         answers = self.work(orders)
         refuse_divergence(answers.delta, number)
         counts = cohort.counts.tolist()
-        known = zip(counts, answers.delta, models, scale.tolist(), answers.lines, cohort.samples, strict=True)
+        known = zip(counts, answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True)
         factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
         self._U = self._U + factor[:, None, None] * answers.delta
         self.tell(cohort, factor)
@@ -221,11 +231,44 @@ class InProcess:
 
     def work(self, orders: rounds.Orders) -> rounds.Answers:
         """The work of all terminals, summed by station."""
-        return self.method.work(self._rows, self.layout, self._duals, orders, self.threads)
+        if not self.method.channel.identity:
+            return self._work_through_channel(orders)
+        return self.method.work(compiled_kernel, self._rows, self.layout, self._duals, orders, self.threads)
+
+    def _work_through_channel(self, orders: rounds.Orders) -> rounds.Answers:
+        """As terminals do it: each one's update goes through the channel by itself, and is then added in its place."""
+        method, layout = self.method, self.layout
+        alone = (self._rows, layout.each_alone, self._duals)
+        answers = method.work(compiled_kernel, *alone, orders, self.threads)
+        works = orders.steps[layout.order] > 0
+        places = slice(None) if works.all() else np.flatnonzero(works)
+        worked, kept = layout.order[places], self._residual
+        sent = method.channel.send(answers.delta[places], None if kept is None else kept[worked])
+        answers.delta[places] = sent.delta
+        if self._sent_residual is not None and sent.residual is not None:
+            self._sent_residual[worked] = sent.residual
+        clipped = sent.factor < 1.0
+        if clipped.any():
+            self._scale_pending(worked, sent.factor)
+            changed = np.flatnonzero(works)[clipped]
+            answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
+        by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
+        return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
+
+    def _scale_pending(self, terminals: IntArray, factor: Float64Array) -> None:
+        """Scale the pending change of the duals of these terminals; what waits on others stays."""
+        by_terminal = np.ones(len(self._home))
+        by_terminal[terminals] = factor
+        room = np.diff(np.append(self._rows.starts, len(self._rows.y)))
+        self._duals.pending[:] *= np.repeat(by_terminal, room)[:, None]
 
     def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""
-        self._duals.settle[cohort.worked] = factor[cohort.station]
+        applied = factor[cohort.station]
+        self._duals.settle[cohort.worked] = applied
+        if self._residual is not None and self._sent_residual is not None:
+            old, new = self._residual[cohort.worked], self._sent_residual[cohort.worked]
+            self._residual[cohort.worked] = settled(old, new, applied[:, None, None])
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -247,7 +290,9 @@ class InProcess:
 
     def add_up(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Losses under each of the models, and dual terms, summed by station."""
-        return sdca.run_sums(self.method.loss, self._rows, self.layout, self._duals, models, threads=self.threads)
+        return compiled_kernel.sums(
+            self.method.loss, self._rows, self.layout, self._duals, models, threads=self.threads
+        )
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
@@ -276,7 +321,15 @@ class InProcess:
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
         offsets = np.append(old.starts, len(X))
-        rows = rounds.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
+        rows = rounds.make_rows(
+            X,
+            old.y,
+            offsets,
+            ids=old.ids,
+            weight=old.weight,
+            intercept=self.method.intercept,
+            norms=loops.row_norms,
+        )
         self._rows = rounds.with_sizes(rows, old.sizes)
 
     def grow(self, terminal: int, n_rows: int) -> None:
@@ -303,9 +356,13 @@ class InProcess:
                 f"{self._n_stations} stations"
             )
         share, size = self.share(terminal), int(self.sizes[terminal])
-        for b, sign in ((int(self._station[terminal]), -1), (station, 1)):
+        held = share
+        if self._residual is not None:  # it stays with the station that did not get it, which gives up that much less
+            held = share - self._residual[terminal] if self.method.keeps_share() else share
+            self._residual[terminal] = 0.0
+        for b, sign, moved in ((int(self._station[terminal]), -1, held), (station, 1, share)):
             if b >= 0:
-                self._U[b] += sign * share
+                self._U[b] += sign * moved
                 self._membership[b] += 1
                 self._n[b] += sign * size
                 self._members[b] += sign
@@ -329,7 +386,7 @@ class InProcess:
     def share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U, with nothing left pending."""
         alone = rounds.Blocks(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
-        return np.asarray(self.method.shares(self._rows, alone, self._duals, self.shape[1])[0])
+        return np.asarray(self.method.shares(compiled_kernel, self._rows, alone, self._duals, self.shape[1])[0])
 
     @property
     def layout(self) -> rounds.Blocks:

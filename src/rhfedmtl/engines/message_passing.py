@@ -9,7 +9,8 @@ from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import Anchor, Report, Scaling, StationSums, message_sizes
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
@@ -57,10 +58,10 @@ class MessagePassing:
         return np.array([terminal.n_samples for terminal in self.terminals])
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        return Sizes.of(self.stations[0].shape, shared, self.method.profile_length)
+        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, self.method.channel.dtype)
 
     @property
     def V(self) -> Float64Array:

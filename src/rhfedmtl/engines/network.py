@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Moments, Scaler
-from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import Anchor, Report, StationSums
 
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -44,7 +45,8 @@ class State(NamedTuple):
 
     ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
     everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
-    `Method` calls so, ``center`` and ``lam`` the anchor.
+    `Method` calls so, ``center`` and ``lam`` the anchor; ``residual`` is what each terminal keeps back of its updates,
+    None where the channel rounds nothing.
     """
 
     round: int
@@ -55,6 +57,7 @@ class State(NamedTuple):
     center: Float64Array
     lam: Float64Array
     alpha: Float64Array | Later
+    residual: Float64Array | None = None
 
 
 class Network(Protocol):
@@ -71,7 +74,7 @@ class Network(Protocol):
         """Samples of every terminal."""
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
 
     @property

@@ -19,8 +19,9 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic, overload, register_jitable
 
+from rhfedmtl.maths import losses
 from rhfedmtl.registry import sources
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -120,3 +121,39 @@ def fetch_row(X: Any, i: Any) -> None:
     """Ask for row i of a contiguous matrix: it is on its way while others are worked on."""
     for j in range(0, X.shape[1], CACHE_LINE // X.itemsize):
         _fetch(X, i * X.shape[1] + j)
+
+
+# Inside kernels the functions of a loss are the methods of its class.
+
+inlined(losses.room)
+
+
+@overload(losses.value, strict=False)
+def _value(loss: Any, z: Any, y: Any) -> Any:
+    return loss.instance_class.value
+
+
+@overload(losses.slope, strict=False)
+def _slope(loss: Any, z: Any, y: Any) -> Any:
+    return loss.instance_class.slope
+
+
+@overload(losses.conjugate, strict=False)
+def _conjugate(loss: Any, a: Any, y: Any) -> Any:
+    return loss.instance_class.conjugate
+
+
+@overload(losses.dual_step, strict=False)
+def _dual_step(loss: Any, a: Any, y: Any, z: Any, q: Any) -> Any:
+    return loss.instance_class.dual_step
+
+
+@overload(losses.line, strict=False)
+def _line(loss: Any, a: Any, y: Any, d: Any) -> Any:
+    return loss.instance_class.line
+
+
+@overload(losses.is_quadratic, strict=False)
+def _is_quadratic(loss: Any) -> Any:
+    quadratic = loss.instance_class().quadratic
+    return lambda loss: quadratic

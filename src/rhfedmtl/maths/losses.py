@@ -9,9 +9,7 @@ Add a loss: write the class, all of its parameters with defaults, and its line i
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
-
-from numba.extending import overload, register_jitable
+from typing import NamedTuple, Protocol
 
 from rhfedmtl.errors import ConfigError
 
@@ -51,8 +49,7 @@ class Loss(Protocol):
         """−L*(−(a + ηd)) = −L*(−a) + linear·η − quadratic·η²/2 for 0 ≤ η ≤ η_max (quadratic conjugates)."""
 
 
-@register_jitable
-def _room(b: float, d: float) -> float:
+def room(b: float, d: float) -> float:
     """Largest η for which b + ηd stays in [0, 1]."""
     if d > 0.0:
         return max(0.0, (1.0 - b) / d)
@@ -117,7 +114,7 @@ class SmoothedHinge(NamedTuple):
         """Linear and quadratic term along d, and where the box ends."""
         b = y * a
         s = y * d
-        return s * (1.0 - self.gamma * b), self.gamma * s * s, _room(b, s)
+        return s * (1.0 - self.gamma * b), self.gamma * s * s, room(b, s)
 
 
 class Hinge(NamedTuple):
@@ -163,7 +160,7 @@ class Hinge(NamedTuple):
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
         """Linear along d, up to the end of the box."""
-        return y * d, 0.0, _room(y * a, y * d)
+        return y * d, 0.0, room(y * a, y * d)
 
 
 class SquaredHinge(NamedTuple):
@@ -279,7 +276,7 @@ class Logistic(NamedTuple):
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
         """Only the room in the box: the conjugate is not quadratic."""
-        return 0.0, 0.0, _room(y * a, y * d)
+        return 0.0, 0.0, room(y * a, y * d)
 
 
 class Squared(NamedTuple):
@@ -321,7 +318,7 @@ class Squared(NamedTuple):
         return d * (y - a), d * d, math.inf
 
 
-# The functions below are what kernels call; numba replaces each by the method of the loss it is given.
+# The functions below are what kernels call; `compiled.py` replaces each by the method of the loss it is given.
 
 
 def value(loss: Loss, z: float, y: float) -> float:
@@ -345,44 +342,13 @@ def dual_step(loss: Loss, a: float, y: float, z: float, q: float) -> float:
 
 
 def line(loss: Loss, a: float, y: float, d: float) -> tuple[float, float, float]:
-    """Course of the conjugate along a change of the dual variable, in kernels."""
+    """Profile of the conjugate along a change of the dual variable, in kernels."""
     return loss.line(a, y, d)
 
 
 def is_quadratic(loss: Loss) -> bool:
     """Whether `line` describes the conjugate wholly, in kernels."""
     return loss.quadratic
-
-
-@overload(value, strict=False)
-def _value(loss: Any, z: Any, y: Any) -> Any:
-    return loss.instance_class.value
-
-
-@overload(slope, strict=False)
-def _slope(loss: Any, z: Any, y: Any) -> Any:
-    return loss.instance_class.slope
-
-
-@overload(conjugate, strict=False)
-def _conjugate(loss: Any, a: Any, y: Any) -> Any:
-    return loss.instance_class.conjugate
-
-
-@overload(dual_step, strict=False)
-def _dual_step(loss: Any, a: Any, y: Any, z: Any, q: Any) -> Any:
-    return loss.instance_class.dual_step
-
-
-@overload(line, strict=False)
-def _line(loss: Any, a: Any, y: Any, d: Any) -> Any:
-    return loss.instance_class.line
-
-
-@overload(is_quadratic, strict=False)
-def _is_quadratic(loss: Any) -> Any:
-    quadratic = loss.instance_class().quadratic
-    return lambda loss: quadratic
 
 
 def check_loss(loss: Loss) -> None:

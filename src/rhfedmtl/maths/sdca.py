@@ -1,4 +1,4 @@
-"""Dual coordinate ascent: a round of any number of terminals, in one call of compiled code (see rounds.py)."""
+"""Dual coordinate ascent: a round of any number of terminals, in one call of compiled code (see loops.py)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.maths.compiled import compiled, fetch_row, inlined
-from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
-from rhfedmtl.maths.rounds import (
-    CURVE,
-    Answers,
-    Blocks,
-    Float64Array,
-    FloatArray,
-    IntArray,
-    Orders,
-    Rows,
+from rhfedmtl.maths.loops import (
     add,
+    add_answers,
     add_blocks,
     add_row,
     add_rows,
@@ -31,14 +22,23 @@ from rhfedmtl.maths.rounds import (
     score,
     stream,
 )
-
-# Factors at which a terminal reports its dual sum, where the conjugate is not quadratic (line search).
-FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
+from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
+from rhfedmtl.maths.rounds import (
+    ANY,
+    CURVE,
+    FACTORS,
+    Answers,
+    Blocks,
+    Duals,
+    Float64Array,
+    FloatArray,
+    IntArray,
+    Orders,
+    Rows,
+)
 
 # Terminals with more rows than this never make a Gram matrix.
 GRAM_ROWS = 256
-# In `Duals.n_visited`: the change may be in any row.
-ANY = -1
 
 
 @inlined
@@ -49,20 +49,6 @@ def prefers_gram(n: Any, d: Any, steps: Any) -> Any:
     knows these three numbers alone, so every engine takes the same branch.
     """
     return n <= GRAM_ROWS and d > n and 5 * steps > n * (n + 5)
-
-
-class Duals(NamedTuple):
-    """Dual variables, and the change of each that waits for its verdict: ``settle[t]`` is the factor to apply.
-
-    Where a terminal visited only some of its rows, the change is in those: the first ``n_visited[t]`` that
-    ``visited`` has at the terminal's place, numbered from its first row.
-    """
-
-    alpha: Float64Array
-    pending: Float64Array
-    settle: Float64Array
-    visited: npt.NDArray[np.int32]
-    n_visited: IntArray
 
 
 class DualWorkspace(NamedTuple):
@@ -222,12 +208,12 @@ def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, workspace: A
 
 
 @inlined
-def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
-    """Course of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
-    for k in range(len(lines)):
-        lines[k] = 0.0
+def _follow(loss: Any, rows: Any, duals: Any, t: Any, profile: Any) -> None:
+    """Profile of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
+    for k in range(len(profile)):
+        profile[k] = 0.0
     if is_quadratic(loss):
-        lines[2] = np.inf
+        profile[2] = np.inf
     for i in range(rows.starts[t], rows.ends[t]):
         s = rows.weight[i]
         for c in range(duals.alpha.shape[1]):
@@ -236,23 +222,23 @@ def _course(loss: Any, rows: Any, duals: Any, t: Any, lines: Any) -> None:
                 d = duals.pending[i, c] / s
                 if is_quadratic(loss):
                     linear, quadratic, room = line(loss, a, rows.y[i, c], d)
-                    lines[0] += s * linear
-                    lines[1] += s * quadratic
+                    profile[0] += s * linear
+                    profile[1] += s * quadratic
                     # α + Δα lies in the box, even where rounding puts Δα a hair outside and says there is no room.
-                    lines[2] = min(lines[2], max(room, 1.0))
+                    profile[2] = min(profile[2], max(room, 1.0))
                 else:
                     for k in range(len(FACTORS)):
-                        lines[k] -= s * conjugate(loss, a + FACTORS[k] * d, rows.y[i, c])
+                        profile[k] -= s * conjugate(loss, a + FACTORS[k] * d, rows.y[i, c])
 
 
 @inlined
-def _merge_course(loss: Any, part: Any, lines: Any, block: Any) -> None:
-    """Add up the courses of several terminals; the box of the sum is the smallest of theirs."""
+def _add_profile(loss: Any, part: Any, profile: Any, block: Any) -> None:
+    """Add up the profiles of several terminals; the box of the sum is the smallest of theirs."""
     for k in range(len(part)):
         if is_quadratic(loss) and k == 2:
-            lines[block, k] = min(lines[block, k], part[k])
+            profile[block, k] = min(profile[block, k], part[k])
         else:
-            lines[block, k] += part[k]
+            profile[block, k] += part[k]
 
 
 @inlined
@@ -262,10 +248,10 @@ def _clear(loss: Any, answers: Any, block: Any) -> None:
             answers.delta[block, c, j] = 0.0
     for k in range(CURVE):
         answers.gains[block, k] = 0.0
-    for k in range(answers.lines.shape[1]):
-        answers.lines[block, k] = 0.0
-    if answers.lines.shape[1] and is_quadratic(loss):
-        answers.lines[block, 2] = np.inf
+    for k in range(answers.profile.shape[1]):
+        answers.profile[block, k] = 0.0
+    if answers.profile.shape[1] and is_quadratic(loss):
+        answers.profile[block, 2] = np.inf
 
 
 @compiled
@@ -292,8 +278,8 @@ def _round_blocks(
                 for k in range(CURVE):
                     answers.gains[block, k] += workspace.curve[k]
                 if len(workspace.profile):
-                    _course(loss, rows, duals, t, workspace.profile)
-                    _merge_course(loss, workspace.profile, answers.lines, block)
+                    _follow(loss, rows, duals, t, workspace.profile)
+                    _add_profile(loss, workspace.profile, answers.profile, block)
 
 
 @compiled
@@ -332,6 +318,15 @@ def _sum_blocks(
 
 
 @compiled
+def _profile_terminals(loss: Any, rows: Any, layout: Any, duals: Any, part: Any, profiles: Any) -> None:
+    """Profile of every terminal of the layout, in its order; ``part`` is room for one."""
+    for place in range(len(layout.order)):
+        _follow(loss, rows, duals, layout.order[place], part)
+        for k in range(len(part)):
+            profiles[place, k] = part[k]
+
+
+@compiled
 def settle(rows: Any, layout: Any, duals: Any) -> None:
     """Apply, to every terminal of the layout, what became of its pending change."""
     for t in layout.order:
@@ -353,18 +348,6 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
                 for c in range(columns):
                     if duals.alpha[i, c] != 0.0:
                         add_row(duals.alpha[i, c], rows.X, i, shares, place * columns + c)
-
-
-def make_duals(rows: Rows) -> Duals:
-    """All dual variables at zero, nothing pending."""
-    n_terminals = len(rows.ids)
-    return Duals(
-        np.zeros(rows.y.shape),
-        np.zeros(rows.y.shape),
-        np.zeros(n_terminals),
-        np.zeros(len(rows.y), np.int32),
-        np.full(n_terminals, ANY),
-    )
 
 
 def _make_desk(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
@@ -411,7 +394,7 @@ def run_round(
             _round_blocks(loss, rows, layout, duals, orders, answers, workspace, first, last)
 
     in_threads(threads, parts, work)
-    return _by_station(answers, layout, loss.quadratic)
+    return add_answers(answers, layout.starts, quadratic=loss.quadratic)
 
 
 def run_sums(
@@ -440,10 +423,9 @@ def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64A
     return shares.reshape(-1, columns, width)
 
 
-def _by_station(answers: Answers, layout: Blocks, quadratic: bool) -> Answers:
-    lines = add_blocks(answers.lines, layout.starts)
-    if quadratic and lines.shape[1]:
-        room = np.full(len(lines), np.inf)
-        np.minimum.at(room, layout.station, answers.lines[:, 2])
-        lines[:, 2] = room
-    return Answers(add_blocks(answers.delta, layout.starts), add_blocks(answers.gains, layout.starts), lines)
+def run_profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+    """Profile of every terminal in the layout along its pending change, in its order: terminals × ``length``."""
+    profiles = np.empty((len(layout.order), length))
+    if length:
+        _profile_terminals(loss, rows, layout, duals, np.empty(length), profiles)
+    return profiles

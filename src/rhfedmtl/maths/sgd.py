@@ -19,41 +19,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rhfedmtl.maths.compiled import compiled, inlined
+from rhfedmtl.maths.loops import add_answers, add_row, cuts, draw, in_threads, pick_row, score, stream
 from rhfedmtl.maths.losses import Loss, slope, value
 from rhfedmtl.maths.rounds import (
+    BETA,
     CURVE,
+    MEAN_SQUARE,
+    RHO,
+    SAMPLES,
+    SQUARE,
     Answers,
     Blocks,
     Float64Array,
     IntArray,
     Orders,
     Rows,
-    add_blocks,
-    add_row,
-    cuts,
-    draw,
-    in_threads,
-    pick_row,
-    score,
-    stream,
+    Slots,
 )
-
-# Places of a curve that hold estimates, each times n_t; see `_estimate`.
-RHO, BETA, SQUARE, MEAN_SQUARE, SAMPLES = range(5)
-
-
-class Slots(NamedTuple):
-    """What the slots of the matrix minimise; see the top of this file.
-
-    ``probes`` rows are drawn in each round and visited before and after the steps, to estimate how the loss and its
-    gradient change (0: none). These visits are part of H; an H that leaves no step beside them is all steps.
-    """
-
-    lam: float
-    mu: Float64Array
-    anchor: IntArray
-    mixture: bool
-    probes: int
 
 
 class SgdWorkspace(NamedTuple):
@@ -260,8 +242,4 @@ def run_round(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slo
             _descend_blocks(loss, rows, layout, orders, slots, answers, workspace, first, last)
 
     in_threads(threads, parts, work)
-    return Answers(
-        add_blocks(answers.delta, layout.starts),
-        add_blocks(answers.gains, layout.starts),
-        np.empty((len(layout.starts) - 1, 0)),
-    )
+    return add_answers(answers, layout.starts, quadratic=False)

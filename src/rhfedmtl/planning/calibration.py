@@ -21,8 +21,9 @@ from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.links import Link, with_links
+from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.roles.messages import Report, Sizes
+from rhfedmtl.roles.messages import Report
 
 Clock = Callable[[], float]
 _SHORTEST_STEPS, _LONGEST_STEPS = 64, 4096
@@ -114,7 +115,7 @@ class Calibration:
     station_seconds: float
     cloud_seconds: float
     orders: dict[int, float]
-    bytes: Sizes
+    bytes: MessageSizes
 
     def cost(self, power: Power | None = None, links: Links | None = None) -> Cost:
         """Prices of time (elapsed, s), energy (J) and bytes; what an order costs whatever its H counts to the round."""

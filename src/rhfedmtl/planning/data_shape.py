@@ -12,11 +12,12 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
 from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.policies.base import RoundBytes, Situation
+from rhfedmtl.policies.base import Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.messages import Sizes, round_zero_bytes
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import message_sizes, round_zero_bytes
 from rhfedmtl.training.clouds import regularisation
 from rhfedmtl.training.run import Settings
 
@@ -79,7 +80,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     ledger = Ledger(cost)
     features, columns = _width(subject, cost)
     shape = (method.rows(columns), features + method.intercept)
-    sizes = Sizes.of(shape, method.shared_rows(columns), method.profile_length) if features else Sizes(0, 0, 0, 0)
+    shared, length, dtype = method.shared_rows(columns), method.profile_length, method.channel.dtype
     layout = _layout(subject)
     if features and settings.scale.startswith("standard"):
         for event in _round_zero(layout, features):
@@ -94,7 +95,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=RoundBytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+        bytes=message_sizes(shape, shared, length, dtype) if features else MessageSizes(),
     )
 
 

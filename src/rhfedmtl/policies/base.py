@@ -14,6 +14,7 @@ from rhfedmtl.maths.runs import bincount, pairs
 from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.sizes import MessageSizes
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -28,15 +29,6 @@ class Observation(NamedTuple):
     answers: IntArray
     factor: FloatArray
     gains: FloatArray
-
-
-class RoundBytes(NamedTuple):
-    """Sizes of the messages on the two links."""
-
-    order: int = 0
-    update: int = 0
-    anchor: int = 0
-    report: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +50,7 @@ class Situation:
     gamma: float
     coupling: float = 0.0
     radius: float = 1.0
-    bytes: RoundBytes = field(default_factory=RoundBytes)
+    bytes: MessageSizes = field(default_factory=MessageSizes)
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)

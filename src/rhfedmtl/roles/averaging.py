@@ -6,10 +6,11 @@ import numpy as np
 
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.relationships import Models
+from rhfedmtl.roles.cloud import CloudStates
 from rhfedmtl.roles.messages import Anchor, Report, Vector
 
 
-class AveragingCloud:
+class AveragingCloud(CloudStates):
     """State machine of the cloud: send the mean model, collect the stations' models, repeat.
 
     There is no dual and so no certificate.
@@ -38,12 +39,14 @@ class AveragingCloud:
 
     def assign(self) -> list[Anchor]:
         """Start a server iteration: the same models for all stations."""
+        self._check(Anchor)
         self.cloud_round += 1
         mean = self.mean
         return [Anchor(self.cloud_round, b, mean, 1.0) for b in range(self.n_tasks)]
 
     def receive(self, report: Report) -> bool:
         """Take a station's models; False, and no change, where they belong to another server iteration."""
+        self._check(Report)
         if report.cloud_round != self.cloud_round:
             return False
         b = report.task

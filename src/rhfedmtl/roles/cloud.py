@@ -4,19 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
-from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
+from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
 
 ASTRAY = 1e3
 """A gap so many times the objective of the first certificate makes the cloud turn to the safe joint form."""
+
+
+class CloudPhase(Enum):
+    """Where a cloud stands: no anchor was sent yet, or a server iteration is under way."""
+
+    FRESH = "before its first server iteration"
+    ITERATING = "in a server iteration"
+
+
+CLOUD: Table[CloudPhase] = frozen(
+    {
+        CloudPhase.FRESH: {
+            "resume": CloudPhase.FRESH,
+            Anchor: CloudPhase.ITERATING,
+            Report: CloudPhase.FRESH,
+        },
+        CloudPhase.ITERATING: {
+            Anchor: CloudPhase.ITERATING,
+            Report: CloudPhase.ITERATING,
+            StationSums: CloudPhase.ITERATING,
+        },
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +80,21 @@ class Certificate:
         return self.station_primal - self.station_dual
 
 
-class Cloud:
+class CloudStates:
+    """The part of a cloud that knows where it stands, by the table ``CLOUD``: server iterations are its states."""
+
+    cloud_round: int
+
+    @property
+    def phase(self) -> CloudPhase:
+        """Where the cloud stands."""
+        return CloudPhase.ITERATING if self.cloud_round else CloudPhase.FRESH
+
+    def _check(self, event: Event) -> None:
+        follow("the cloud", CLOUD, self.phase, event)
+
+
+class Cloud(CloudStates):
     """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked."""
 
     def __init__(self, relationship: Relationship, n_tasks: int, shape: tuple[int, int]) -> None:
@@ -73,6 +112,7 @@ class Cloud:
 
     def assign(self) -> list[Anchor]:
         """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
+        self._check(Anchor)
         schedule = self.relationship.learns()
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
@@ -84,6 +124,7 @@ class Cloud:
 
     def receive(self, report: Report) -> bool:
         """Take a station's v_b; False, and no change, for an earlier server iteration or an overtaken report."""
+        self._check(Report)
         if self.anchors is None or report.cloud_round != self.cloud_round:
             return False
         b = report.task
@@ -107,8 +148,8 @@ class Cloud:
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
         """Certificate for the better of the candidates; None while a station's sums are missing or out of step."""
-        if self.anchors is None:
-            raise ProtocolError("nothing to certify before the first server iteration")
+        self._check(StationSums)
+        assert self.anchors is not None, "there are anchors in every server iteration"
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         if len(by_task) != self.n_tasks:
             return None
@@ -121,7 +162,7 @@ class Cloud:
         ]
         self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
         best = int(np.argmin(primals))
-        self._keep_course(primals[best])
+        self._stay_safe(primals[best])
         return Certificate(
             max(number for number, _ in self._as_of),
             primals[best],
@@ -132,7 +173,7 @@ class Cloud:
             objective.station_dual(duals, self._n, self.V, self.anchors),
         )
 
-    def _keep_course(self, primal: float) -> None:
+    def _stay_safe(self, primal: float) -> None:
         """Take the safe joint form from now on if the gap has left all bounds: alternation is fast, not guaranteed.
 
         The measure is the objective at the first certificate, not its gap: a warm start may begin with a gap of 0.
@@ -147,8 +188,7 @@ class Cloud:
 
         Where V is far from its optimum and tasks are strongly coupled, V G is far worse than what the stations held.
         """
-        if self.cloud_round:
-            raise ProtocolError(f"server iteration {self.cloud_round} is done: it is too late to start from reports")
+        self._check("resume")
         for report in reports:
             self.V[report.task], self._n[report.task] = report.v, max(report.n_samples, 1)
         self.W = self.relationship.solve(self.V) if models is None else models.copy()

@@ -1,6 +1,7 @@
 """What the three tiers say to each other. Messages are frozen and know their size in bytes.
 
-A size counts the numbers that a message carries, eight bytes each, and ``HEADER`` bytes for who, whom and what.
+A size counts the numbers that a message carries, eight bytes each unless it says otherwise, and ``HEADER`` bytes for
+who, whom and what.
 Samples and dual variables are in no message.
 """
 
@@ -8,15 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.resources.sizes import MessageSizes
 
 Vector = npt.NDArray[np.float64]
 
+FLOAT64: np.dtype[Any] = np.dtype(np.float64)
 HEADER = 16
 _NUMBER = 8
 
@@ -73,13 +77,24 @@ class WorkOrder(Message):
 
 @dataclass(frozen=True, eq=False)
 class Update(Message):
-    """Terminal to station: X_tᵀΔα_t, the dual gain along the steps, and the course along Δα for a line search."""
+    """Terminal to station: X_tᵀΔα_t as the channel sends it, the dual gain along the steps, the profile along Δα.
+
+    The profile serves a line search. ``dtype`` is how the numbers of ``delta`` cross the wire, which holds them
+    exactly: floats as they are, integers as multiples of a step that goes with them.
+    """
 
     round: int
     terminal: int
     delta: Vector
     gains: Vector
     profile: Vector
+    dtype: np.dtype[Any] = FLOAT64
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        step = _NUMBER if self.dtype.kind == "i" else 0
+        return super().n_bytes + step - (_NUMBER - self.dtype.itemsize) * self.delta.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,27 +213,22 @@ class Scaling(Message):
         return Scaler(self.mean, self.scale, self.unit) if len(self.mean) else Scaler(unit=self.unit)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes of the messages of a round at given shapes: what an engine charges that does not make the messages."""
+@cache
+def message_sizes(
+    shape: tuple[int, int], shared_rows: int, profile_length: int, dtype: np.dtype[Any] = FLOAT64
+) -> MessageSizes:
+    """What an engine charges that does not make the messages.
 
-    order: int
-    update: int
-    anchor: int
-    report: int
-
-    @classmethod
-    @cache
-    def of(cls, shape: tuple[int, int], shared_rows: int, n_course: int) -> Sizes:
-        """Sizes for orders and updates of this shape, of which so many rows travel between station and cloud."""
-        w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
-        gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, n_course)
-        return cls(
-            WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
-            Update(0, 0, w, gains, profile).n_bytes,
-            Anchor(0, 0, shared, 0.0).n_bytes,
-            Report(0, 0, 0, shared, 0, 0).n_bytes,
-        )
+    For orders and updates of this shape, of which so many rows travel between station and cloud.
+    """
+    w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
+    gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
+    return MessageSizes(
+        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
+        Update(0, 0, w, gains, profile, dtype).n_bytes,
+        Anchor(0, 0, shared, 0.0).n_bytes,
+        Report(0, 0, 0, shared, 0, 0).n_bytes,
+    )
 
 
 def round_zero_bytes(n_features: int) -> tuple[int, int]:
@@ -232,4 +242,4 @@ def _bytes(value: object) -> int:
         return int(value.size) * _NUMBER
     if isinstance(value, Verdict):
         return 4 * _NUMBER
-    return _NUMBER
+    return 0 if isinstance(value, np.dtype) else _NUMBER  # how numbers are written is part of the header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -26,8 +27,38 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 LARGEST = 1e100
+
+
+class StationPhase(Enum):
+    """Where a station stands: the cloud has not spoken yet, nothing is asked of terminals, or orders are out."""
+
+    UNANCHORED = "without an anchor"
+    IDLE = "idle"
+    OPEN = "in an open round"
+
+
+_MEMBERSHIP: tuple[Event, ...] = (Join, Release, Leave, "forget", Probe)
+_ALWAYS: tuple[Event, ...] = (Update, Sums, Report)
+STATION: Table[StationPhase] = frozen(
+    {
+        StationPhase.UNANCHORED: {
+            Anchor: StationPhase.IDLE,
+            **dict.fromkeys(_MEMBERSHIP + _ALWAYS, StationPhase.UNANCHORED),
+        },
+        StationPhase.IDLE: {
+            Anchor: StationPhase.IDLE,
+            WorkOrder: StationPhase.OPEN,
+            **dict.fromkeys(_MEMBERSHIP + _ALWAYS, StationPhase.IDLE),
+        },
+        StationPhase.OPEN: {
+            "close round": StationPhase.IDLE,
+            **dict.fromkeys(_ALWAYS, StationPhase.OPEN),
+        },
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +103,7 @@ class StationState:
 
 
 class BaseStation:
-    """State machine of one base station: idle, or with one round open.
+    """State machine of one base station, by the table ``STATION``.
 
     Late means dropped: an update counts only in the round that asked for it. Membership changes only while
     no round is open.
@@ -87,11 +118,12 @@ class BaseStation:
         self.U = np.zeros(shape)
         self.round = 0
         self.anchor: Anchor | None = None
+        self.phase = StationPhase.UNANCHORED
         self.membership = 0
         self._probe = 0
         self._probed_models = 0
         self._departed: dict[int, Member] = {}
-        self._orders: dict[int, WorkOrder] | None = None
+        self._asked: frozenset[int] = frozenset()
         self._updates: dict[int, Update] = {}
 
     @property
@@ -121,40 +153,43 @@ class BaseStation:
         self.U, self.round, self.anchor = state.U.copy(), state.round, state.anchor
         self.members, self._departed = dict(state.members), dict(state.departed)
         self.membership, self._probe = state.membership, state.probe
-        self._orders, self._updates = None, {}
+        self.phase = StationPhase.UNANCHORED if state.anchor is None else StationPhase.IDLE
+        self._updates = {}
 
     def receive_anchor(self, anchor: Anchor) -> None:
         """Take the cloud's anchor; an older one than the present is ignored."""
-        self._need_idle("take an anchor")
+        after = self._after(Anchor)
         if anchor.task != self.task or anchor.center.shape != self._shared or not anchor.lam > 0.0:
             raise PeerError(
                 f"anchor for task {anchor.task} with shape {anchor.center.shape} and lambda {anchor.lam} does not fit "
                 f"station {self.task} with shape {self._shared}"
             )
         if self.anchor is None or anchor.cloud_round > self.anchor.cloud_round:
-            self.anchor = anchor
+            self.anchor, self.phase = anchor, after
             self.U = self.method.start(self.U, anchor.center)
 
     def open_round(self, number: int, local_steps: Mapping[int, int]) -> list[WorkOrder]:
         """Start a round with the members named, and return their orders in the order of ids."""
-        self._need_idle("open a round")
+        after = self._after(WorkOrder)
         if number <= self.round:
             raise ProtocolError(f"station {self.task} has done round {self.round}: round {number} cannot follow it")
         strangers = sorted(set(local_steps) - set(self.members))
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
         scale = self.method.scale(self._anchored().lam, self.n_samples, len(self.members), number)
-        self._orders = {
-            t: WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
+        orders = [
+            WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
             for t in sorted(local_steps)
-        }
-        self.round = number
-        self._updates = {}
-        return list(self._orders.values())
+        ]
+        self.round, self.phase = number, after
+        self._asked, self._updates = frozenset(local_steps), {}
+        return orders
 
     def receive(self, update: Update) -> bool:
         """Take an update if it is wanted now; False for a late, repeated or unasked one, which changes nothing."""
-        if self._orders is None or update.round != self.round or update.terminal not in self._orders:
+        self.phase = self._after(Update)
+        wanted = self.phase is StationPhase.OPEN and update.round == self.round and update.terminal in self._asked
+        if not wanted:
             return False
         self._check_update(update)
         if update.terminal in self._updates:
@@ -164,10 +199,9 @@ class BaseStation:
 
     def close_round(self) -> Merged:
         """Merge what arrived, in the order of ids, and note what each terminal is to be told."""
-        if self._orders is None:
-            raise ProtocolError(f"station {self.task} has no open round to close")
+        self.phase = self._after("close round")
         updates = [self._updates.get(t) for t in sorted(self.members)]
-        self._orders, self._updates = None, {}
+        self._updates = {}
         arrived = [update for update in updates if update is not None]
         self._probe += 1
         if not arrived:
@@ -182,11 +216,12 @@ class BaseStation:
 
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""
+        self.phase = self._after(Report)
         return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
 
     def probes(self, models: Vector) -> list[Probe]:
         """Ask every member for its sums under these models (m, columns, features)."""
-        self._need_idle("probe its terminals")
+        self.phase = self._after(Probe)
         self._probe += 1
         self._probed_models = len(models)
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
@@ -197,6 +232,7 @@ class BaseStation:
 
         Answers to an earlier probe do not count, nor any after a merge or a change of members.
         """
+        self.phase = self._after(Sums)
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
@@ -212,7 +248,7 @@ class BaseStation:
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
-        self._need_idle("admit a terminal")
+        self.phase = self._after(Join)
         if join.share.shape != self.shape or not np.isfinite(join.share).all() or join.n_samples < 1:
             raise PeerError(
                 f"terminal {join.terminal} joins with {join.n_samples} samples and a share of {join.share.shape}; "
@@ -230,7 +266,7 @@ class BaseStation:
 
     def release(self, terminal: int) -> Release:
         """Tell a terminal that wants to go what became of its last update. May be asked again at any time."""
-        self._need_idle("release a terminal")
+        self.phase = self._after(Release)
         known = self.members.get(terminal) or self._departed.get(terminal)
         if known is None:
             raise PeerError(f"terminal {terminal} is not under station {self.task}")
@@ -238,7 +274,7 @@ class BaseStation:
 
     def remove(self, leave: Leave) -> Goodbye:
         """Let a terminal go with its share; a second request changes nothing and is answered the same."""
-        self._need_idle("remove a terminal")
+        self.phase = self._after(Leave)
         member = self.members.get(leave.terminal)
         if member is not None and member.incarnation == leave.incarnation:
             if leave.share.shape != self.shape or not _same_share(leave.share, member.share):
@@ -250,7 +286,7 @@ class BaseStation:
 
     def forget(self, terminal: int) -> None:
         """Drop a terminal that will not come back, by the share that is stored here."""
-        self._need_idle("forget a terminal")
+        self.phase = self._after("forget")
         if terminal in self.members:
             self._drop(terminal, self.members[terminal].share)
 
@@ -284,7 +320,7 @@ class BaseStation:
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
         refuse_divergence(update.delta, update.round)
-        # A course may hold infinities: no end of the box, or factors beyond it.
+        # A profile may hold infinities: no end of the box, or factors beyond it.
         if not np.isfinite(update.gains).all() or np.isnan(update.profile).any():
             raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
 
@@ -293,9 +329,8 @@ class BaseStation:
             raise ProtocolError(f"station {self.task} has no anchor yet: the cloud speaks first")
         return self.anchor
 
-    def _need_idle(self, what: str) -> None:
-        if self._orders is not None:
-            raise ProtocolError(f"station {self.task} cannot {what} while round {self.round} is open: close it first")
+    def _after(self, event: Event) -> StationPhase:
+        return follow(f"station {self.task}", STATION, self.phase, event)
 
 
 def refuse_divergence(delta: Vector, number: int) -> None:

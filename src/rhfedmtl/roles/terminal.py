@@ -12,7 +12,9 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths import rounds
+from rhfedmtl.maths.kernel import Kernel, find_kernel
+from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
@@ -27,14 +29,56 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 
 class Phase(Enum):
-    """Where a terminal stands: under no station, under one, or on its way out."""
+    """Where a terminal stands: under no station, under one, the same with an update pending, or on its way out."""
 
     DETACHED = "detached"
     ATTACHED = "attached"
+    PENDING = "pending"
     LEAVING = "leaving"
+
+
+TERMINAL: Table[Phase] = frozen(
+    {
+        Phase.DETACHED: {
+            Scaling: Phase.DETACHED,
+            "new rows": Phase.DETACHED,
+            Join: Phase.ATTACHED,
+            WorkOrder: Phase.DETACHED,
+            Probe: Phase.DETACHED,
+            Release: Phase.DETACHED,
+            Goodbye: Phase.DETACHED,
+            "abandon": Phase.DETACHED,
+        },
+        Phase.ATTACHED: {
+            Scaling: Phase.ATTACHED,
+            Join: Phase.ATTACHED,
+            WorkOrder: Phase.PENDING,
+            Probe: Phase.ATTACHED,
+            Release: Phase.LEAVING,
+            Goodbye: Phase.ATTACHED,
+            "abandon": Phase.DETACHED,
+        },
+        Phase.PENDING: {
+            WorkOrder: Phase.PENDING,
+            Probe: Phase.ATTACHED,
+            Release: Phase.LEAVING,
+            Goodbye: Phase.PENDING,
+            "abandon": Phase.DETACHED,
+        },
+        Phase.LEAVING: {
+            Scaling: Phase.LEAVING,
+            WorkOrder: Phase.LEAVING,
+            Probe: Phase.LEAVING,
+            Release: Phase.LEAVING,
+            Goodbye: Phase.DETACHED,
+            "abandon": Phase.DETACHED,
+        },
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +86,8 @@ class TerminalState:
     """All that a terminal must remember over a restart, besides its (scaled) rows.
 
     Save it before an update goes out: a terminal that goes on from before an update that was applied refuses to.
+    ``residual`` is what its channel has kept back, ``sent_residual`` what it will have if the pending update is applied
+    wholly; None where the channel keeps nothing back.
     """
 
     alpha: Vector
@@ -50,14 +96,17 @@ class TerminalState:
     last_round: int
     phase: Phase
     incarnation: int
+    residual: Vector | None = None
+    sent_residual: Vector | None = None
 
 
 class Terminal:
-    """State machine of one terminal.
+    """State machine of one terminal, by the table ``TERMINAL``.
 
     An update stays pending until the station's next message says what became of it: applied with a factor, or
     dropped. A repeated order is answered with the same update, a stale one with nothing. A terminal that lost its
-    state starts anew with a higher ``incarnation`` than its station knows.
+    state starts anew with a higher ``incarnation`` than its station knows. ``kernel`` does its work: the best one that
+    is installed, unless given.
     """
 
     def __init__(
@@ -70,19 +119,24 @@ class Terminal:
         seed: int = 0,
         weight: Vector | None = None,
         incarnation: int = 0,
+        kernel: Kernel | None = None,
     ) -> None:
         method.check_terminal(identity, X, y, weight)
         self.identity = identity
         self.method = method
         self.seed = seed
+        self._kernel = find_kernel() if kernel is None else kernel
         self._X, self._y, self._weight = X, y, weight
         self._load_rows()
-        self._duals = sdca.make_duals(self._rows)
+        self._duals = rounds.make_duals(self._rows)
         self._scaled = False
         self._last_round = 0
         self._update: Update | None = None
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
+        self._residual: Vector | None
+        self._sent_residual: Vector | None
+        self._clear_residual()
 
     @property
     def n_samples(self) -> int:
@@ -105,20 +159,34 @@ class Terminal:
         return self._update
 
     @property
+    def is_member(self) -> bool:
+        """Whether a station has this terminal in its sum, as far as it knows, and may ask it for work."""
+        return self.phase in (Phase.ATTACHED, Phase.PENDING)
+
+    @property
     def state(self) -> TerminalState:
         """What to save."""
-        duals = self._duals
         return TerminalState(
-            duals.alpha.copy(), duals.pending.copy(), self._update, self._last_round, self.phase, self.incarnation
+            self._duals.alpha.copy(),
+            self._duals.pending.copy(),
+            self._update,
+            self._last_round,
+            self.phase,
+            self.incarnation,
+            self._residual,
+            self._sent_residual,
         )
 
     def restore(self, state: TerminalState) -> None:
         """Go on from saved state."""
         if state.alpha.shape != self._duals.alpha.shape:
             raise DataError(f"saved duals have shape {state.alpha.shape}, terminal {self.identity} has {self._y.shape}")
-        self._duals = sdca.make_duals(self._rows)._replace(alpha=state.alpha.copy(), pending=state.pending.copy())
-        self._update, self._last_round = state.update, state.last_round
-        self.phase, self.incarnation = state.phase, state.incarnation
+        self._duals = rounds.make_duals(self._rows)._replace(alpha=state.alpha.copy(), pending=state.pending.copy())
+        self._update, self._last_round, self.incarnation = state.update, state.last_round, state.incarnation
+        self.phase = state.phase if state.update is None else Phase.PENDING
+        self._clear_residual()
+        if state.residual is not None:
+            self._residual, self._sent_residual = state.residual, state.sent_residual
 
     def moments(self) -> MomentsReport:
         """Round zero: sums over training rows from which a common scaling is made."""
@@ -129,6 +197,7 @@ class Terminal:
         """Round zero: scale the rows; only before any step was taken. Told again, it changes nothing."""
         if self._last_round or self._duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
+        self.phase = self._after(Scaling)
         if self._scaled:
             return
         self._scaled = True
@@ -137,19 +206,20 @@ class Terminal:
 
     def work(self, order: WorkOrder) -> Update | None:
         """H steps from the station's model; None where the order is stale."""
+        after = self._after(WorkOrder)
         self._check_order(order)
         if self._is_repeated(order):
             return self._update
         if not self._speaks_to_me(order.verdict) or order.round <= self._last_round:
             return None
         self._settle(order.verdict)
-        self._update = self._ascend(order)
-        self._last_round = order.round
+        self._update = self._make_update(order)
+        self._last_round, self.phase = order.round, after
         return self._update
 
     def probe(self, probe: Probe) -> Sums | None:
         """Loss sums under the given models, and the dual sum, with nothing left pending; None if stale."""
-        needed = (self._y.shape[1], self.shape[1])
+        after, needed = self._after(Probe), (self._y.shape[1], self.shape[1])
         if probe.models.ndim != 3 or probe.models.shape[1:] != needed or not np.isfinite(probe.models).all():
             raise PeerError(
                 f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{needed}), "
@@ -158,34 +228,35 @@ class Terminal:
         if not self._speaks_to_me(probe.verdict):
             return None
         self._settle(probe.verdict)
-        models = probe.models[:, None]
-        losses, dual = sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models)
+        self.phase, models = after, probe.models[:, None]
+        losses, dual = self._kernel.sums(self.method.loss, self._rows, self._layout, self._duals, models)
         return Sums(self.identity, probe.number, losses[0], float(dual[0]))
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""
-        if self.phase is Phase.LEAVING or self._update is not None:
-            raise ProtocolError(f"terminal {self.identity} is still bound to a station: it must leave it first")
+        after = self._after(Join)
         if self.phase is Phase.DETACHED:
             self.incarnation += 1
-            self.phase = Phase.ATTACHED
-            # Rounds are numbered by the station: another one may be behind the last.
+            # Rounds are numbered by the station: another one may be behind the last. The share it gets is exact.
             self._last_round = 0
+            self._clear_residual()
+        self.phase = after
         return Join(self.identity, self.incarnation, self.n_samples, self._share())
 
     def leave(self, release: Release) -> Leave | None:
         """Settle, and ask to go with all of one's duals; None if the release is stale."""
-        if self.phase is Phase.ATTACHED and self._speaks_to_me(release.verdict):
+        after = self._after(Release)
+        if self._speaks_to_me(release.verdict):
             self._settle(release.verdict)
-            self.phase = Phase.LEAVING
+            self.phase = after
         if self.phase is not Phase.LEAVING:
             return None
-        return Leave(self.identity, self.incarnation, self._share())
+        return Leave(self.identity, self.incarnation, self._held_share())
 
     def goodbye(self, goodbye: Goodbye) -> None:
         """Be free to join another station, or to take in rows."""
-        if self.phase is Phase.LEAVING and goodbye.incarnation == self.incarnation:
-            self.phase = Phase.DETACHED
+        if goodbye.incarnation == self.incarnation:
+            self.phase = self._after(Goodbye)
 
     def abandon(self, verdict: Verdict | None = None) -> None:
         """Be free at once, with nothing pending: the station lost its memory, so that no sum holds this terminal.
@@ -194,14 +265,11 @@ class Terminal:
         """
         known = verdict is not None and verdict.incarnation == self.incarnation
         self._settle(verdict if verdict is not None and known else Verdict())
-        self.phase = Phase.DETACHED
+        self.phase = self._after("abandon")
 
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
         """Take in new rows, scaled as the old ones, with duals at zero: u_t stays, the count grows."""
-        if self.phase is not Phase.DETACHED:
-            raise ProtocolError(
-                f"terminal {self.identity} is {self.phase.value}: it takes in rows between two stations"
-            )
+        after = self._after("new rows")
         self.method.check_terminal(self.identity, X, y, weight)
         if X.shape[1] != self._X.shape[1] or y.shape[1] != self._y.shape[1]:
             raise DataError(
@@ -213,8 +281,12 @@ class Terminal:
         self._X, self._y = np.concatenate([self._X, X.astype(self._X.dtype)]), np.concatenate([self._y, y])
         old = self._duals.alpha
         self._load_rows()
-        self._duals = sdca.make_duals(self._rows)
+        self._duals = rounds.make_duals(self._rows)
         self._duals.alpha[: len(old)] = old
+        self.phase = after
+
+    def _after(self, event: Event) -> Phase:
+        return follow(f"terminal {self.identity}", TERMINAL, self.phase, event)
 
     def _load_rows(self) -> None:
         self._rows = rounds.make_rows(
@@ -240,7 +312,7 @@ class Terminal:
 
     def _is_current(self, verdict: Verdict) -> bool:
         """Whether a message belongs to this membership."""
-        return self.phase is Phase.ATTACHED and verdict.incarnation == self.incarnation
+        return self.is_member and verdict.incarnation == self.incarnation
 
     def _is_repeated(self, order: WorkOrder) -> bool:
         """Whether this is the order that the pending update answers."""
@@ -261,11 +333,15 @@ class Terminal:
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
         if self._update is not None:
-            self._duals.settle[0] = verdict.factor if verdict.round == self._update.round else 0.0
-            sdca.settle(self._rows, self._layout, self._duals)
-            self._update = None
+            factor = verdict.factor if verdict.round == self._update.round else 0.0
+            self._duals.settle[0] = factor
+            self._kernel.settle(self._rows, self._layout, self._duals)
+            if self._residual is not None and self._sent_residual is not None:
+                self._residual = settled(self._residual, self._sent_residual, factor)
+            self._update = self._sent_residual = None
 
-    def _ascend(self, order: WorkOrder) -> Update:
+    def _make_update(self, order: WorkOrder) -> Update:
+        """Work, and let the channel have its say: what it does to the update it does to the pending duals."""
         with np.errstate(over="ignore"):  # the station refuses what comes of a model too large for single precision
             model = order.model[None].astype(self._X.dtype)
         orders = rounds.Orders(
@@ -276,9 +352,29 @@ class Terminal:
             np.uint64(order.round),
             self.method.uniform,
         )
-        answers = self.method.work(self._rows, self._layout, self._duals, orders)
-        return Update(order.round, self.identity, answers.delta[0], answers.gains[0], answers.lines[0])
+        method, held = self.method, (self._rows, self._layout, self._duals)
+        answers = method.work(self._kernel, *held, orders)
+        delta, factor, residual = method.channel.send(
+            answers.delta, None if self._residual is None else self._residual[None]
+        )
+        profile = answers.profile
+        if factor[0] < 1.0:
+            self._duals.pending[:] *= factor[0]
+            profile = method.profiles(self._kernel, *held)
+        self._sent_residual = None if residual is None else residual[0]
+        return Update(order.round, self.identity, delta[0], answers.gains[0], profile[0], method.channel.dtype)
+
+    def _clear_residual(self) -> None:
+        """Nothing is kept back, by a channel that ever does."""
+        self._residual = np.zeros(self.shape) if self.method.channel.keeps_residual else None
+        self._sent_residual = None
 
     def _share(self) -> Vector:
-        shares = self.method.shares(self._rows, self._layout, self._duals, self.shape[1])
+        shares = self.method.shares(self._kernel, self._rows, self._layout, self._duals, self.shape[1])
         return np.asarray(shares[0])
+
+    def _held_share(self) -> Vector:
+        """What the station has of the share: all but what the channel kept back."""
+        if self._residual is None or not self.method.keeps_share():
+            return self._share()
+        return self._share() - self._residual

@@ -21,7 +21,7 @@ from rhfedmtl.engines.network import Keeping, Network
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Observation, Plan, Policy, RoundBytes, Situation
+from rhfedmtl.policies.base import Observation, Plan, Policy, Situation
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -292,7 +292,6 @@ class Run:
 
     def situation(self) -> Situation:
         """What the policy may know now."""
-        sizes = self.network.message_sizes
         return Situation(
             self.network.sizes,
             self._layout(),
@@ -300,7 +299,7 @@ class Run:
             lam=self._lam,
             gamma=self.method.loss.smoothness,
             coupling=self._coupling,
-            bytes=RoundBytes(sizes.order, sizes.update, sizes.anchor, sizes.report),
+            bytes=self.network.message_sizes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,

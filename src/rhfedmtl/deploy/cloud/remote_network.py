@@ -18,7 +18,8 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.maths.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import Anchor, Report, Scaling, StationSums, message_sizes
 
 _FLOAT32_SAVES = 4
 
@@ -59,13 +60,13 @@ class RemoteNetwork:
         self.anchors: dict[int, Anchor] = {}
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
-        sizes = Sizes.of(self._matrix, self._shared, self.method.profile_length)
+        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
         if self._job.precision != wire.FLOAT32:
             return sizes
         saved = _FLOAT32_SAVES * self._matrix[0] * self._matrix[1]
-        return Sizes(sizes.order - saved, sizes.update - saved, sizes.anchor, sizes.report)
+        return sizes._replace(order=sizes.order - saved, update=sizes.update - saved)
 
     @property
     def models(self) -> Float64Array:

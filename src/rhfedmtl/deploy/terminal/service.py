@@ -110,7 +110,7 @@ class TerminalService:
             self._epoch = welcome.epoch
         elif welcome.incarnation > self.role.incarnation:
             return self._start_anew(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
-        elif welcome.HasField("verdict") and self.role.phase is Phase.ATTACHED:
+        elif welcome.HasField("verdict") and self.role.is_member:
             self._log("no member any more", "warning", reason="joining again with all that was learned")
             self.role.abandon(codec.verdict_in(welcome.verdict))
         return self._present()

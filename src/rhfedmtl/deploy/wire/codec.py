@@ -129,13 +129,13 @@ def update_out(update: said.Update, *, single: bool = False) -> wire.Update:
 
 
 def update_in(given: wire.Update) -> said.Update:
-    """Terminal to station; a course may hold infinities, where a factor leaves the box."""
+    """Terminal to station; a profile may hold infinities, where a factor leaves the box."""
     return said.Update(
         given.round,
         given.terminal,
         array(given.delta, "an update"),
         array(given.gains, "the gains of an update"),
-        array(given.profile, "the course of an update", finite=False),
+        array(given.profile, "the profile of an update", finite=False),
     )
 
 

@@ -18,9 +18,10 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
-from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths.runs import Runs, Tally, compact
-from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
+from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 
 Calls = Mapping[int, tuple[Any, ...]]
 
@@ -62,6 +63,11 @@ class Sharded:
     """All stations and terminals, in shards."""
 
     def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
+        if method.channel.keeps_residual:
+            raise ConfigError(
+                f"channel {type(method.channel).__name__} keeps a residual on every terminal, which does not move "
+                "between groups: use engine 'inprocess'"
+            )
         self.method = method
         self.actors = actors
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
@@ -96,9 +102,9 @@ class Sharded:
         return sizes
 
     @property
-    def message_sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return Sizes.of(self._matrix, self._shared, self.method.profile_length)
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
 
     @property
     def V(self) -> Float64Array:

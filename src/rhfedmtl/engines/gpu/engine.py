@@ -23,8 +23,7 @@ from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
-from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, FloatArray, Orders
-from rhfedmtl.maths.sdca import FACTORS
+from rhfedmtl.maths.rounds import CURVE, FACTORS, Answers, Blocks, FloatArray, Orders
 
 # Rows are moved and scaled this many numbers at a time.
 CHUNK = 2**27
@@ -137,6 +136,11 @@ class Gpu(InProcess):
             raise ConfigError(
                 f"engine 'gpu' learns by dual coordinate ascent with the losses of the library, not "
                 f"{type(method).__name__} with {type(method.loss).__name__}: use engine 'inprocess'"
+            )
+        if not method.channel.identity:
+            raise ConfigError(
+                f"engine 'gpu' adds up updates on the card, where channel {type(method.channel).__name__} cannot see "
+                "them one by one: use engine 'inprocess'"
             )
         super().__init__(federation, method, seed=seed, present=present)
         bounds = np.asarray(federation.terminal_offsets)[federation.task_offsets]
@@ -290,9 +294,9 @@ class Gpu(InProcess):
                 WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
                 CURVE=CURVE, ONCE=cohort.once and not orders.uniform,
             )  # fmt: skip
-        lines = self._profiles(card, cohort)
+        profile = self._profiles(card, cohort)
         by_station = self._by_station(card, cohort.sums)
-        return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), lines)
+        return Answers(shape.cut(by_station[..., : shape.width]), by_station[..., shape.width :].sum(1), profile)
 
     def _card_cohort(self, card: _Layout, steps: IntArray) -> _CardCohort:
         """Terminals that have work, in the order of the layout; the same again while nothing else is asked."""
@@ -314,16 +318,16 @@ class Gpu(InProcess):
         length, columns = self.method.profile_length, self.shape[0]
         if not length:
             return np.empty((len(self._home_rows), 0))
-        lines = self._room(card.n_blocks, columns, length)
+        parts = self._room(card.n_blocks, columns, length)
         quadratic = self.method.loss.quadratic
-        self._kernels.follow_line[(card.n_blocks, columns)](
+        self._kernels.follow_profile[(card.n_blocks, columns)](
             self._y, self._weight, self._card_alpha, self._pending, self._starts, card.ends, cohort.order,
-            cohort.blocks, self._send(FACTORS), lines, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
+            cohort.blocks, self._send(FACTORS), parts, self._gamma, columns, length, **self._loss, QUADRATIC=quadratic,
             FACTORS=2 ** math.ceil(math.log2(length)), N=LANES, num_warps=1 if quadratic else 4,
         )  # fmt: skip
-        sums: Float64Array = self._by_station(card, lines).sum(1)
+        sums: Float64Array = self._by_station(card, parts).sum(1)
         if quadratic:
-            room = lines[:, :, 2].amin(1).cpu().numpy()
+            room = parts[:, :, 2].amin(1).cpu().numpy()
             sums[:, 2] = np.inf
             np.minimum.at(sums[:, 2], card.layout.station, room)
         return sums

@@ -257,7 +257,7 @@ def ascend(
 
 
 @triton.jit
-def follow_line(
+def follow_profile(
     y,
     weight,
     alpha,
@@ -267,7 +267,7 @@ def follow_line(
     terminals,
     blocks,
     factors,
-    lines,
+    profile,
     gamma,
     columns,
     n_factors,
@@ -309,7 +309,7 @@ def follow_line(
                 at = a[:, None] + eta[None, :] * d[:, None]
                 term = safe[:, None] * conjugate(at, label[:, None], parameter, LOSS)
                 values -= tl.sum(tl.where(used[:, None], term, 0.0), axis=0)
-    out = lines + (block * columns + c).to(tl.int64) * n_factors
+    out = profile + (block * columns + c).to(tl.int64) * n_factors
     if QUADRATIC:
         tl.store(out, tl.sum(linear, axis=0))
         tl.store(out + 1, tl.sum(quadratic, axis=0))

@@ -1,0 +1,57 @@
+"""What does the work of a round: compiled where numba is installed, else in NumPy, with the same numbers to 1e-12.
+
+Both take and fill the plain arrays of `rounds.py`. A small terminal has NumPy only, so nothing here names numba.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots
+
+
+class Kernel(Protocol):
+    """The work of the terminals of a layout; answers and sums have a row for each of its stations."""
+
+    def ascend(
+        self,
+        loss: Loss,
+        rows: Rows,
+        layout: Blocks,
+        duals: Duals,
+        orders: Orders,
+        *,
+        profile_length: int = 0,
+        threads: int = 1,
+    ) -> Answers:
+        """Settle, then take coordinate steps, whose change of the duals is pending afterwards."""
+
+    def descend(
+        self, loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1
+    ) -> Answers:
+        """Take gradient steps."""
+
+    def profiles(self, loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+        """Profile of each terminal along its pending change, in the order of the layout."""
+
+    def sums(
+        self, loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+    ) -> tuple[Float64Array, Float64Array]:
+        """Settle, then add up losses under each of the models (m, station, column, feature), and dual terms."""
+
+    def settle(self, rows: Rows, layout: Blocks, duals: Duals) -> None:
+        """Apply to each terminal what became of its pending change."""
+
+    def shares(self, rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
+        """Settle, then u_t = X_tᵀα_t of each terminal, in the order of the layout."""
+
+
+@cache
+def find_kernel() -> Kernel:
+    """The best kernel that this installation has."""
+    name = "compiled_kernel" if find_spec("numba") else "numpy_kernel"
+    return cast(Kernel, import_module(f"rhfedmtl.maths.{name}"))

@@ -1,0 +1,196 @@
+"""Inner loops that compiled kernels share, and threads that share out blocks.
+
+One terminal and a million terminals run through the same machine code, so a single terminal on its own gives,
+to the bit, what it gives inside a batch. Threads take whole blocks, so their number never changes a result.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.maths import rounds
+from rhfedmtl.maths.compiled import compiled, compiled_sum, inlined
+from rhfedmtl.maths.rounds import Answers, Blocks, Float64Array, FloatArray, IntArray
+
+# Below this many multiplications work is faster on one thread than handed out to several.
+WORK_PER_THREAD = 100_000
+
+inlined(rounds.mix)
+stream, draw = inlined(rounds.stream), inlined(rounds.draw)
+
+
+@compiled_sum
+def dot(X: Any, i: Any, w: Any, r: Any) -> Any:
+    """x_iᵀw_r over the features of the row, in the precision of w.
+
+    Kernels hand on whole arrays with the number of a row: cutting rows out costs more than small rows do.
+    """
+    total = w.dtype.type(0)
+    for j in range(X.shape[1]):
+        total += X[i, j] * w[r, j]
+    return total
+
+
+@compiled_sum
+def add(c: Any, X: Any, i: Any, w: Any, r: Any, n: Any) -> None:
+    """w_r += c x_i over the first n places, in the precision of w."""
+    factor = w.dtype.type(c)
+    for j in range(n):
+        w[r, j] += factor * X[i, j]
+
+
+@compiled_sum
+def _add_four(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
+    """As four calls of `add`, with one pass over w."""
+    c0, c1, c2, c3 = c
+    i0, i1, i2, i3 = rows
+    for j in range(X.shape[1]):
+        w[r, j] = w[r, j] + c0 * X[i0, j] + c1 * X[i1, j] + c2 * X[i2, j] + c3 * X[i3, j]
+
+
+@compiled_sum
+def dot_four(X: Any, rows: Any, w: Any, r: Any) -> Any:
+    """As four calls of `dot`, with one pass over w."""
+    i0, i1, i2, i3 = rows
+    t0 = t1 = t2 = t3 = w.dtype.type(0)
+    for j in range(X.shape[1]):
+        t0 += X[i0, j] * w[r, j]
+        t1 += X[i1, j] * w[r, j]
+        t2 += X[i2, j] * w[r, j]
+        t3 += X[i3, j] * w[r, j]
+    return t0, t1, t2, t3
+
+
+@inlined
+def score(X: Any, i: Any, w: Any, r: Any) -> Any:
+    """Score x_iᵀw_r; a model one longer than the row ends in its intercept."""
+    z = np.float64(dot(X, i, w, r))
+    return z + w[r, X.shape[1]] if w.shape[1] > X.shape[1] else z
+
+
+@inlined
+def add_row(c: Any, X: Any, i: Any, w: Any, r: Any) -> None:
+    """w_r += c x_i, the constant feature included."""
+    add(c, X, i, w, r, X.shape[1])
+    if w.shape[1] > X.shape[1]:
+        w[r, X.shape[1]] += w.dtype.type(c)
+
+
+@inlined
+def add_rows(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
+    """w_r += Σ c_k x_k over four rows, the constant feature included."""
+    _add_four(c, X, rows, w, r)
+    if w.shape[1] > X.shape[1]:
+        w[r, X.shape[1]] += c[0] + c[1] + c[2] + c[3]
+
+
+@inlined
+def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
+    """Row of step h: a uniform draw, or the next card of a deck shuffled anew every n steps (Fisher–Yates)."""
+    if uniform:
+        return draw(key, h, n)
+    place = h if h < n else h % n
+    other = place + draw(key, h, n - place)
+    deck[place], deck[other] = deck[other], deck[place]
+    return deck[place]
+
+
+@compiled
+def _row_norms(X: Any, constant: Any, norm: Any) -> None:
+    for i in range(len(X)):
+        total = constant
+        for j in range(X.shape[1]):
+            total += np.float64(X[i, j]) * np.float64(X[i, j])
+        norm[i] = total
+
+
+def row_norms(X: FloatArray, constant: float) -> Float64Array:
+    """As `rounds.row_norms`, to the bit, for millions of rows."""
+    norm = np.empty(len(X))
+    _row_norms(rounds.fixed(X), constant, norm)
+    return norm
+
+
+@compiled
+def _add_blocks(parts: Any, starts: Any, total: Any) -> None:
+    for b in range(total.shape[0]):
+        for k in range(starts[b], starts[b + 1]):
+            for j in range(total.shape[1]):
+                total[b, j] += parts[k, j]
+
+
+def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
+    """Sum of each station's blocks, in their order."""
+    n_stations, shape = len(starts) - 1, parts.shape[1:]
+    total = np.zeros((n_stations, math.prod(shape)))
+    if total.size:
+        _add_blocks(parts.reshape(len(parts), -1), starts, total)
+    return total.reshape(n_stations, *shape)
+
+
+def add_answers(answers: Answers, starts: IntArray, *, quadratic: bool) -> Answers:
+    """Sum of the answers from each start to the next; a quadratic profile ends in a bound, of which the least holds."""
+    profile = add_blocks(answers.profile, starts)
+    if quadratic and profile.shape[1]:
+        profile[:, 2] = np.inf
+        np.minimum.at(profile[:, 2], np.repeat(np.arange(len(profile)), np.diff(starts)), answers.profile[:, 2])
+    return Answers(add_blocks(answers.delta, starts), add_blocks(answers.gains, starts), profile)
+
+
+@compiled
+def _steps_before(layout: Any, steps: Any, before: Any) -> None:
+    """Steps of all terminals in the blocks before each, and of all blocks."""
+    total = 0
+    for block in range(len(layout.station)):
+        before[block] = total
+        for place in range(layout.blocks[block], layout.blocks[block + 1]):
+            total += steps[layout.order[place]]
+    before[len(layout.station)] = total
+
+
+def cuts(layout: Blocks, steps: IntArray, width: int, threads: int) -> IntArray:
+    """Block boundaries of stretches for threads to take; a single one where the work is too small to share.
+
+    Stretches get smaller towards the end, so that all threads end at about the same time, also where one has a core
+    that is busy with other things.
+    """
+    n_blocks = len(layout.station)
+    if threads <= 1:
+        return np.array([0, n_blocks])
+    work = np.empty(n_blocks + 1, np.int64)
+    _steps_before(layout, steps, work)
+    least = max(WORK_PER_THREAD / max(int(work[-1]) * width, 1), 1.0 / n_blocks, 1.0 / (16 * threads))
+    done = [0.0]
+    while done[-1] + 2.0 * least <= 1.0:
+        done.append(done[-1] + max((1.0 - done[-1]) / (2 * threads), least))
+    inner = np.searchsorted(work, work[-1] * np.array(done[1:]))
+    return np.concatenate([[0], inner, [n_blocks]])
+
+
+def in_threads(threads: int, parts: IntArray, job: Callable[[Iterator[tuple[int, int]]], None]) -> None:
+    """Let every thread, this one too, do its ``job`` with stretches of blocks between two cuts, while some are left."""
+    left = iter(list(pairwise(parts.tolist())))
+    others = [_pool(threads).submit(job, left) for _ in range(min(threads, len(parts) - 1) - 1)]
+    try:
+        job(left)
+    finally:
+        for other in others:
+            other.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="rhfedmtl")
+
+
+# A forked process has the pool's memory but none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

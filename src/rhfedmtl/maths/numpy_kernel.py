@@ -1,0 +1,308 @@
+"""The kernel for machines without a compiler: `kernel.Kernel` in NumPy, meant for the rows of one terminal.
+
+The same rows in the same order and the same formulas as `sdca.py` and `sgd.py`, which say what they mean; sums are
+taken in another order, so numbers agree to 1e-12 relative for rows in double precision, and not to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.rounds import (
+    ANY,
+    BETA,
+    CURVE,
+    FACTORS,
+    MEAN_SQUARE,
+    RHO,
+    SAMPLES,
+    SQUARE,
+    Answers,
+    Blocks,
+    Duals,
+    Float64Array,
+    FloatArray,
+    IntArray,
+    Orders,
+    Rows,
+    Slots,
+    draw,
+    stream,
+)
+
+
+class _Job(NamedTuple):
+    """One terminal of a layout: the row of its answer, its station, itself, and where its rows lie."""
+
+    row: int
+    station: int
+    terminal: int
+    here: slice
+
+    @property
+    def n(self) -> int:
+        """Rows of the terminal."""
+        return int(self.here.stop - self.here.start)
+
+
+def _jobs(rows: Rows, layout: Blocks) -> Iterator[_Job]:
+    counts = np.diff(layout.blocks)
+    by_terminal = zip(np.repeat(layout.row, counts), np.repeat(layout.station, counts), layout.order, strict=True)
+    for row, station, t in by_terminal:
+        yield _Job(int(row), int(station), int(t), slice(int(rows.starts[t]), int(rows.ends[t])))
+
+
+def _key(rows: Rows, orders: Orders, terminal: int) -> Any:
+    """Start of the terminal's stream, as an array: scalars would warn where they wrap."""
+    return stream(np.array([orders.seed]), np.array([orders.round]), rows.ids[[terminal]])
+
+
+def _row_order(key: Any, n: int, steps: int, uniform: bool) -> list[int]:
+    """Rows of all steps: uniform draws, or passes over a deck that is shuffled as it is dealt (Fisher–Yates)."""
+    counter = np.arange(steps)
+    if uniform:
+        return [int(k) for k in draw(key, counter, n)]
+    places = counter % n
+    deck, order = list(range(n)), []
+    for place, other in zip(places.tolist(), (places + draw(key, counter, n - places)).tolist(), strict=True):
+        deck[place], deck[other] = deck[other], deck[place]
+        order.append(deck[place])
+    return order
+
+
+def _scores(X: Any, models: Any) -> Any:
+    """Scores of rows (or of one row) under models, one to a row; a model longer than the rows ends in its intercept."""
+    d = X.shape[-1]
+    z = np.asarray(X @ models[:, :d].T, dtype=np.float64)
+    return z + models[:, d] if models.shape[1] > d else z
+
+
+def _add_row(c: Any, x: Any, models: Any) -> None:
+    """models += c xᵀ, the constant feature included."""
+    d = len(x)
+    models[:, :d] += np.multiply.outer(c.astype(models.dtype), x)
+    if models.shape[1] > d:
+        models[:, d] += c.astype(models.dtype)
+
+
+def _products(factors: Float64Array, X: FloatArray, width: int) -> Float64Array:
+    """Σ_i f_i x_iᵀ for each column of factors, in double precision, the constant feature included."""
+    total = np.empty((factors.shape[1], width))
+    total[:, : X.shape[1]] = factors.T @ X.astype(np.float64, copy=False)
+    total[:, X.shape[1] :] = factors.sum(axis=0)[:, None]
+    return total
+
+
+def _settle(duals: Duals, job: _Job) -> None:
+    duals.alpha[job.here] += duals.settle[job.terminal] * duals.pending[job.here]
+    duals.pending[job.here] = 0.0
+    duals.settle[job.terminal], duals.n_visited[job.terminal] = 0.0, ANY
+
+
+def ascend(
+    loss: Loss,
+    rows: Rows,
+    layout: Blocks,
+    duals: Duals,
+    orders: Orders,
+    *,
+    profile_length: int = 0,
+    threads: int = 1,
+) -> Answers:
+    """Coordinate steps of all terminals that have some; sums of each station."""
+    n, shape = len(layout.starts) - 1, orders.models.shape[1:]
+    answers = Answers(np.zeros((n, *shape)), np.zeros((n, CURVE)), np.zeros((n, profile_length)))
+    if profile_length and loss.quadratic:
+        answers.profile[:, 2] = np.inf
+    for job in _jobs(rows, layout):
+        if orders.steps[job.terminal] > 0:
+            _settle(duals, job)
+            order = _ascend(loss, rows, duals, orders, job, answers.gains[job.row])
+            visited = np.unique(order) + job.here.start
+            answers.delta[job.row] += _products(duals.pending[visited], rows.X[visited], shape[1])
+            if profile_length:
+                _add_profile(answers.profile[job.row], _profile(loss, rows, duals, job, profile_length), loss.quadratic)
+    return answers
+
+
+def _ascend(loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, curve: Float64Array) -> list[int]:
+    """H coordinate steps of one terminal; changes ``duals.pending`` and adds to the gain curve. Rows it visited."""
+    steps = int(orders.steps[job.terminal])
+    order = _row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)
+    gains = sum(_ascend_column(loss, rows, duals, orders, job, c, order) for c in range(rows.y.shape[1]))
+    told = np.minimum(np.append(2 ** np.arange(CURVE - 1), steps), steps)
+    curve += np.cumsum(gains)[told - 1]
+    return order
+
+
+def _ascend_column(
+    loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int, order: list[int]
+) -> Float64Array:
+    """The steps of one column, which knows nothing of the others; the gain of each.
+
+    Scalars are Python's: for a single number they are faster than NumPy's.
+    """
+    X, per_scale = rows.X[job.here], 1.0 / float(orders.scale[job.station])
+    y, weight, norm = (part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm))
+    alpha, change, gains = duals.alpha[job.here, column].tolist(), [0.0] * job.n, []
+    model = orders.models[job.station, column]
+    w, intercept = model[: X.shape[1]].copy(), model[X.shape[1] :].copy()
+    for k in order:
+        s, x, gain = weight[k], X[k], 0.0
+        if s > 0.0:
+            z = float(x @ w) + (float(intercept[0]) if len(intercept) else 0.0)
+            a, q = (alpha[k] + change[k]) / s, s * norm[k] * per_scale
+            step = loss.dual_step(a, y[k], z, q)
+            gain = s * (loss.conjugate(a, y[k]) - loss.conjugate(a + step, y[k]) - step * z - q * step * step / 2.0)
+            if step != 0.0:
+                change[k] += s * step
+                w += w.dtype.type(s * step * per_scale) * x
+                intercept += w.dtype.type(s * step * per_scale)
+        gains.append(gain)
+    duals.pending[job.here, column] = change
+    return np.array(gains)
+
+
+def _profile(loss: Loss, rows: Rows, duals: Duals, job: _Job, length: int) -> Float64Array:
+    """Profile of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
+    profile = np.zeros(length)
+    if loss.quadratic:
+        profile[2] = np.inf
+    for i in range(job.here.start, job.here.stop):
+        s = float(rows.weight[i])
+        if s > 0.0:
+            places = ((duals.alpha[i] / s).tolist(), rows.y[i].tolist(), (duals.pending[i] / s).tolist())
+            for a, y, d in zip(*places, strict=True):
+                if loss.quadratic:
+                    linear, quadratic, room = loss.line(a, y, d)
+                    _add_profile(profile, np.array([s * linear, s * quadratic, max(room, 1.0)]), True)
+                else:
+                    profile -= s * np.array([loss.conjugate(a + factor * d, y) for factor in FACTORS.tolist()])
+    return profile
+
+
+def _add_profile(total: Float64Array, part: Float64Array, quadratic: bool) -> None:
+    """Add a profile to a sum; of a quadratic one the last number is a bound, of which the least holds."""
+    room = min(total[2], part[2]) if quadratic else None
+    total += part
+    if room is not None:
+        total[2] = room
+
+
+def profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+    """Profile of every terminal along its pending change, in the order of the layout."""
+    jobs = _jobs(rows, layout) if length else ()
+    return np.array([_profile(loss, rows, duals, job, length) for job in jobs]).reshape(len(layout.order), length)
+
+
+def sums(
+    loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+) -> tuple[Float64Array, Float64Array]:
+    """Loss sums of each station under each of the models, and dual sums."""
+    n = len(layout.starts) - 1
+    losses, dual_sums = np.zeros((n, len(models))), np.zeros(n)
+    value, conjugate = np.frompyfunc(loss.value, 2, 1), np.frompyfunc(loss.conjugate, 2, 1)
+    for job in _jobs(rows, layout):
+        _settle(duals, job)
+        kept = np.flatnonzero(rows.weight[job.here]) + job.here.start
+        X, y, s = rows.X[kept], rows.y[kept], rows.weight[kept, None]
+        for m, model in enumerate(models[:, job.station]):
+            losses[job.row, m] += float(np.sum(s * value(_scores(X, model), y)))
+        dual_sums[job.row] -= float(np.sum(s * conjugate(duals.alpha[kept] / s, y)))
+    return losses, dual_sums
+
+
+def settle(rows: Rows, layout: Blocks, duals: Duals) -> None:
+    """Apply to every terminal what became of its pending change."""
+    for job in _jobs(rows, layout):
+        _settle(duals, job)
+
+
+def shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
+    """u_t = X_tᵀα_t of every terminal, in the order of the layout."""
+    settle(rows, layout, duals)
+    return np.array([_products(duals.alpha[job.here], rows.X[job.here], width) for job in _jobs(rows, layout)])
+
+
+def descend(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+    """Gradient steps of all terminals that have some; Σ_t n_t (w_t − w) of each station."""
+    n = len(layout.starts) - 1
+    answers = Answers(np.zeros((n, *orders.models.shape[1:])), np.zeros((n, CURVE)), np.empty((n, 0)))
+    for job in _jobs(rows, layout):
+        asked = int(orders.steps[job.terminal])
+        if asked > 0:
+            start = orders.models[job.station].astype(np.float64)
+            probed = slots.probes > 0 and asked > 2 * slots.probes
+            steps = asked - 2 * slots.probes if probed else asked
+            w = _descend(loss, rows, orders, job, steps, slots, start)
+            if probed:
+                chosen = job.here.start + draw(_key(rows, orders, job.terminal), steps + np.arange(slots.probes), job.n)
+                answers.gains[job.row] += _estimate(loss, rows, job.n, chosen, slots.lam, start, w)
+            answers.delta[job.row] += job.n * (w - start)
+    return answers
+
+
+def _descend(
+    loss: Loss, rows: Rows, orders: Orders, job: _Job, steps: int, slots: Slots, start: Float64Array
+) -> Float64Array:
+    """Gradient steps of one terminal from ``start``; where they end."""
+    w, columns, eta = start.copy(), rows.y.shape[1], float(orders.scale[job.station])
+    models = w[: len(slots.mu) * columns]
+    mu = np.repeat(slots.mu, columns)[:, None]
+    references = np.repeat(slots.anchor, columns) * columns + np.tile(np.arange(columns), len(slots.mu))
+    keep, pull = 1.0 - eta * (slots.lam + mu), eta * mu * start[references]
+    slope, share, total = np.frompyfunc(loss.slope, 2, 1), np.zeros(len(slots.mu)), 0.0
+    for k in _row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform):
+        i = job.here.start + k
+        s, y, z = float(rows.weight[i]), np.tile(rows.y[i], len(slots.mu)), _scores(rows.X[i], models)
+        q = _responsibilities(loss, w, z, y, slots, columns)
+        share, total = share + s * q, total + s
+        g = s * np.repeat(q, columns) * slope(z, y).astype(np.float64)
+        models *= keep
+        models += pull
+        _add_row(-eta * g, rows.X[i], models)
+    if slots.mixture and total > 0.0:
+        w[len(models), : len(share)] = share / total
+    return w
+
+
+def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns: int) -> Float64Array:
+    """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
+    n = len(slots.mu)
+    if not slots.mixture:
+        return np.ones(n)
+    losses = np.frompyfunc(loss.value, 2, 1)(z, y).astype(np.float64).reshape(n, columns).sum(axis=1)
+    logarithms = np.log(np.maximum(w[n * columns, :n], 1e-12)) - losses
+    q = np.exp(logarithms - logarithms.max())
+    return np.asarray(q / q.sum())
+
+
+def _estimate(
+    loss: Loss, rows: Rows, n: int, chosen: IntArray, lam: float, start: Float64Array, w: Float64Array
+) -> Float64Array:
+    """What the control of Wang et al. needs, times n_t, as a curve; the gradient goes below the model."""
+    columns = rows.y.shape[1]
+    before, gradient = _gradient(loss, rows, chosen, lam, start[:columns])
+    after, later = _gradient(loss, rows, chosen, lam, w[:columns])
+    moved = float(np.linalg.norm(w[:columns] - start[:columns]))
+    curve = np.zeros(CURVE)
+    if moved > 0.0:
+        curve[RHO], curve[BETA] = abs(after - before) / moved, np.linalg.norm(later - gradient) / moved
+    curve[SQUARE], curve[MEAN_SQUARE] = np.sum(gradient**2), np.sum(start[columns : 2 * columns] ** 2)
+    curve[SAMPLES] = 1.0
+    w[columns : 2 * columns] = gradient
+    return n * curve
+
+
+def _gradient(loss: Loss, rows: Rows, chosen: IntArray, lam: float, models: Float64Array) -> tuple[float, Float64Array]:
+    """Mean loss over the chosen rows, with the model's norm, and its gradient."""
+    X, y, s = rows.X[chosen], rows.y[chosen], rows.weight[chosen, None] / len(chosen)
+    z = _scores(X, models)
+    values = s * np.frompyfunc(loss.value, 2, 1)(z, y).astype(np.float64)
+    slopes = s * np.frompyfunc(loss.slope, 2, 1)(z, y).astype(np.float64)
+    total = float(lam * np.sum(models**2) / 2.0 + np.sum(values))
+    return total, lam * models + _products(slopes, X, models.shape[1])

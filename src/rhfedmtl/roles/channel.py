@@ -1,0 +1,132 @@
+"""What happens to an update on its way from a terminal to its station: nothing, clipping, or rounding.
+
+A channel takes the updates of any number of terminals, so that one terminal in a deployment and a million in a
+simulation send the same numbers, to the bit. It keeps U_b tied to the dual variables (MATHS §11):
+
+* **Clipping** is a factor on Δα_t, which stays in its box: U_b = Σ_t X_tᵀα_t stays exact.
+* **Rounding** leaves a residual on the terminal, which its next update takes along: U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
+  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate takes U_b for the whole sum, so
+  its dual is off by what the residuals hold.
+
+Gains are told as the steps made them, before the channel.
+
+Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rounded``), add it to ``CHANNELS``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
+from rhfedmtl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Clip(Channel):
+    """No update is longer than ``bound``: Δα_t is scaled by min(1, bound/‖X_tᵀΔα_t‖)."""
+
+    bound: float
+
+    identity: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that lets nothing through, or is none."""
+        _check_positive("bound", self.bound)
+
+    def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
+        """Scaled to the bound where they are longer."""
+        norm = np.sqrt(np.square(_flat(delta)).sum(axis=1))
+        factor = np.divide(self.bound, norm, out=np.ones(len(delta)), where=norm > self.bound)
+        return Sent(factor[:, None, None] * delta, factor)
+
+
+@dataclass(frozen=True)
+class Rounding(Channel):
+    """Fewer bits for each number; what rounding takes away goes with the next update."""
+
+    identity: ClassVar[bool] = False
+    keeps_residual: ClassVar[bool] = True
+
+    @abstractmethod
+    def rounded(self, wanted: FloatArray) -> FloatArray:
+        """The nearest numbers that the wire holds exactly; those that it holds stay as they are."""
+
+    def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
+        """Rounded with what was kept back before."""
+        wanted = delta if residual is None else delta + residual
+        with np.errstate(over="ignore", invalid="ignore"):  # the station refuses what is not finite
+            sent = self.rounded(wanted)
+            return Sent(sent, np.ones(len(delta)), wanted - sent)
+
+
+@dataclass(frozen=True)
+class Float32(Rounding):
+    """Single precision: four bytes a number."""
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+
+    def rounded(self, wanted: FloatArray) -> FloatArray:
+        """To 24 bits."""
+        return wanted.astype(np.float32).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Int8(Rounding):
+    """Whole multiples, from −127 to 127, of a step that each update chooses: one byte a number, and the step.
+
+    The step is a power of two, so that multiples are exact, and it can be read off an update that was rounded.
+    """
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
+
+    def rounded(self, wanted: FloatArray) -> FloatArray:
+        """To multiples of the least power of two of which 127 reach the largest number."""
+        largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
+        fraction, exponent = np.frexp(largest)
+        step = np.ldexp(1.0, exponent - 7 + (fraction > 127.0 / 128.0))
+        return np.asarray(np.rint(wanted / step) * step)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Rounding):
+    """Whole multiples of one public ``step``: integers, which can be added up under masks."""
+
+    step: float = 2.0**-20
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int64)
+
+    def __post_init__(self) -> None:
+        """Refuse a step that is none."""
+        _check_positive("step", self.step)
+
+    def rounded(self, wanted: FloatArray) -> FloatArray:
+        """To multiples of the step."""
+        return np.asarray(np.rint(wanted / self.step) * self.step)
+
+
+def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
+    """(1 − η) res_old + η res_new: what a terminal keeps back once its update was applied with factor η."""
+    return np.asarray((1.0 - factor) * residual + factor * sent)
+
+
+def _flat(updates: FloatArray) -> FloatArray:
+    """All numbers of an update in one row."""
+    return updates.reshape(len(updates), updates.shape[1] * updates.shape[2])
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0.0):
+        raise ConfigError(f"{name} of a channel must be a finite number > 0, got {value}")
+
+
+CHANNELS: dict[str, type[Channel]] = {
+    "identity": Channel,
+    "clip": Clip,
+    "float32": Float32,
+    "int8": Int8,
+    "fixed-point": FixedPoint,
+}

@@ -1,0 +1,112 @@
+"""Simulations show what deployments do: every channel gives the same numbers batched and message by message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.test_engines_agree import assert_same, script
+from tests.conformance.test_methods import BUDGET, COST, FAULTS, same
+from tests.conformance.test_methods import federation as synthetic
+from tests.engines.groups import grouped
+from tests.reference.problems import cloud_of, federation
+from tests.roles.channels import SAMPLES
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.method import Channel
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import build
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.message_passing import MessagePassing
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.channel import Rounding
+from rhfedmtl.training.run import Result, Settings, train
+
+CHANGING = [name for name, channel in SAMPLES.items() if not channel.identity]
+
+
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("name", CHANGING)
+def test_channels_agree_to_the_bit(name: str, merge: str, loss: str) -> None:
+    """With drop-outs, moves, late rows, weights and several columns; and the channel changed something."""
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge], channel=SAMPLES[name])
+    data = federation("classes", sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)), weighted=True)
+    present = np.diff(data.terminal_offsets) - np.array([1, 0, 2, 0, 1, 0, 2, 0, 1])
+    present[[0, 2, 4, 6]] = [5, 9, 3, 2]
+    batched, linked = (engine(data, method, seed=4, present=present) for engine in (InProcess, MessagePassing))
+    found = script(batched, method, late=True)
+    assert_same(found, script(linked, method, late=True))
+    plain = InProcess(data, replace(method, channel=Channel()), seed=4, present=present)
+    assert np.abs(found[-3] - script(plain, method, late=True)[-3]).max() > 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CHANGING)
+def test_many_terminals_agree_to_the_bit(name: str, dtype: Any) -> None:
+    """Stations with several blocks of terminals are summed in the same order after the channel as without one."""
+    method = DualMethod(merge=MERGES["line-search"], channel=SAMPLES[name])
+    data = federation(sizes=((2,) * 35, (3,) * 17), dtype=dtype)
+    assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, MessagePassing)))
+
+
+def learn(algorithm: str, channel: str, engine: str) -> Result:
+    """A run with all kinds of faults."""
+    built = build(algorithm, Options(), "binary")
+    method = replace(built.method, channel=SAMPLES[channel])
+    settings = Settings(engine=engine, certify_every=5, max_rounds=40)
+    ledger = Ledger(COST, BUDGET)
+    return train(synthetic(), method, built.policy, settings, ledger=ledger, faults=FAULTS["everything"])
+
+
+@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("algorithm", ["rhfedmtl", "fedavg", "ditto", "fedem", "adaptive-fl"])
+def test_runs_through_a_channel_agree_to_the_bit(algorithm: str, name: str) -> None:
+    """Models, metrics and the bill of methods by coordinate and by gradient steps."""
+    same(learn(algorithm, name, "inprocess"), learn(algorithm, name, "linked"))
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_what_is_held_and_kept_back_is_the_sum(name: str) -> None:
+    """U_b + residuals = Xᵀα in the batch, after rounds with drop-outs and moves."""
+    method = DualMethod(merge=MERGES["add"], intercept=False, channel=SAMPLES[name])
+    data = federation()
+    network = InProcess(data, method, seed=2)
+    script(network, method)
+    state = network.state()
+    rows = np.repeat(np.arange(data.n_terminals), np.diff(data.terminal_offsets))
+    for b, U in enumerate(state.U):
+        mine = state.station[rows] == b
+        kept = 0.0 if state.residual is None else state.residual[state.station == b].sum(axis=0)
+        np.testing.assert_allclose(U + kept, state.alpha[mine].T @ data.X[mine], atol=1e-12)
+
+
+def test_a_run_that_is_taken_up_again_knows_what_was_kept_back() -> None:
+    """The state of a network has the residuals, and the rounds after it are the same to the bit."""
+    method = DualMethod(channel=SAMPLES["int8"])
+    first, second = (InProcess(federation(), method, seed=3) for _ in range(2))
+    cloud = cloud_of(first, method.relationship)
+    first.assign(cloud.assign())
+    first.round(1, np.full(9, 5))
+    second.resume(first.state())
+    for network in (first, second):
+        network.round(2, np.full(9, 5))
+    np.testing.assert_array_equal(first.V, second.V)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_groups_of_stations_clip_alike_and_refuse_to_round(name: str) -> None:
+    """Residuals do not move between processes; an engine that cannot run a channel says which can."""
+    method = DualMethod(channel=SAMPLES[name])
+    data = federation()
+    if isinstance(method.channel, Rounding):
+        with pytest.raises(ConfigError, match="use engine 'inprocess'"):
+            grouped(data, method, seed=1)
+    else:
+        assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, grouped)))

@@ -1,0 +1,15 @@
+"""One of each channel, strong enough that small updates feel it."""
+
+from __future__ import annotations
+
+from rhfedmtl.algorithms.method import Channel
+from rhfedmtl.roles.channel import CHANNELS, Clip, FixedPoint, Float32, Int8
+
+SAMPLES: dict[str, Channel] = {
+    "identity": Channel(),
+    "clip": Clip(0.3),
+    "float32": Float32(),
+    "int8": Int8(),
+    "fixed-point": FixedPoint(2.0**-6),
+}
+assert SAMPLES.keys() == CHANNELS.keys(), "every channel is tried"
