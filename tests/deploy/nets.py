@@ -165,7 +165,7 @@ def share_of(folder: Path, member: wire.MemberFile) -> Any:
     rows = jobs.load_rows(
         folder / f"terminal-{member.terminal}" / "data.npz", record.job.features, tuple(record.job.classes)
     )
-    X = codec.scaling_in(record.scaling).scaler.transform(rows.X)
+    X = codec.from_wire(Scaling, record.scaling).scaler.transform(rows.X)
     if jobs.method_of(record.job).intercept:
         X = np.column_stack([X, np.ones(len(X))])
     return alpha.T @ X

@@ -291,7 +291,9 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
         service.memory.begin(job_of(cloud.learning))
         service.memory.allowed = {0, 1}
         service.memory.station.admit(
-            codec.join_in(wire.Join(terminal=0, incarnation=1, n_samples=15, share=codec.tensor(np.ones((1, NUMBERS)))))
+            codec.from_wire(
+                Join, wire.Join(terminal=0, incarnation=1, n_samples=15, share=codec.tensor(np.ones((1, NUMBERS))))
+            )
         )
         session = PeerSession(PeerCertificate.read(Credentials.of(folder / "terminal-0").pair()[1]), Still())
         session._task = None  # it has no connection that could be cut

@@ -175,8 +175,8 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(folder: Path, tmp_pa
         assert terminal.role is not None
         first = role.members[0].incarnation
         orders = role.open_round(1, {0: 5})
-        await terminal._receive(wire.TerminalDown(order=codec.order_out(orders[0])).SerializeToString())
-        assert role.receive(codec.update_in(said.pop().update))
+        await terminal._receive(wire.TerminalDown(order=codec.to_wire(orders[0])).SerializeToString())
+        assert role.receive(codec.from_wire(Update, said.pop().update))
         role.close_round()
         share = role.members[0].share
         service.members._silent.add(0)
@@ -215,7 +215,7 @@ def test_who_is_about_to_join_hears_of_the_scaling(folder: Path, tmp_path: Path)
         service.memory.station.forget(1)
         here, joining = [await connect(service, folder, t) for t in (0, 1)]
         sent(joining)
-        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
+        scaling = codec.to_wire(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
         scaling_up = asyncio.create_task(service._do_scale(scaling, wire.Answer()))
         await settle()
         await service.members._receive(here, wire.TerminalUp(scaled=wire.Nothing()).SerializeToString())
@@ -237,7 +237,7 @@ def test_a_terminal_that_learned_from_raw_rows_starts_anew(folder: Path, tmp_pat
         assert terminal.role is not None
         terminal.role.join()
         assert terminal.role.work(WorkOrder(1, 0, np.zeros((1, NUMBERS)), 0.1, 5, Verdict(0, 0.0, 0, 1))) is not None
-        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True))
+        scaling = codec.to_wire(Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True))
         welcome = wire.Welcome(job=job(folder), scaling=scaling)
         await terminal._receive(wire.TerminalDown(welcome=welcome).SerializeToString())
         assert (terminal.role.incarnation, terminal.role.pending, terminal.role.last_round) == (2, None, 0)
@@ -316,7 +316,7 @@ def test_a_station_that_cannot_write_ends(folder: Path, tmp_path: Path, monkeypa
 
 def anchor() -> wire.Anchor:
     """Of the second server iteration."""
-    return codec.anchor_out(Anchor(2, 0, np.ones((1, NUMBERS)), 0.1))
+    return codec.to_wire(Anchor(2, 0, np.ones((1, NUMBERS)), 0.1))
 
 
 def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_
 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path / "cloud")
-        cloud.trainer._network.anchors = {0: codec.anchor_in(anchor())}
+        cloud.trainer._network.anchors = {0: codec.from_wire(Anchor, anchor())}
         session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
         down = wire.StationDown.FromString(await cloud._greet(session, wire.Hello()))
         config = read_station(folder / "station-0" / "station.toml")

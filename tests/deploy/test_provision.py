@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from rhfedmtl.deploy.node.warm_up import warm_up
 from tests.deploy import nets
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
-from rhfedmtl.deploy.node.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Logistic

@@ -29,7 +29,7 @@ from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.deploy.node.config import Resources
+    from rhfedmtl.deploy.cloud.config import Resources
 
 serve_app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
 network_app = typer.Typer(
@@ -81,9 +81,10 @@ def terminal(
 
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
     """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
-    from rhfedmtl.deploy.serve import serve
+    from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.nodes import ROLES
 
-    facts = serve(role, paths)
+    facts = serve(ROLES[role](), paths)
     if as_json:
         print_json(facts)
 
@@ -193,7 +194,7 @@ def _resources(
     cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
 ) -> Resources:
     """What rounds cost; powers that nothing would be multiplied with are refused."""
-    from rhfedmtl.deploy.node.config import Resources
+    from rhfedmtl.deploy.cloud.config import Resources
 
     watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
     if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
@@ -372,9 +373,9 @@ def rotate(
 
     Example: rhfedmtl network rotate demo-net
     """
-    from rhfedmtl.deploy.local.provision import rotate as rotate_papers
+    from rhfedmtl.deploy.local.provision import rotate as rotate_credentials
 
-    _print(rotate_papers(folder, nodes or ()), as_json)
+    _print(rotate_credentials(folder, nodes or ()), as_json)
 
 
 @network_app.command()

@@ -11,6 +11,13 @@ Scores = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]
 
 
+def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Scores of scaled rows, rows × columns; a model one longer than a row ends in its intercept."""
+    d = X.shape[1]
+    result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
+    return result + model[:, d] if model.shape[1] > d else result
+
+
 def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
     """Class codes from scores (rows × columns): a score of 0 is the negative class. Numbers stay as they are."""
     if n_classes == 0:

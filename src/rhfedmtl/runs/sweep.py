@@ -23,6 +23,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
 from rhfedmtl.provenance import versions
 from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.runs import records
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.runs.records import Record
@@ -59,7 +60,7 @@ class Store:
 
     def write(self, key: str, record: Record) -> None:
         """Write a record in one piece."""
-        records.write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
+        write_whole(self.folder / f"{key}.json", json.dumps(record, allow_nan=False))
 
 
 def digest(path: str | None) -> str | None:

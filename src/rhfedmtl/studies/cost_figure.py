@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.files import write_whole
 from rhfedmtl.maths import theory
-from rhfedmtl.runs.records import write_whole
 
 NAME = "fig-cost"
 TITLE = "Cost against H, by the bounds"

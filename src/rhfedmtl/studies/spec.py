@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -18,6 +17,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from rhfedmtl import toml
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
@@ -82,14 +82,8 @@ class SourceLines:
 
 def read(path: Path, **changes: Any) -> Study:
     """The study in a file; ``changes`` are those of `study`."""
-    try:
-        text = path.read_text()
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read the specification {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return study(document, path.stem, SourceLines.of(str(path), text), **changes)
+    document = toml.read(path)
+    return study(document, path.stem, SourceLines.of(str(path), path.read_text()), **changes)
 
 
 def study(

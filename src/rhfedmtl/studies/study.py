@@ -23,6 +23,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import DECIDES, YARDSTICKS, idle, no_effect
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import Store, Watch, Workers, interval, sweep
@@ -124,7 +125,7 @@ def run_all(
     found = [StudyResult(study.to_dict(), out) for study in studies]
     for result in found:
         described = {**result.described, "command": command, "findings": [*result.findings(), *result.notes]}
-        records.write_whole(folder / f"{result.name}.json", json.dumps(described, indent=1, allow_nan=False) + "\n")
+        write_whole(folder / f"{result.name}.json", json.dumps(described, indent=1, allow_nan=False) + "\n")
         result.to_csv(out)
     return [StudyResult.load(out, study.name) for study in studies]
 
@@ -358,7 +359,7 @@ class StudyResult:
 def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    records.write_whole(path, text.getvalue())
+    write_whole(path, text.getvalue())
 
 
 def _numbers(*values: Any) -> Iterator[Any]:

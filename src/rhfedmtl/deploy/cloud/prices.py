@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
-from rhfedmtl.deploy.node.config import Resources
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, Prices
@@ -191,11 +191,6 @@ def measured_cost(cost: Cost, names: tuple[str, ...]) -> Cost:
     if "time" in names:
         types["time"] = replace(types["time"], adds="elapsed")
     return Cost(types)
-
-
-def unpriced(cost: Cost, names: tuple[str, ...]) -> dict[str, Parts]:
-    """Nothing at all of each measured type."""
-    return dict.fromkeys(names, Parts())
 
 
 def _station_waits(seen: Round) -> dict[int, float]:

@@ -10,21 +10,17 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import CloudConfig
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
-from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, Report, Scaling, Sizes, StationSums
+from rhfedmtl.roles.messages import Anchor, MomentsReport, Report, Scaling, Sizes, StationSums
 
 _FLOAT32_SAVES = 4
-
-
-class IncompleteError(PeerError):
-    """Not everybody who has to has told its sums."""
 
 
 class Round(NamedTuple):
@@ -37,14 +33,14 @@ class Round(NamedTuple):
 
 
 class RemoteNetwork:
-    """Base stations at the other end of a carrier."""
+    """Base stations at the other end of a journal, which asks them."""
 
     def __init__(
         self, config: CloudConfig, method: Method, journal: TrainingJournal, memberships: Callable[[], dict[int, int]]
     ) -> None:
         self.config, self.method, self._journal = config, method, journal
         self._heard = memberships  # how often the members of each station have changed, as it told last
-        self._job = jobs.job_of(config.learning)
+        self._job = config.learning.job()
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
@@ -53,7 +49,7 @@ class RemoteNetwork:
         self._memberships: dict[int, int] = {}
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
-        self.last: Round | None = None
+        self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
         self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
@@ -109,7 +105,7 @@ class RemoteNetwork:
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations."""
         self.anchors = {a.task: a for a in anchors}
-        requests = {b: wire.Request(assign=codec.anchor_out(a)) for b, a in self.anchors.items()}
+        requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
         self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -125,7 +121,7 @@ class RemoteNetwork:
             )
             requests[b] = wire.Request(round=content)
         answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
-        self.last = _round(answers)
+        self.last_round = _round(answers)
         results = [answers[b].round if answers[b].WhichOneof("body") == "round" else None for b in requests]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
@@ -138,7 +134,7 @@ class RemoteNetwork:
         """Reports of the stations that answer."""
         answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
         self.overhead.note(answers)
-        found = [codec.report_in(a.report) for a in answers.values() if a.WhichOneof("body") == "report"]
+        found = [codec.from_wire(Report, a.report) for a in answers.values() if a.WhichOneof("body") == "report"]
         self._check_tasks({b: a.report.task for b, a in answers.items() if a.WhichOneof("body") == "report"})
         return found
 
@@ -151,7 +147,7 @@ class RemoteNetwork:
         if len(told) < self.n_stations:
             silent = "; ".join(f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told)
             raise IncompleteError(f"no certificate this time: {silent}")
-        return [codec.station_sums_in(told[b]) for b in range(self.n_stations)]
+        return [codec.from_wire(StationSums, told[b]) for b in range(self.n_stations)]
 
     def trial(self, models: Float64Array) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
@@ -163,13 +159,13 @@ class RemoteNetwork:
         """Round zero: moments of the training rows of every station."""
         requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
         answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
-        reports = [codec.moments_in(self._need(answers, b).moments) for b in range(self.n_stations)]
+        reports = [codec.from_wire(MomentsReport, self._need(answers, b).moments) for b in range(self.n_stations)]
         return [Moments(report.count, report.mean, report.spread) for report in reports]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
         self.scalers = scalers
-        requests = {b: wire.Request(scale=codec.scaling_out(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
+        requests = {b: wire.Request(scale=codec.to_wire(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
         answers = self._ask("scale", None, requests, 2.0 * self.config.waits.answer)
         for b in requests:
             self._need(answers, b)
