@@ -290,7 +290,7 @@ def move(
     to: Annotated[int, typer.Argument(min=0, help="Number of the station.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a terminal go over to another station, with all that it has learned.
+    """Move a terminal to another station, with all that it has learned.
 
     Example: rhfedmtl network move demo-net 3 1
     """
@@ -299,7 +299,7 @@ def move(
 
 @network_app.command()
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Let a terminal leave the network, with all that it has learned.
+    """Make a terminal leave the network, with all that it has learned.
 
     Example: rhfedmtl network leave demo-net 3
     """
@@ -308,7 +308,7 @@ def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
 
 @network_app.command()
 def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Take out what a terminal contributed that will not come back.
+    """Remove a terminal that will not come back, and what it contributed.
 
     Example: rhfedmtl network forget demo-net 3
     """
@@ -325,7 +325,7 @@ def invite(
     number: Annotated[int | None, typer.Option(min=0, help="Node that gets new credentials. [a new terminal]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token with which one node can get a certificate, once, within a day.
+    """Print a token for the credentials of one node: valid once, and for a day.
 
     Example: rhfedmtl network invite demo-net --station 1
     """
@@ -339,7 +339,7 @@ def join(
     data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
+    """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
 
     Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
     """
@@ -354,7 +354,7 @@ def revoke(
     node: Annotated[str, typer.Argument(help="Node as in terminal/3, or the serial number of a certificate.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let the certificates of a node count no more; whoever is connected with one is cut off.
+    """Revoke the certificates of a node; whoever is connected with one is cut off.
 
     Example: rhfedmtl network revoke demo-net terminal/3
     """
@@ -366,7 +366,7 @@ def revoke(
 @network_app.command()
 def rotate(
     folder: Folder,
-    nodes: Annotated[list[str] | None, typer.Argument(help="Names such as station-0. [all]")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(help="Nodes such as station-0. [all]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give nodes new keys and certificates; running nodes take them up without stopping.

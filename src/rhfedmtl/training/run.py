@@ -121,8 +121,7 @@ def train(
 class Run:
     """The running state of `train`, simulated unless a ``site`` says where it takes place.
 
-    In a simulation stations wait for each other at server iterations only: what time one has left of a BS iteration
-    goes to its next.
+    In a simulation what time a station has left of a BS iteration goes to its next.
     """
 
     def __init__(
@@ -325,17 +324,17 @@ class Run:
 
         While somebody does not tell its sums it is that of the last round in which all did.
         """
-        if self.certificate is None or self.certificate.round != self.round:
-            try:
-                certificate = self._certificate()
-            except IncompleteError:
-                if self.certificate is None:
-                    raise
-                return self.certificate
-            self.certificate = certificate
-            self.metrics = self.evaluation.metrics(certificate.models[self.task_station])
-            self.history[-1:] = [self._moment(certificate)]
-        return self.certificate
+        if self.certificate is not None and self._is_certified():
+            return self.certificate
+        try:
+            self.certificate = certificate = self._certificate()
+        except IncompleteError:
+            if self.certificate is None:
+                raise
+            return self.certificate
+        self.metrics = self.evaluation.metrics(certificate.models[self.task_station])
+        self.history[-1:] = [self._moment(certificate)]
+        return certificate
 
     def _certificate(self) -> Certificate:
         """The cloud's certificate; without a dual, the objective of the models alone."""

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from rhfedmtl.deploy.methods import options_of
@@ -130,9 +130,7 @@ class CloudConfig(Config):
             raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
 
 
-def read_cloud(path: Path) -> CloudConfig:
-    """Read ``cloud.toml``."""
-    return read(CloudConfig, path, CLOUD)
+read_cloud = partial(read, CloudConfig, CLOUD)
 
 
 def _choose(name: str, value: str, known: tuple[str, ...]) -> None:

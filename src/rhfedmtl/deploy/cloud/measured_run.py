@@ -10,7 +10,7 @@ import numpy as np
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
-from rhfedmtl.deploy.cloud.prices import MeasuredPrices, efforts_mask
+from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
 from rhfedmtl.engines.network import Network
 from rhfedmtl.maths.relationships import Models
@@ -163,7 +163,8 @@ def measured_run(
 def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
     """Who was given orders; of a station that was asked and never answered, all: they may have worked."""
     layout = planned.layout
-    mask = efforts_mask(seen.efforts, layout.n_terminals) | np.isin(layout.terminal_task, list(seen.unknown))
+    ordered = np.isin(np.arange(layout.n_terminals), list(seen.efforts))
+    mask = ordered | np.isin(layout.terminal_task, list(seen.unknown))
     away = np.array([answer.away for _, answer in sorted(seen.answers.items())])
     stations = ~away if planned.stations is None else planned.stations & ~away
     expected = np.zeros(layout.n_terminals, dtype=bool)

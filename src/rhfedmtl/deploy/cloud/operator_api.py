@@ -116,9 +116,9 @@ class OperatorApi:
 
     async def command(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """Carry out a command; what came of it, in plain values."""
-        if name not in self._COMMANDS:
+        if name not in self.COMMANDS:
             raise PeerError(f"unknown command {name[:40]!r}")
-        return await self._COMMANDS[name](self, **arguments)
+        return await self.COMMANDS[name](self, **arguments)
 
     async def _status(self) -> dict[str, Any]:
         now, stations = time.time(), []
@@ -213,7 +213,7 @@ class OperatorApi:
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
-    _COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+    COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         "status": _status,
         "train": _train,
         "stop": _stop,

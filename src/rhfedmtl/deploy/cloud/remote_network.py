@@ -67,10 +67,7 @@ class RemoteNetwork:
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
         answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
-        silent = [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if a.WhichOneof("body") != "models"]
-        if silent:
-            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
-        return np.array([codec.array(answers[b].models, "models") for b in range(self.n_stations)])
+        return np.array([codec.array(models, "models") for models in self._from_all(answers, "models")])
 
     def sync(self, *, first: bool = False) -> bool:
         """Ask who is where, if anything has changed; True if so."""
@@ -90,7 +87,7 @@ class RemoteNetwork:
         return not np.array_equal(before, self.station) or first
 
     def _take(self, answers: Answers) -> None:
-        rosters = {b: answer.roster for b, answer in answers.items() if answer.WhichOneof("body") == "roster"}
+        rosters = _told(answers, "roster")
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
         n = max(highest + 1, len(self.station))
         station, sizes = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -122,7 +119,8 @@ class RemoteNetwork:
             requests[b] = wire.Request(round=content)
         answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
         self.last_round = _round(answers)
-        results = [answers[b].round if answers[b].WhichOneof("body") == "round" else None for b in requests]
+        told = _told(answers, "round")
+        results = [told.get(b) for b in requests]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
         if any(each.shape != (CURVE,) for each in gains):
@@ -134,20 +132,13 @@ class RemoteNetwork:
         """Reports of the stations that answer."""
         answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
         self.overhead.note(answers)
-        found = [codec.from_wire(Report, a.report) for a in answers.values() if a.WhichOneof("body") == "report"]
-        self._check_tasks({b: a.report.task for b, a in answers.items() if a.WhichOneof("body") == "report"})
-        return found
+        return [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
 
     def sums(self, models: Float64Array) -> list[StationSums | None]:
         """Sums of every station under each of the models; refused where a terminal or a station did not tell."""
         requests = self._all(lambda b: wire.Request(sums=wire.SumsRequest(models=codec.tensor(models[:, b]))))
         answers = self._ask("sums", len(models), requests, 2.0 * self.config.waits.answer)
-        told = {b: a.sums for b, a in answers.items() if a.WhichOneof("body") == "sums"}
-        self._check_tasks({b: sums.task for b, sums in told.items()})
-        if len(told) < self.n_stations:
-            silent = "; ".join(f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told)
-            raise IncompleteError(f"no certificate this time: {silent}")
-        return [codec.from_wire(StationSums, told[b]) for b in range(self.n_stations)]
+        return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
 
     def trial(self, models: Float64Array) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
@@ -199,18 +190,19 @@ class RemoteNetwork:
     def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
         return self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
 
+    def _from_all(self, answers: Answers, body: str) -> list[Any]:
+        """What every station told; there is no certificate while one did not."""
+        told = _told(answers, body)
+        if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told]:
+            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
+        return [told[b] for b in range(self.n_stations)]
+
     @staticmethod
     def _need(answers: Answers, b: int) -> wire.Answer:
         answer = answers[b]
         if answer.trouble or answer.WhichOneof("body") is None:
             raise PeerError(f"station {b}: {answer.trouble or 'no answer'}")
         return answer
-
-    @staticmethod
-    def _check_tasks(said: Mapping[int, int]) -> None:
-        for b, task in said.items():
-            if b != task:
-                raise PeerError(f"station {b} speaks for task {task}")
 
 
 class Overhead:
@@ -240,14 +232,15 @@ def _compact(local_steps: IntArray) -> list[int]:
     return [int(local_steps[0])] if alike else [int(each) for each in local_steps]
 
 
+def _told(answers: Answers, body: str) -> dict[int, Any]:
+    """What stations told, of those that did; `AnswerChecks` has seen to it that each speaks for itself."""
+    return {b: getattr(answer, body) for b, answer in answers.items() if answer.WhichOneof("body") == body}
+
+
 def _round(answers: Answers) -> Round:
-    efforts = {
-        effort.terminal: effort
-        for answer in answers.values()
-        if answer.WhichOneof("body") == "round"
-        for effort in answer.round.efforts
-    }
-    unknown = (b for b, a in answers.items() if a.WhichOneof("body") != "round" and not a.away)
+    told = _told(answers, "round")
+    efforts = {effort.terminal: effort for result in told.values() for effort in result.efforts}
+    unknown = (b for b, a in answers.items() if b not in told and not a.away)
     return Round(answers, efforts, frozenset(unknown))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -122,7 +123,7 @@ class OperatorConfig(Config):
 C = TypeVar("C", bound=Config)
 
 
-def read(cls: type[C], path: Path, role: str) -> C:
+def read(cls: type[C], role: str, path: Path) -> C:
     """Read the configuration of a node of this role."""
     table = toml.read(path)
     try:
@@ -136,19 +137,9 @@ def read(cls: type[C], path: Path, role: str) -> C:
     return config
 
 
-def read_operator(path: Path) -> OperatorConfig:
-    """Read ``operator.toml``."""
-    return read(OperatorConfig, path, OPERATOR)
-
-
-def read_station(path: Path) -> StationConfig:
-    """Read ``station.toml``."""
-    return read(StationConfig, path, STATION)
-
-
-def read_terminal(path: Path) -> TerminalConfig:
-    """Read ``terminal.toml``."""
-    return read(TerminalConfig, path, TERMINAL)
+read_operator = partial(read, OperatorConfig, OPERATOR)
+read_station = partial(read, StationConfig, STATION)
+read_terminal = partial(read, TerminalConfig, TERMINAL)
 
 
 def bind(address: str) -> str:

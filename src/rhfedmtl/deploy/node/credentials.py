@@ -226,7 +226,7 @@ class Credentials:
 
     def server(self, *, callers_known: bool = True) -> grpc.ServerCredentials:
         """Credentials to be called by nodes below, with certificates only; new files are used for new connections."""
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), self._fetcher(), callers_known)
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), self.fetcher(), callers_known)
 
     def stamp(self) -> tuple[int, ...]:
         """Changes whenever one of the files does."""
@@ -244,7 +244,8 @@ class Credentials:
     def _configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
 
-    def _fetcher(self) -> Callable[[], Any]:
+    def fetcher(self) -> Callable[[], Any]:
+        """What a server asks for its credentials with: new ones once they are whole, None while nothing is new."""
         seen, identity = self.stamp(), self.peer.identity
 
         def fetch() -> Any:

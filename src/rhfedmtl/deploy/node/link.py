@@ -184,7 +184,8 @@ class Uplink:
         self._meters.messages.labels("down", name).inc()
         if name == "refusal":
             raise PeerError(content.reason)
-        await self._receive(name, content)
+        if name != "drain":  # the node above goes away for a while: the link will break, and be made again
+            await self._receive(name, content)
 
     async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
         """Keep a stream to ``where()``, until `close`."""

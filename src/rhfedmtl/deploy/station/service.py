@@ -106,7 +106,7 @@ class StationService:
         return wire.Hello(round=self.memory.role.round if self.memory.role else 0, epoch=self.memory.epoch)
 
     async def _handle(self, name: str, content: Any) -> None:
-        await self._HANDLERS[name](self, content)
+        await self.HANDLERS[name](self, content)
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
@@ -137,14 +137,10 @@ class StationService:
             self._open.add(request.id)
             self._requests.put_nowait(request)
 
-    async def _on_drain(self, _: wire.Nothing) -> None:
-        """The cloud goes away for a while: the link will break, and be made again."""
-
-    _HANDLERS: Mapping[str, Callable[[StationService, Any], Awaitable[None]]] = {
+    HANDLERS: Mapping[str, Callable[[StationService, Any], Awaitable[None]]] = {
         "welcome": _on_welcome,
         "access": _on_access,
         "request": _on_request,
-        "drain": _on_drain,
     }
 
     async def work(self) -> None:
@@ -170,7 +166,7 @@ class StationService:
             if rounds.after(name) is Rounds.IDLE and rounds.state is Rounds.INTERRUPTED:
                 async with self.memory.turn:
                     self.memory.give_up_round()
-            await self._REQUESTS[name](self, content, answer)
+            await self.REQUESTS[name](self, content, answer)
         except IdleError as error:  # the cloud says so, once
             answer.trouble, answer.away = str(error), True
         except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
@@ -331,7 +327,7 @@ class StationService:
                 self.members.release_when_idle(t)
         answer.done.SetInParent()
 
-    _REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
+    REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
         "assign": _assign,
         "round": _round,
         "report": _report,

@@ -57,13 +57,20 @@ class TerminalService:
         self._epoch = ""
         self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
-        self.role: Terminal | None = None
+        self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
         self.link = Uplink(
             TERMINAL_TO_STATION, config.credentials(), self._hello, self._handle, log, meters, MESSAGE_BYTES
         )
         self._restore()
+
+    @property
+    def role(self) -> Terminal:
+        """The role; there is none before the station has said what is learned."""
+        if self._role is None:
+            raise PeerError(f"terminal {self.identity.number} does not know yet what is learned")
+        return self._role
 
     @property
     def healthy(self) -> bool:
@@ -89,7 +96,7 @@ class TerminalService:
     # Greeting.
 
     def _hello(self) -> wire.Hello:
-        role = self.role
+        role = self._role
         return wire.Hello(
             incarnation=role.incarnation if role else 0,
             pending_round=role.pending.round if role and role.pending else 0,
@@ -98,11 +105,10 @@ class TerminalService:
         )
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
-        if self.role is None:
+        if self._role is None:
             self.begin(welcome.job, int(welcome.incarnation))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
-        assert self.role is not None
         await asyncio.to_thread(self._warm_up)
         if welcome.HasField("scaling"):
             self._scale(codec.from_wire(Scaling, welcome.scaling))
@@ -120,7 +126,6 @@ class TerminalService:
 
     def _present(self) -> None:
         """Say where this terminal stands: joining, or on its way out. With an update pending it is a member already."""
-        assert self.role is not None
         if self.role.phase is Phase.LEAVING:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
@@ -145,13 +150,12 @@ class TerminalService:
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
         y = encode(rows.y, classes)
         self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
-        self.role = Terminal(
+        self._role = Terminal(
             self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
         )
 
     def _start_anew(self, reason: str, known: int = 0) -> None:
         """Give up dual variables that do not fit what the station knows: α = 0, and a new incarnation."""
-        assert self.role is not None
         assert self._job is not None
         self._log("state lost", "warning", reason=reason)
         incarnation, scaling = max(known, self.role.incarnation), self._scaling
@@ -166,14 +170,13 @@ class TerminalService:
     async def _handle(self, name: str, content: Any) -> None:
         async with self._busy:  # the state is not written down while a message is being worked on
             try:
-                await self._HANDLERS[name](self, content)
+                await self.HANDLERS[name](self, content)
             except ProtocolError as error:
                 self._start_anew(str(error))
 
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
-        assert self.role is not None
         least, most = self.config.least_steps, self.config.most_steps
         if not least <= order.local_steps <= most:
             raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
@@ -194,7 +197,6 @@ class TerminalService:
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
-        assert self.role is not None
         pending = self.role.pending
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is not None:
@@ -207,7 +209,6 @@ class TerminalService:
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
         self._mine(content.terminal)
-        assert self.role is not None
         self.role.goodbye(codec.from_wire(Goodbye, content))
         if self.role.phase is not Phase.DETACHED:
             return
@@ -222,7 +223,6 @@ class TerminalService:
         self.link.again()
 
     async def _on_ask_moments(self, _: wire.Nothing) -> None:
-        assert self.role is not None
         self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
@@ -233,10 +233,7 @@ class TerminalService:
         model = codec.array(content.model, "a model")
         self.link.send(tally=self._tally(int(content.number), model))
 
-    async def _on_drain(self, _: wire.Nothing) -> None:
-        """The station goes away for a while: the link will break, and be made again."""
-
-    _HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
+    HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
         "welcome": _on_welcome,
         "order": _on_order,
         "probe": _on_probe,
@@ -245,13 +242,11 @@ class TerminalService:
         "ask_moments": _on_ask_moments,
         "scaling": _on_scaling,
         "trial": _on_trial,
-        "drain": _on_drain,
     }
 
     # Doing it.
 
     def _leave(self, release: Release) -> None:
-        assert self.role is not None
         pending = self.role.pending
         leave = self.role.leave(release)
         if leave is None:
@@ -267,7 +262,6 @@ class TerminalService:
             self._feedback.settle(pending, verdict)
 
     def _scale(self, scaling: Scaling) -> None:
-        assert self.role is not None
         if self._scaling is None:
             self._scaling = scaling  # one that has learned from raw rows starts anew with it
             self.role.scale(scaling)
@@ -296,14 +290,13 @@ class TerminalService:
     # What is written down.
 
     def _save(self, *, fsync: bool | None = None) -> None:
-        if self.role is None or self._job is None:
+        if self._role is None:
             return
         with self._meters.saves.time():
             self._file.write(self.record().SerializeToString(), fsync=fsync)
 
     def record(self) -> wire.TerminalFile:
         """All that is written down."""
-        assert self.role is not None
         state, network = self.role.state, self.identity.network
         record: wire.TerminalFile = codec.to_wire(
             state, network=network, epoch=self._epoch, job=self._job, place=self._place, rows=len(state.alpha)
@@ -328,7 +321,6 @@ class TerminalService:
         if record.network != self.identity.network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self.begin(record.job)
-        assert self.role is not None
         if self.role.n_samples != record.rows:
             raise ConfigError(
                 f"{self.config.data} has {self.role.n_samples} rows, the state was made with {record.rows}"

@@ -6,12 +6,12 @@ Numbers travel as float64. Orders and updates may travel as float32, if the netw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +95,7 @@ def to_wire(message: Any, *, single: bool = False, **more: Any) -> Any:
 def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
     """The message, or state, of this kind, once all that it says has been checked; ``more`` is read by the caller."""
     form = FORMS[kind]
-    for name, reader in _readers(kind).items():
+    for name, reader in _readers(cast(type, kind)).items():
         if name not in form.apart:
             more[name] = reader(given, name)
     made = kind(**more)
@@ -115,9 +115,8 @@ Reader = Callable[[Any, str], Any]
 
 
 @cache
-def _readers(kind: Hashable) -> dict[str, Reader]:
+def _readers(kind: type) -> dict[str, Reader]:
     """How each field of a message is read, by its type."""
-    assert isinstance(kind, type)
     hints, form = get_type_hints(kind), FORMS[kind]
     return {each.name: _reader(hints[each.name], form, kind.__name__) for each in fields(kind)}
 
