@@ -99,6 +99,16 @@ def test_a_terminal_loads_nothing_that_only_others_need() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = ("sklearn", "typer", "rich", "pandas")
-    others = ("training", "runs", "engines", "models", "policies", "resources", "cli", "deploy.cloud", "deploy.station")
+    others = (
+        "training",
+        "runs",
+        "engines",
+        "models",
+        "policies",
+        "resources.ledger",
+        "cli",
+        "deploy.cloud",
+        "deploy.station",
+    )
     ours = tuple(f"rhfedmtl.{name}" for name in (*others, "algorithms.registry", "algorithms.options"))
     assert [name for name in loaded if name.startswith((*heavy, *ours))] == []

@@ -144,7 +144,8 @@ class Run:
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
         self._in_step, self._remembered = (False, None) if site is None else (site.in_step, site.remembered)
-        self.network = self._simulated(federation, schedule) if site is None else site.network
+        engine = ENGINES[settings.engine]
+        self.network = engine(federation, method, settings, schedule.present) if site is None else site.network
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
@@ -269,9 +270,6 @@ class Run:
     def close(self) -> None:
         """Give back what the network holds outside of this process."""
         getattr(self.network, "close", lambda: None)()
-
-    def _simulated(self, federation: Federation, schedule: FaultSchedule) -> Network:
-        return ENGINES[self.settings.engine](federation, self.method, self.settings, schedule.present)
 
     def _is_certified(self) -> bool:
         return self.certificate is not None and self.certificate.round == self.round
