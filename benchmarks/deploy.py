@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.data.request import Request
+from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.local.provision import Blueprint, make_network
 from rhfedmtl.deploy.local.supervisor import Supervisor
-from rhfedmtl.deploy.node.config import Resources, Waits
+from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import wire_pb2 as wire

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.files import write_whole
 
 Array = npt.NDArray[Any]
 HEADER = "header"
@@ -43,10 +43,8 @@ def write(path: Path, kind: Kind, header: Mapping[str, Any], arrays: Mapping[str
         raise ConfigError(f"a {kind.name} holds something that is not a plain value: {error}") from error
     made = io.BytesIO()
     np.savez(made, **arrays, **{HEADER: np.frombuffer(text.encode(), dtype=np.uint8)})  # type: ignore[arg-type]
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
-        draft.write_bytes(made.getvalue())
-        draft.replace(path)
+        write_whole(path, made.getvalue())
 
 
 def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:

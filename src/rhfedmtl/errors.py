@@ -30,6 +30,10 @@ class PeerError(RHFedMTLError, RuntimeError):
     """A message from a peer cannot be right (shape, values, identity); it was not applied."""
 
 
+class IncompleteError(PeerError):
+    """No certificate: not everybody who has to has told its sums."""
+
+
 class DivergenceError(PeerError):
     """Models grow beyond all bounds: the steps are too large for the data."""
 

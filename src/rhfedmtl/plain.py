@@ -26,6 +26,9 @@ def plain(value: Any) -> Any:
 
 
 def _table(value: Any) -> dict[str, Any]:
+    if hasattr(value, "to_plain"):  # a class whose fields depend on what is installed
+        own: dict[str, Any] = value.to_plain()
+        return own
     table: dict[str, Any] = {}
     for name, each in _fields(value.__class__).items():
         part = getattr(value, name)
@@ -45,6 +48,8 @@ def read(kind: type[T], value: Any) -> T:
 def _read_table(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise _other(where.rstrip(".") or "it", "a table", value)
+    if hasattr(kind, "from_plain"):
+        return kind.from_plain(value)
     known, given = _fields(kind), {}
     for name, each in known.items():
         if each.beside:

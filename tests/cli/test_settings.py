@@ -41,7 +41,7 @@ def test_file_then_environment_then_flags(tmp_path: Path, monkeypatch: pytest.Mo
         ("[train]\nsede = 1\n", "unknown option 'sede'; did you mean seed"),
         ("[trian]\nseed = 1\n", "unknown command 'trian'; did you mean train"),
         ("train = 3\n", r"\[train\] must be a section"),
-        ("[train\n", "no valid TOML"),
+        ("[train\n", "not valid TOML"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:

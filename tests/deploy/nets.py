@@ -16,15 +16,18 @@ import numpy as np
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
+from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.local.provision import Blueprint, is_free, make_network
 from rhfedmtl.deploy.local.supervisor import Supervisor
-from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import Limits, Resources, Waits
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node.config import Limits, Waits
+from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.state import StateFile
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.roles.messages import Scaling
 
 PATIENCE_S = 90.0
 """No wait of a test is longer than this."""
@@ -162,11 +165,11 @@ def share_of(folder: Path, member: wire.MemberFile) -> Any:
     alpha = codec.array(record.alpha, "alpha")
     if record.HasField("update") and record.update.round == member.applied_round:
         alpha = alpha + member.applied_factor * codec.array(record.pending, "pending")
-    rows = jobs.load_rows(
+    rows = load_rows(
         folder / f"terminal-{member.terminal}" / "data.npz", record.job.features, tuple(record.job.classes)
     )
-    X = codec.scaling_in(record.scaling).scaler.transform(rows.X)
-    if jobs.method_of(record.job).intercept:
+    X = codec.from_wire(Scaling, record.scaling).scaler.transform(rows.X)
+    if method_of(record.job).intercept:
         X = np.column_stack([X, np.ones(len(X))])
     return alpha.T @ X
 

@@ -18,8 +18,9 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
+from rhfedmtl.deploy.cloud.config import Resources, read_cloud
 from rhfedmtl.deploy.local.supervisor import Supervisor
-from rhfedmtl.deploy.node.config import Resources, Waits, read_cloud, read_station
+from rhfedmtl.deploy.node.config import Waits, read_station
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger

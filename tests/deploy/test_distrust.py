@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.deploy import nets
-from tests.deploy.test_intruders import NUMBERS, Still
+from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
+from rhfedmtl.deploy.cloud.config import Learning, read_cloud
 from rhfedmtl.deploy.cloud.registry import Registry, Token
-from rhfedmtl.deploy.cloud.service import CloudService
-from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import Learning, Limits, read_cloud, read_station
-from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, requested_key
-from rhfedmtl.deploy.node.link import PeerSession
+from rhfedmtl.deploy.node.config import Limits, read_station
+from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
+from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.operator import enrol, take_chunk
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -36,7 +35,7 @@ SUMS = wire.Request(sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUM
 def checker() -> AnswerChecks:
     """For twenty features and an intercept."""
     learning = Learning(features=NUMBERS - 1, tasks=("a", "b"), classes=("n", "p"))
-    return AnswerChecks(jobs.job_of(learning), Limits(), 60.0)
+    return AnswerChecks(learning.job(), Limits(), 60.0)
 
 
 def effort(**more: Any) -> wire.Effort:
@@ -114,14 +113,12 @@ def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
 
     async def claim() -> list[list[int]]:
-        service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("test", "error"), Meters())
+        cloud = make_cloud(folder, tmp_path / "state")
         for b, claimed in ((0, (0, 1)), (1, (0, 2, 3))):
-            session = PeerSession(PeerCertificate.read(Credentials.of(folder / f"station-{b}").pair()[1]), Still())
-            outlook = wire.Outlook(**roster(*((t, 5) for t in claimed)))
-            await service._receive(session, wire.StationUp(outlook=outlook).SerializeToString())
-        return [[seat.terminal for seat in service.outlooks[b].roster.seats] for b in range(2)]
+            await say(cloud, attach(cloud, folder, b), outlook=wire.Outlook(**roster(*((t, 5) for t in claimed))))
+        return [[seat.terminal for seat in cloud.stations.outlooks[b].roster.seats] for b in range(2)]
 
-    assert asyncio.run(claim()) == [[0, 1], [2, 3]]
+    assert run(claim) == [[0, 1], [2, 3]]
 
 
 def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:
@@ -130,25 +127,25 @@ def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:
 
     async def flood() -> tuple[int, int]:
         service = StationService(read_station(folder / "station-0" / "station.toml"), Log("test", "error"), Meters())
-        service.memory.begin(jobs.job_of(read_cloud(folder / "cloud" / "cloud.toml").learning))
+        service.memory.begin(job(folder))
         service.memory.allowed = {0}
-        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "terminal-0").pair()[1]), Still())
-        members = service.members
+        peer = Peer(TERMINAL_TO_STATION, folder, "terminal-0")
+        before = asyncio.all_tasks()
         async with service.memory.turn:
             for i in range(1, 1001):
                 join = wire.Join(terminal=0, incarnation=i, n_samples=3, share=MODEL)
-                await members._receive(session, wire.TerminalUp(join=join).SerializeToString())
-            waiting = len(members._tasks)
-        await asyncio.gather(*members._tasks)
-        return waiting, service.memory.station.members[0].incarnation
+                await service.members.receive(peer, wire.TerminalUp(join=join).SerializeToString())
+            waiting = asyncio.all_tasks() - before
+        await asyncio.gather(*waiting)
+        return len(waiting), service.memory.station.members[0].incarnation
 
-    assert asyncio.run(flood()) == (1, 1000)
+    assert run(flood) == (1, 1000)
 
 
 # Credentials and tokens.
 
 
-def test_papers_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> None:
+def test_credentials_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> None:
     """Half a file, another node's, a key without its certificate and an expired one are refused; good ones are not."""
     authority, _ = Authority.make("test-net")
     me = Identity("test-net", "terminal", 7)
@@ -161,7 +158,7 @@ def test_papers_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> None:
 
     write(me)
     credentials.check(me)
-    fetch = credentials._fetcher()
+    fetch = credentials.fetcher()
     whole = credentials.own.read_bytes()
     for spoil, reason in (
         (lambda: credentials.own.write_bytes(whole[: len(whole) // 2]), "must hold"),
@@ -189,7 +186,7 @@ def test_tokens_are_for_terminals_and_stations_that_there_are(tmp_path: Path) ->
     assert registry.invite("station", 0, None)[1] == 0
 
 
-def test_a_node_is_revoked_with_all_its_papers(tmp_path: Path) -> None:
+def test_a_node_is_revoked_with_all_its_certificates(tmp_path: Path) -> None:
     """Certificates from the folder and those given for tokens count no more, over a restart too."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
     registry = Registry.open(config)
@@ -217,5 +214,5 @@ def test_a_cloud_cannot_make_an_operator_write_elsewhere(tmp_path: Path) -> None
     """An export takes the files that it knows, whatever names the cloud sends."""
     for name in ("../evil", "/etc/evil", "", "other.npz"):
         with pytest.raises(PeerError):
-            Operator._take(tmp_path, wire.Chunk(name=name, data=b"x"), [])
+            take_chunk(tmp_path, wire.Chunk(name=name, data=b"x"), [])
     assert list(tmp_path.iterdir()) == []

@@ -14,12 +14,15 @@ import grpc
 import numpy as np
 import pytest
 from tests.deploy import nets
+from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, make_terminal, requests, run, settle
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
+from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.service import CloudService
-from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
+from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key
-from rhfedmtl.deploy.node.link import SERVICE, PeerSession, channel_options
+from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
+from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.operator import Operator, enrol
 from rhfedmtl.deploy.station.service import StationService
@@ -28,11 +31,11 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.messages import Join
 from rhfedmtl.training.config import RunConfig
 
 BUDGET = "energy=10000"
 OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
-NUMBERS = 21
 
 
 class Intruder:
@@ -104,7 +107,7 @@ def station(folder: Path) -> tuple[str, Identity]:
     return read_station(folder / "station-0" / "station.toml").node.listen, Identity("test-net", "station", 0)
 
 
-def test_papers_that_do_not_count(net: Any) -> None:
+def test_credentials_that_do_not_count(net: Any) -> None:
     """No certificate, one of a foreign authority, and an expired one do not get past TLS."""
     folder, _ = net
     authority = Authority.load(folder / "ca")
@@ -213,7 +216,7 @@ def _bad_messages(number: int, folder: Path) -> dict[str, tuple[bytes, str]]:
         "empty": (join(0, zeros), "0 samples"),
         "too many": (join(10**9, zeros), "samples"),
         "wrong shape": (join(5, np.zeros((2, NUMBERS))), "shape"),
-        "greeting twice": (wire.TerminalUp(hello=wire.Hello()), "second hello"),
+        "greeting twice": (wire.TerminalUp(hello=wire.Hello()), "hello while attached"),
         "nothing": (wire.TerminalUp(), "says nothing"),
     }
     messages = {name: (message.SerializeToString(), reason) for name, (message, reason) in cases.items()}
@@ -225,13 +228,6 @@ def _bad_messages(number: int, folder: Path) -> dict[str, tuple[bytes, str]]:
 
 
 # Ten thousand inputs that nobody would send.
-
-
-class Still:
-    """A context that nothing is written to."""
-
-    async def write(self, _: bytes) -> None:
-        """Take it."""
 
 
 def corpus(node: int, rng: np.random.Generator) -> list[bytes]:
@@ -285,24 +281,17 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
 
     async def attack() -> tuple[int, bytes, bytes]:
         service = StationService(read_station(folder / "station-0" / "station.toml"), Log("fuzz", "error"), Meters())
-        cloud = read_cloud(folder / "cloud" / "cloud.toml")
-        from rhfedmtl.deploy.node.job import job_of
-
-        service.memory.begin(job_of(cloud.learning))
+        service.memory.begin(job(folder))
         service.memory.allowed = {0, 1}
-        service.memory.station.admit(
-            codec.join_in(wire.Join(terminal=0, incarnation=1, n_samples=15, share=codec.tensor(np.ones((1, NUMBERS)))))
-        )
-        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "terminal-0").pair()[1]), Still())
-        session._task = None  # it has no connection that could be cut
-        before = service.memory._record(service.memory.station.state).SerializeToString(deterministic=True)
+        service.memory.station.admit(Join(0, 1, 15, np.ones((1, NUMBERS))))
+        peer = Peer(TERMINAL_TO_STATION, folder, "terminal-0")
+        before = service.memory.record().SerializeToString(deterministic=True)
         messages = corpus(0, np.random.default_rng(0))
-        refused = await feed(lambda data: service.members._receive(session, data), messages, 10_000)
-        await asyncio.sleep(0.05)
-        after = service.memory._record(service.memory.station.state).SerializeToString(deterministic=True)
-        return refused, before, after
+        refused = await feed(lambda data: service.members.receive(peer, data), messages, 10_000)
+        await settle()
+        return refused, before, service.memory.record().SerializeToString(deterministic=True)
 
-    refused, before, after = asyncio.run(attack())
+    refused, before, after = run(attack)
     assert before == after
     assert refused > 5_000
 
@@ -312,15 +301,21 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
 
     async def attack() -> tuple[int, bytes, bytes]:
-        from rhfedmtl.deploy.node.job import job_of
-        from rhfedmtl.deploy.terminal.service import TerminalService
+        service = make_terminal(folder, tmp_path / "state")
 
-        config = read_terminal(folder / "terminal-0" / "terminal.toml")
-        service = TerminalService(config, Log("fuzz", "error"), Meters())
-        service._begin(job_of(read_cloud(folder / "cloud" / "cloud.toml").learning), 0)
-        assert service.role is not None
-        service.role.join()
-        before = service._record(service.role.state).SerializeToString(deterministic=True)
+        async def greet() -> None:
+            service.link.hello()
+            await service.link.receive(wire.TerminalDown(welcome=wire.Welcome(job=job(folder))).SerializeToString())
+
+        async def receive(data: bytes) -> None:
+            try:
+                await service.link.receive(data)
+            except PeerError:  # the stream ends, and another begins
+                await greet()
+                raise
+
+        await greet()
+        before = service.record().SerializeToString(deterministic=True)
         verdict = wire.Verdict(incarnation=77)
         model = codec.tensor(np.ones((1, NUMBERS)))
         down = [
@@ -330,10 +325,10 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
             wire.TerminalDown(trial=wire.Trial(model=model)),
         ]
         messages = [message.SerializeToString() for message in down]
-        refused = await feed(service._receive, messages, 2_000)
-        return refused, before, service._record(service.role.state).SerializeToString(deterministic=True)
+        refused = await feed(receive, messages, 2_000)
+        return refused, before, service.record().SerializeToString(deterministic=True)
 
-    refused, before, after = asyncio.run(attack())
+    refused, before, after = run(attack)
     assert before == after
     assert refused > 500
 
@@ -343,12 +338,11 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
 
     async def attack() -> tuple[int, CloudService]:
-        service = CloudService(read_cloud(folder / "cloud" / "cloud.toml"), Log("fuzz", "error"), Meters())
-        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
-        session._task = None
-        waiting = asyncio.create_task(service.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
-        await asyncio.sleep(0)
-        asked = next(iter(service._pending[0]))
+        cloud = make_cloud(folder, tmp_path / "state")
+        peer = attach(cloud, folder, 0)
+        waiting = asyncio.create_task(cloud.stations.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
+        await settle()
+        asked = requests(peer)[0].id
         effort = wire.Effort(terminal=0, local_steps=3, answered=True)
         bodies: list[dict[str, Any]] = [
             {"report": wire.Report(task=0, v=codec.tensor(np.ones((1, NUMBERS))), n_samples=3)},
@@ -359,12 +353,12 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
             wire.StationUp(answer=wire.Answer(id=asked + 1 + i, **body)).SerializeToString()
             for i, body in enumerate(bodies)
         ]
-        refused = await feed(lambda data: service._receive(session, data), messages, 3_000)
+        refused = await feed(lambda data: cloud.stations.receive(peer, data), messages, 3_000)
         assert not waiting.done()
         waiting.cancel()
-        return refused, service
+        return refused, cloud
 
-    refused, service = asyncio.run(attack())
+    refused, service = run(attack)
     assert refused > 1_000
     assert service.trainer.status == {"state": "idle"}
     assert not service.journal.replaying

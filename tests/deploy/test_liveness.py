@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +12,42 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.inside import (
     NEVER_S,
+    NUMBERS,
     SHARE,
+    Peer,
     attach,
     connect,
+    hear,
     job,
     make_cloud,
     make_station,
+    make_terminal,
     requests,
     run,
     say,
-    sent,
     settle,
+    tell,
+    welcome,
 )
 from tests.deploy.test_distrust import roster
-from tests.deploy.test_intruders import NUMBERS, Still
 
+from rhfedmtl.data.scaling import Moments
+from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import Registry
-from rhfedmtl.deploy.cloud.service import AT_ONCE
-from rhfedmtl.deploy.node.config import read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.node.credentials import Credentials, PeerCertificate
-from rhfedmtl.deploy.node.link import NotReadyError, PeerSession
+from rhfedmtl.deploy.cloud.station_sessions import AT_ONCE
+from rhfedmtl.deploy.node.config import Limits, read_station
+from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
+from rhfedmtl.deploy.node.job import load_rows
+from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
-from rhfedmtl.deploy.terminal.service import TerminalService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Anchor, Scaling, Verdict, WorkOrder
+from rhfedmtl.roles.messages import Anchor, Scaling, Update, Verdict, WorkOrder
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +61,9 @@ def probes() -> dict[int, wire.TerminalDown]:
     return {t: wire.TerminalDown(probe=wire.Probe(terminal=t, number=1)) for t in (0, 1)}
 
 
-def sums(t: int) -> bytes:
+def sums(t: int) -> wire.Sums:
     """The answer to it."""
-    answer = wire.Sums(terminal=t, number=1, losses=codec.tensor(np.ones(1)), dual=1.0)
-    return wire.TerminalUp(sums=answer).SerializeToString()
+    return wire.Sums(terminal=t, number=1, losses=codec.tensor(np.ones(1)), dual=1.0)
 
 
 # A station and its terminals.
@@ -66,37 +71,33 @@ def sums(t: int) -> bytes:
 
 def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
     """One that leaves, or comes anew, while it is asked something will not answer that: the others are enough."""
-    goodbyes = [
-        wire.TerminalUp(leave=wire.Leave(terminal=1, incarnation=1, share=codec.tensor(SHARE))),
-        wire.TerminalUp(join=wire.Join(terminal=1, incarnation=2, n_samples=15, share=codec.tensor(SHARE))),
+    goodbyes: list[dict[str, Any]] = [
+        {"leave": wire.Leave(terminal=1, incarnation=1, share=codec.tensor(SHARE))},
+        {"join": wire.Join(terminal=1, incarnation=2, n_samples=15, share=codec.tensor(SHARE))},
     ]
 
-    async def body(goodbye: wire.TerminalUp) -> list[int]:
-        service = make_station(folder, tmp_path / "asked" / str(goodbye.WhichOneof("body")))
+    async def body(goodbye: dict[str, Any]) -> list[int]:
+        service = make_station(folder, tmp_path / "asked" / next(iter(goodbye)))
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
         await settle()
-        await service.members._receive(one, sums(0))
-        await settle()
+        await hear(service, one, sums=sums(0))
         assert not asking.done()
-        await service.members._receive(other, goodbye.SerializeToString())
-        await settle()
+        await hear(service, other, **goodbye)
         assert asking.done()
         assert set(service.members.present()) <= {0, 1}
         return sorted(asking.result().arrived)
 
-    async def before(goodbye: wire.TerminalUp) -> list[int]:
+    async def before(goodbye: dict[str, Any]) -> list[int]:
         """It says so just before, while the station has its turn for what it is about to ask."""
-        service = make_station(folder, tmp_path / "before" / str(goodbye.WhichOneof("body")))
+        service = make_station(folder, tmp_path / "before" / next(iter(goodbye)))
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         async with service.memory.turn:
-            await service.members._receive(other, goodbye.SerializeToString())
-            await settle()
+            await hear(service, other, **goodbye)
             asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
             await settle()
-            assert not any(message.HasField("probe") for message in sent(other))
-            await service.members._receive(one, sums(0))
-            await settle()
+            assert not any(message.HasField("probe") for message in other.sent())
+            await hear(service, one, sums=sums(0))
             assert asking.done()
         return sorted(asking.result().arrived)
 
@@ -113,33 +114,34 @@ def test_a_terminal_that_was_asked_often_enough_is_not_waited_for(folder: Path, 
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
         await settle()
-        await service.members._receive(one, sums(0))
-        asked = sum(message.HasField("probe") for message in sent(other))
+        await hear(service, one, sums=sums(0))
+        asked = sum(message.HasField("probe") for message in other.sent())
         for _ in range(MOST_SENT):
             assert not asking.done()
             other = await connect(service, folder, 1)
-            asked += sum(message.HasField("probe") for message in sent(other))
+            asked += sum(message.HasField("probe") for message in other.sent())
         assert asking.done()
         return asked, service.members.present()
 
     assert run(body) == (MOST_SENT, [0, 1])
 
 
-def test_a_terminal_that_is_not_let_in_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+def test_a_terminal_that_is_not_let_in_is_not_waited_for(tmp_path: Path) -> None:
     """One that misbehaves is kept out for a while: neither the present question nor the next round waits for it."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40), limits=Limits(quarantine=NEVER_S))
 
     async def body() -> list[int]:
-        service = make_station(folder, tmp_path)
+        service = make_station(folder, tmp_path / "state")
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         members = service.members
         asking = asyncio.create_task(members.ask("sums", probes(), NEVER_S))
         await settle()
-        await members._receive(one, sums(0))
+        await hear(service, one, sums=sums(0))
         with pytest.raises(PeerError):
-            await members._receive(other, sums(0))
-        members.acceptor._barred[1] = time.monotonic() + NEVER_S
+            await hear(service, other, sums=sums(0))
+        members.acceptor.bar(1)
         del members.acceptor.sessions[1]
-        members._on_gone(other)
+        members.on_gone(other)
         await settle()
         assert asking.done()
         gathering = asyncio.create_task(members.gather([0, 1]))
@@ -149,37 +151,35 @@ def test_a_terminal_that_is_not_let_in_is_not_waited_for(folder: Path, tmp_path:
     assert run(body) == [0]
 
 
-def test_a_forgotten_terminal_comes_back_with_what_it_knows(folder: Path, tmp_path: Path) -> None:
+def test_a_forgotten_terminal_comes_back_with_what_it_knows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taken out while it was silent, a terminal with an update pending is told so, and joins again with its duals."""
 
     async def body() -> None:
         service = make_station(folder, tmp_path / "station")
-        config = read_terminal(folder / "terminal-0" / "terminal.toml")
-        object.__setattr__(config.node, "state", str(tmp_path / "terminal"))
-        terminal = TerminalService(config, Log("test", "error"), Meters())
-        said: list[wire.TerminalUp] = []
-        terminal._link.send = lambda data: bool(said.append(wire.TerminalUp.FromString(data))) or True  # type: ignore[method-assign]
+        terminal, said = make_terminal(folder, tmp_path / "terminal"), []
+        monkeypatch.setattr(terminal.link, "send", lambda **body: said.append(body))
         role, memory = service.memory.station, service.memory
         role.forget(0)
 
         async def greet() -> None:
-            session = await connect(service, folder, 0, incarnation=terminal.role.incarnation if terminal.role else 0)
-            for message in sent(session):
-                await terminal._receive(message.SerializeToString())
-            for message in said:
-                await service.members._receive(session, message.SerializeToString())
+            greeting = wire.TerminalUp.FromString(terminal.link.hello()).hello
+            peer = await connect(service, folder, 0, incarnation=greeting.incarnation)
+            for message in peer.sent():
+                await terminal.link.receive(message.SerializeToString())
+            for body in said:
+                await hear(service, peer, **body)
             said.clear()
-            await settle()
 
         await greet()
-        assert terminal.role is not None
         first = role.members[0].incarnation
         orders = role.open_round(1, {0: 5})
-        await terminal._receive(wire.TerminalDown(order=codec.order_out(orders[0])).SerializeToString())
-        assert role.receive(codec.update_in(said.pop().update))
+        await terminal.link.receive(wire.TerminalDown(order=codec.to_wire(orders[0])).SerializeToString())
+        assert role.receive(codec.from_wire(Update, said.pop()["update"]))
         role.close_round()
         share = role.members[0].share
-        service.members._silent.add(0)
+        await service.members.ask("sums", {0: probes()[0]}, 0.0)  # it owes an answer
         service.members.forget(0)
         assert service.members.acceptor.sessions[0].reason  # it is cut off, so that it notices
         assert terminal.role.pending is not None
@@ -198,10 +198,10 @@ def test_a_terminal_is_forgotten_by_when_it_was_heard(folder: Path, tmp_path: Pa
 
     async def body() -> None:
         service = make_station(folder, tmp_path)
-        session = await connect(service, folder, 0)
-        service.members._silent.add(0)
+        peer = await connect(service, folder, 0)
+        await service.members.ask("sums", {0: probes()[0]}, 0.0)
         assert service.members.silent(1000.0) == [1]
-        session.heard -= 2000.0
+        peer.heard -= 2000.0
         assert service.members.silent(1000.0) == [0, 1]
 
     run(body)
@@ -214,14 +214,13 @@ def test_who_is_about_to_join_hears_of_the_scaling(folder: Path, tmp_path: Path)
         service = make_station(folder, tmp_path)
         service.memory.station.forget(1)
         here, joining = [await connect(service, folder, t) for t in (0, 1)]
-        sent(joining)
-        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
-        scaling_up = asyncio.create_task(service._do_scale(scaling, wire.Answer()))
+        joining.sent()
+        scaling = codec.to_wire(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
+        scaling_up = asyncio.create_task(service.answer(wire.Request(scale=scaling)))
         await settle()
-        await service.members._receive(here, wire.TerminalUp(scaled=wire.Nothing()).SerializeToString())
-        await settle()
-        assert scaling_up.done()
-        return [str(message.WhichOneof("body")) for message in sent(joining)]
+        await hear(service, here, scaled=wire.Nothing())
+        assert scaling_up.result().HasField("done")
+        return [str(message.WhichOneof("body")) for message in joining.sent()]
 
     assert run(body) == ["scaling"]
 
@@ -230,18 +229,17 @@ def test_a_terminal_that_learned_from_raw_rows_starts_anew(folder: Path, tmp_pat
     """A scaling that comes too late ends neither the terminal nor its link: it begins at zero, with scaled rows."""
 
     async def body() -> None:
-        config = read_terminal(folder / "terminal-0" / "terminal.toml")
-        object.__setattr__(config.node, "state", str(tmp_path))
-        terminal = TerminalService(config, Log("test", "error"), Meters())
-        terminal._begin(job(folder), 0)
-        assert terminal.role is not None
+        terminal = make_terminal(folder, tmp_path)
+        terminal.begin(job(folder))
         terminal.role.join()
         assert terminal.role.work(WorkOrder(1, 0, np.zeros((1, NUMBERS)), 0.1, 5, Verdict(0, 0.0, 0, 1))) is not None
-        scaling = codec.scaling_out(Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True))
-        welcome = wire.Welcome(job=job(folder), scaling=scaling)
-        await terminal._receive(wire.TerminalDown(welcome=welcome).SerializeToString())
+        scaling = Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True)
+        greeting = wire.Welcome(job=job(folder), scaling=codec.to_wire(scaling))
+        terminal.link.hello()
+        await terminal.link.receive(wire.TerminalDown(welcome=greeting).SerializeToString())
         assert (terminal.role.incarnation, terminal.role.pending, terminal.role.last_round) == (2, None, 0)
-        assert terminal.role._scaled
+        rows = load_rows(folder / "terminal-0" / "data.npz", NUMBERS - 1, tuple(job(folder).classes)).X
+        np.testing.assert_array_equal(terminal.role.moments().mean, Moments.of(scaling.scaler.transform(rows)).mean)
 
     run(body)
 
@@ -250,15 +248,15 @@ def test_a_station_that_awaits_its_terminals_hears_that_one_will_not_come(folder
     """A station that lost its memory goes on as soon as the cloud says that the missing one belongs to it no more."""
 
     async def body() -> None:
-        service = make_station(folder, tmp_path)
+        service = make_station(folder, tmp_path, answer=NEVER_S)
+        await welcome(service, folder)
         members, memory = service.members, service.memory
         memory.station.forget(1)
-        members._answer_s = NEVER_S
         members.begin()
         waiting = asyncio.create_task(members.assemble())
         await settle()
         assert not waiting.done()
-        await service._on_access(wire.Access(allowed=[0]))
+        await tell(service, access=wire.Access(allowed=[0]))
         await settle()
         assert waiting.done()
 
@@ -274,20 +272,20 @@ def test_a_round_without_terminals_is_not_held(folder: Path, tmp_path: Path) -> 
     async def body() -> None:
         service = make_station(folder, tmp_path)
         asked = wire.RoundRequest(round=1, terminals=[0, 1], local_steps=[5, 5], deadline=NEVER_S)
-        answer = await service._answer(wire.Request(id=1, round=asked))
+        answer = await service.answer(wire.Request(id=1, round=asked))
         assert answer.away
         assert "none of the terminals" in answer.trouble
         await connect(service, folder, 0)
         service.memory.station.anchor = None
-        answer = await service._answer(wire.Request(id=2, round=asked))
+        answer = await service.answer(wire.Request(id=2, round=asked))
         assert answer.away
         assert "no anchor" in answer.trouble
         assert service.memory.station.round == 0
         assert not (tmp_path / "round.state").exists()
         # A round for others than those who are here is another matter: it is over at once, and the cloud goes on.
-        await service._on_welcome(wire.Welcome(job=job(folder), anchor=anchor(), allowed=[0, 1]))
+        await welcome(service, folder, anchor=anchor())
         others = wire.RoundRequest(round=1, terminals=[1], local_steps=[5], deadline=NEVER_S)
-        answer = await service._answer(wire.Request(id=3, round=others))
+        answer = await service.answer(wire.Request(id=3, round=others))
         assert answer.round.round == 1 == service.memory.station.round
 
     run(body)
@@ -301,22 +299,24 @@ def test_a_station_that_cannot_write_ends(folder: Path, tmp_path: Path, monkeypa
 
     async def body() -> list[str]:
         service = make_station(folder, tmp_path)
-        session = await connect(service, folder, 0)
-        sent(session)
+        peer, told = await connect(service, folder, 0), []
+        peer.sent()
         monkeypatch.setattr(service.memory, "note_open", full)
-        service._on_request(wire.Request(id=1, round=wire.RoundRequest(round=1, terminals=[0], local_steps=[5])))
-        work = asyncio.create_task(service._work())
+        monkeypatch.setattr(service.link, "send", lambda **body: told.append(body))
+        await welcome(service, folder)
+        await tell(service, request=wire.Request(round=wire.RoundRequest(round=1, terminals=[0], local_steps=[5])))
+        work = asyncio.create_task(service.work())
         await settle()
         assert isinstance(work.exception(), OSError)
-        assert not service._answered
-        return [str(message.WhichOneof("body")) for message in sent(session)]
+        assert told == []
+        return [str(message.WhichOneof("body")) for message in peer.sent()]
 
     assert run(body) == []
 
 
 def anchor() -> wire.Anchor:
     """Of the second server iteration."""
-    return codec.anchor_out(Anchor(2, 0, np.ones((1, NUMBERS)), 0.1))
+    return codec.to_wire(Anchor(2, 0, np.ones((1, NUMBERS)), 0.1))
 
 
 def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_path: Path) -> None:
@@ -324,29 +324,34 @@ def test_a_station_that_lost_its_memory_gets_the_anchor_again(folder: Path, tmp_
 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path / "cloud")
-        cloud.trainer._network.anchors = {0: codec.anchor_in(anchor())}
-        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
-        down = wire.StationDown.FromString(await cloud._greet(session, wire.Hello()))
+        cloud.trainer.network.anchors = {0: codec.from_wire(Anchor, anchor())}
+        greeting = cloud.stations.greet(Peer(STATION_TO_CLOUD, folder, "station-0"), wire.Hello())
         config = read_station(folder / "station-0" / "station.toml")
         object.__setattr__(config.node, "state", str(tmp_path / "station"))
         service = StationService(config, Log("test", "error"), Meters())
-        await service._receive(down.SerializeToString())
+        service.link.hello()
+        await tell(service, welcome=greeting)
         assert service.memory.station.anchor is not None
         assert service.memory.station.anchor.cloud_round == 2
 
     run(body)
 
 
-def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path) -> None:
+def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many requests came since, one that is sent again while it waits is known."""
 
-    async def body() -> int:
-        service = make_station(folder, tmp_path)
+    async def body() -> list[int]:
+        service, told = make_station(folder, tmp_path), []
+        monkeypatch.setattr(service.link, "send", lambda **body: told.append(body["answer"].id))
+        await welcome(service, folder)
         for i in [*range(60), 0]:
-            service._on_request(wire.Request(id=i, roster=wire.Nothing()))
-        return service._requests.qsize()
+            await tell(service, request=wire.Request(id=i, roster=wire.Nothing()))
+        work = asyncio.create_task(service.work())
+        await settle()
+        work.cancel()
+        return told
 
-    assert run(body) == 60
+    assert run(body) == list(range(60))
 
 
 def test_moving_many_terminals_does_not_cut_their_station_off(folder: Path, tmp_path: Path) -> None:
@@ -356,7 +361,7 @@ def test_moving_many_terminals_does_not_cut_their_station_off(folder: Path, tmp_
     async def body() -> list[int]:
         cloud = make_cloud(folder, tmp_path)
         cloud.registry.station |= dict.fromkeys(range(n), 1)
-        session, asked = await attach(cloud, folder, 0), []
+        session, asked = attach(cloud, folder, 0), []
         outlook = wire.Outlook(**roster(*((t, 5) for t in range(n))))
         while len(asked) < n:
             await say(cloud, session, outlook=outlook)
@@ -378,7 +383,7 @@ def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> N
 
     async def body() -> list[tuple[int, int]]:
         cloud = make_cloud(folder, tmp_path)
-        sessions, asked = [await attach(cloud, folder, b) for b in (0, 1)], []
+        sessions, asked = [attach(cloud, folder, b) for b in (0, 1)], []
 
         async def seen(b: int, *members: int) -> None:
             await say(cloud, sessions[b], outlook=wire.Outlook(**roster(*((t, 5) for t in members))))
@@ -389,9 +394,7 @@ def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> N
 
         for b, other in ((0, 1), (1, 0), (0, 1)):
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
-            cloud._operator_api._place(0, other)
-            for session in sessions:
-                requests(session)
+            await cloud.operator_api.command("move", terminal=0, station=other)
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
             await seen(b, 1) if b == 0 else await seen(b, 2, 3)
         return asked
@@ -447,7 +450,7 @@ def test_a_cloud_waits_while_nobody_can_work(folder: Path, tmp_path: Path) -> No
 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path)
-        sessions = [await attach(cloud, folder, b) for b in (0, 1)]
+        sessions = [attach(cloud, folder, b) for b in (0, 1)]
         wanted = {b: wire.Request(round=wire.RoundRequest(round=1)) for b in (0, 1)}
         asking = asyncio.create_task(cloud.ask_all(wanted, NEVER_S))
 
@@ -474,10 +477,11 @@ def test_stations_wait_until_the_cloud_has_read_its_journal(folder: Path, tmp_pa
     """Before that it cannot tell scaling and anchor as they are: a station tries again, and does not do without."""
 
     async def body() -> None:
+        journal = Journal(tmp_path / "journal", fsync=False)
+        journal.append(wire.Entry(kind="train").SerializeToString())
+        journal.close()
         cloud = make_cloud(folder, tmp_path)
-        cloud.journal._past.append(wire.Entry(kind="train"))
-        session = PeerSession(PeerCertificate.read(Credentials.of(folder / "station-0").pair()[1]), Still())
         with pytest.raises(NotReadyError, match="journal"):
-            await cloud._greet(session, wire.Hello())
+            cloud.stations.greet(Peer(STATION_TO_CLOUD, folder, "station-0"), wire.Hello())
 
     run(body)

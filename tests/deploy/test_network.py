@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
-from rhfedmtl.deploy.node.config import Resources, Waits, read_station
+from rhfedmtl.deploy.cloud.config import Resources
+from rhfedmtl.deploy.node.config import Waits, read_station
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger

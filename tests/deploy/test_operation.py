@@ -17,7 +17,7 @@ from tests.deploy import nets
 
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
-from rhfedmtl.deploy.node.config import identity_of, read_station
+from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.operator import Operator, enrol
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
@@ -103,7 +103,7 @@ def test_a_new_terminal_joins_with_a_token(net: Any, tmp_path: Path) -> None:
     certified(operator)
 
 
-def test_papers_change_without_a_pause(net: Any) -> None:
+def test_credentials_change_without_a_pause(net: Any) -> None:
     """All nodes get new keys and certificates; everybody is connected with them soon, and no round is lost."""
     folder, _, operator = net
     serials = rotate(folder)
@@ -128,7 +128,7 @@ def _shown_by(folder: Path, name: str) -> str:
     host, port = config.node.listen.rsplit(":", 1)
     with (
         socket.create_connection((host, int(port)), timeout=5) as plain,
-        context.wrap_socket(plain, server_hostname=identity_of(config.node).host) as secure,
+        context.wrap_socket(plain, server_hostname=config.identity.host) as secure,
     ):
         shown = secure.getpeercert(binary_form=True)
     assert shown is not None

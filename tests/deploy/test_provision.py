@@ -25,7 +25,7 @@ from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
-from rhfedmtl.deploy.node.warm_up import warm_up
+from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
@@ -159,7 +159,7 @@ def test_settings_without_effect_are_refused(tmp_path: Path, words: list[str], r
     assert not (tmp_path / "net").exists()
 
 
-def test_a_wrong_name_changes_no_papers(tmp_path: Path) -> None:
+def test_a_wrong_name_changes_no_credentials(tmp_path: Path) -> None:
     """Papers are rotated for all that are named or for none: the list of certificates stays complete."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
     before = (folder / "cloud" / "node.pem").read_bytes()

@@ -153,7 +153,7 @@ def _mean_above(result: StudyResult) -> float:
             r"small.toml:22: mu has no effect on any of the methods",
         ),
         ("values = [[0.1, 0.2], [0.3, 1.4]]", "values = [0.1]", r"small.toml:35: printed values: .* 4 values, got 1"),
-        ("[learning]", "[learning", r"small.toml: no valid TOML: .*line 14"),
+        ("[learning]", "[learning", r"small.toml is not valid TOML: .*line 14"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -189,8 +189,8 @@ def test_terminals_that_come_and_go_leave_a_problem_that_is_still_solved() -> No
     faults = Faults(moves=0.3, churn=0.05, absence=3.0, late_rows=0.4, late_until=30)
     run = Run(federation(), METHOD, Settings(certify_every=10**9), Ledger({}), faults)
     run.learn(Fixed(5, 1, 40))
-    object.__setattr__(run.fault_schedule.faults, "moves", 0.0)
-    object.__setattr__(run.fault_schedule.faults, "churn", 0.0)
+    object.__setattr__(faults, "moves", 0.0)
+    object.__setattr__(faults, "churn", 0.0)
     run.learn(Fixed(10, 10, 160))
     assert -1e-12 <= run.certify().gap < 1e-6
 

@@ -96,6 +96,14 @@ class Options:
                 flat |= {name: self[name] for name in mine}
         return {**flat, **self.own}
 
+    to_plain = to_dict
+
+    @classmethod
+    def from_plain(cls, table: dict[str, Any]) -> Options:
+        """What `to_plain` gave; what is as if it had never been set counts as such. Unknown names are passed over."""
+        known = {**DEFAULTS, **{name: option.default for name, option in declared().items()}}
+        return cls.of(**{name: value for name, value in table.items() if name in known and value != known[name]})
+
     def told(self, **arguments: str) -> dict[str, Any]:
         """Arguments whose option has a value: ``told(pull="mu")`` is ``{"pull": μ}``, or nothing where μ is None."""
         return {name: self[option] for name, option in arguments.items() if self[option] is not None}

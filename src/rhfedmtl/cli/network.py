@@ -29,7 +29,7 @@ from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.deploy.node.config import Resources
+    from rhfedmtl.deploy.cloud.config import Resources
 
 serve_app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
 network_app = typer.Typer(
@@ -81,9 +81,10 @@ def terminal(
 
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
     """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
-    from rhfedmtl.deploy.serve import serve
+    from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.nodes import ROLES
 
-    facts = serve(role, paths)
+    facts = serve(ROLES[role](), paths)
     if as_json:
         print_json(facts)
 
@@ -193,7 +194,7 @@ def _resources(
     cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
 ) -> Resources:
     """What rounds cost; powers that nothing would be multiplied with are refused."""
-    from rhfedmtl.deploy.node.config import Resources
+    from rhfedmtl.deploy.cloud.config import Resources
 
     watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
     if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
@@ -289,7 +290,7 @@ def move(
     to: Annotated[int, typer.Argument(min=0, help="Number of the station.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a terminal go over to another station, with all that it has learned.
+    """Move a terminal to another station, with all that it has learned.
 
     Example: rhfedmtl network move demo-net 3 1
     """
@@ -298,7 +299,7 @@ def move(
 
 @network_app.command()
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Let a terminal leave the network, with all that it has learned.
+    """Make a terminal leave the network, with all that it has learned.
 
     Example: rhfedmtl network leave demo-net 3
     """
@@ -307,7 +308,7 @@ def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
 
 @network_app.command()
 def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Take out what a terminal contributed that will not come back.
+    """Remove a terminal that will not come back, and what it contributed.
 
     Example: rhfedmtl network forget demo-net 3
     """
@@ -324,7 +325,7 @@ def invite(
     number: Annotated[int | None, typer.Option(min=0, help="Node that gets new credentials. [a new terminal]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token with which one node can get a certificate, once, within a day.
+    """Print a token for the credentials of one node: valid once, and for a day.
 
     Example: rhfedmtl network invite demo-net --station 1
     """
@@ -338,7 +339,7 @@ def join(
     data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
+    """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
 
     Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
     """
@@ -353,7 +354,7 @@ def revoke(
     node: Annotated[str, typer.Argument(help="Node as in terminal/3, or the serial number of a certificate.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let the certificates of a node count no more; whoever is connected with one is cut off.
+    """Revoke the certificates of a node; whoever is connected with one is cut off.
 
     Example: rhfedmtl network revoke demo-net terminal/3
     """
@@ -365,16 +366,16 @@ def revoke(
 @network_app.command()
 def rotate(
     folder: Folder,
-    nodes: Annotated[list[str] | None, typer.Argument(help="Names such as station-0. [all]")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(help="Nodes such as station-0. [all]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give nodes new keys and certificates; running nodes take them up without stopping.
 
     Example: rhfedmtl network rotate demo-net
     """
-    from rhfedmtl.deploy.local.provision import rotate as rotate_papers
+    from rhfedmtl.deploy.local.provision import rotate as rotate_credentials
 
-    _print(rotate_papers(folder, nodes or ()), as_json)
+    _print(rotate_credentials(folder, nodes or ()), as_json)
 
 
 @network_app.command()

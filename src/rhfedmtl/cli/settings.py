@@ -6,11 +6,11 @@ environment an option of a command is ``RHFEDMTL_COMMAND_OPTION``: ``RHFEDMTL_TR
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl import toml
+from rhfedmtl.errors import ConfigError
 
 FILE = Path("rhfedmtl.toml")
 """Read from the present folder where no other is named."""
@@ -22,31 +22,22 @@ def defaults(path: Path | None, group: Any) -> dict[str, Any]:
     if path is None and not FILE.is_file():
         return {}
     path = path or FILE
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return _section(document, group, str(path))
+    return _section(toml.read(path), group, str(path))
 
 
 def _section(table: dict[str, Any], command: Any, where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     commands = getattr(command, "commands", {})
-    options = {parameter.name: parameter for parameter in command.params}
+    known = commands or [parameter.name.replace("_", "-") for parameter in command.params]
+    words = table if commands else [key.replace("_", "-") for key in table]
+    toml.check_words(words, known, "command" if commands else "option", f"{where}: ")
     for key, value in table.items():
-        name = key.replace("-", "_")
-        if key in commands:
-            if not isinstance(value, dict):
-                raise ConfigError(f"{where}: [{key}] must be a section, got {value!r}")
+        if not commands:
+            found[key.replace("-", "_")] = value
+        elif isinstance(value, dict):
             found[key] = _section(value, commands[key], f"{where}, [{key}]")
-        elif name in options and not commands:
-            found[name] = value
         else:
-            what = "command" if commands else "option"
-            known = commands or [option.replace("_", "-") for option in options]
-            raise ConfigError(f"{where}: unknown {what} {key!r}{nearest(key.replace('_', '-'), known)}")
+            raise ConfigError(f"{where}: [{key}] must be a section, got {value!r}")
     return found
 
 

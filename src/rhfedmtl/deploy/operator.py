@@ -10,16 +10,9 @@ from typing import Any
 
 import grpc
 
+from rhfedmtl import toml
 from rhfedmtl.deploy.cloud.registry import Token
-from rhfedmtl.deploy.node.config import (
-    NodeConfig,
-    StationConfig,
-    TerminalConfig,
-    bind,
-    credentials_of,
-    read_operator,
-    to_toml,
-)
+from rhfedmtl.deploy.node.config import Config, NodeConfig, StationConfig, TerminalConfig, bind, read_operator
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -37,7 +30,7 @@ class Operator:
     def __init__(self, network: Path) -> None:
         folder = network / "operator" if (network / "operator").is_dir() else network
         config = read_operator(folder / "operator.toml")
-        self._config, self._credentials = config, credentials_of(config.node, config.folder)
+        self._config, self._credentials = config, config.credentials()
 
     def command(self, name: str, **arguments: Any) -> dict[str, Any]:
         """What the cloud answers; its refusal is raised."""
@@ -57,23 +50,10 @@ class Operator:
             call = channel.unary_stream(f"/{SERVICE}.Control/Export")
             try:
                 for data in call(b"", timeout=EXPORT_S):
-                    names = self._take(folder, wire.Chunk.FromString(data), names)
+                    names = take_chunk(folder, wire.Chunk.FromString(data), names)
             except grpc.RpcError as error:
                 raise ConfigError(f"no answer from {self._config.cloud}: {error.details()}") from None
         return names
-
-    @staticmethod
-    def _take(folder: Path, chunk: wire.Chunk, names: list[str]) -> list[str]:
-        """Write a part of a file; the names of all files so far."""
-        if chunk.trouble:
-            raise ConfigError(chunk.trouble)
-        if chunk.name not in EXPORTED:
-            raise PeerError(f"the cloud sends a file {chunk.name[:40]!r}, which nobody asked for")
-        fresh = chunk.name not in names
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / chunk.name).open("wb" if fresh else "ab") as file:
-            file.write(chunk.data)
-        return [*names, chunk.name] if fresh else names
 
     def _channel(self) -> grpc.Channel:
         above = Identity(self._config.node.network, CLOUD)
@@ -92,6 +72,19 @@ class Operator:
                     raise
                 each()
                 time.sleep(0.1)
+
+
+def take_chunk(folder: Path, chunk: wire.Chunk, names: list[str]) -> list[str]:
+    """Write a part of an exported file; the names of all files so far. Others than `EXPORTED` are refused."""
+    if chunk.trouble:
+        raise ConfigError(chunk.trouble)
+    if chunk.name not in EXPORTED:
+        raise PeerError(f"the cloud sends a file {chunk.name[:40]!r}, which nobody asked for")
+    fresh = chunk.name not in names
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / chunk.name).open("wb" if fresh else "ab") as file:
+        file.write(chunk.data)
+    return [*names, chunk.name] if fresh else names
 
 
 def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, Any]:
@@ -114,7 +107,7 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
     Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
-        path.write_text(to_toml(_config(token, settings, data)))
+        path.write_text(toml.write(_config(token, settings, data)))
     return {"role": token.role, "number": token.number, "config": str(path)}
 
 
@@ -132,7 +125,7 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 
 
-def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Any:
+def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:
     station, address = settings["station"], settings["address"]
     if token.role == TERMINAL:
         assert data is not None

@@ -11,6 +11,13 @@ Scores = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]
 
 
+def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Scores of scaled rows, rows × columns; a model one longer than a row ends in its intercept."""
+    d = X.shape[1]
+    result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
+    return result + model[:, d] if model.shape[1] > d else result
+
+
 def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
     """Class codes from scores (rows × columns): a score of 0 is the negative class. Numbers stay as they are."""
     if n_classes == 0:
@@ -58,10 +65,3 @@ def measure(labels: Labels, scores: Scores, n_classes: int) -> dict[str, float]:
     if n_classes == 2:
         measured["auc"] = auc(labels, scores[:, 0])
     return measured
-
-
-def student(level: float, free: float) -> float:
-    """Half of a two-sided interval of Student's t with so many degrees of freedom, in standard errors of the mean."""
-    from scipy.special import stdtrit  # scipy.stats, which has it too, takes half a second to import
-
-    return float(stdtrit(free, (1.0 + level) / 2.0))

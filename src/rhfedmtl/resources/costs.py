@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import toml
 from rhfedmtl.errors import BudgetError, ConfigError, nearest
 from rhfedmtl.resources.registry import RESOURCES, Adds
 
@@ -122,7 +122,7 @@ class Cost(Mapping[str, Prices]):
     @classmethod
     def from_toml(cls, path: str | Path) -> Cost:
         """Read the table ``[cost]`` of a TOML file, or the whole file where it has none."""
-        document = _read_toml(path)
+        document = toml.read(path)
         rest = {name: prices for name, prices in document.items() if name != "budget"}
         return cls.of(_table(document.get("cost", rest), path))
 
@@ -217,7 +217,7 @@ class Budget(Mapping[str, float]):
     @classmethod
     def from_toml(cls, path: str | Path) -> Budget:
         """Read the table ``[budget]`` of a TOML file; without one nothing is limited."""
-        return cls(_table(_read_toml(path).get("budget", {}), path))
+        return cls(_table(toml.read(path).get("budget", {}), path))
 
     def format(self) -> tuple[str, ...]:
         """Return one text per type that `of` reads back."""
@@ -426,15 +426,6 @@ def amounts_text(amounts: Mapping[str, float]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"
-
-
-def _read_toml(path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _table(value: Any, path: str | Path) -> Mapping[str, Any]:

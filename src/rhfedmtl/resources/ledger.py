@@ -138,6 +138,16 @@ class Ledger:
         del self._reserved[reservation]
         return amounts
 
+    def exact(self) -> dict[str, list[float]]:
+        """What was spent of each type as numbers whose exact sum it is: for whoever puts charges away."""
+        return {name: list(total.parts) for name, total in self._spent.items()}
+
+    def recall(self, made: Iterable[Charge], exact: Mapping[str, list[float]]) -> None:
+        """Take up charges that were put away, and what was spent in all: older ones may have been condensed."""
+        self._record(made)
+        for name, parts in exact.items():
+            self._spent[name].parts = list(parts)
+
     def release(self, reservation: int) -> None:
         """Give back a reservation of which nothing was used."""
         self._held(reservation)

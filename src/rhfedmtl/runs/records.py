@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -347,13 +346,6 @@ def load(path: Path) -> Record:
 
 
 cached = lru_cache(maxsize=20_000)(load)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file in one piece: whoever is killed in the middle leaves the old one, or none."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:

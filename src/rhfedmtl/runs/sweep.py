@@ -23,7 +23,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.metrics import student
+from rhfedmtl.files import write_whole
+from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
@@ -60,7 +61,7 @@ class Store:
     def write(self, record: Record) -> None:
         """Write a record in one piece."""
         text = json.dumps(record.to_dict(), allow_nan=False)
-        records.write_whole(self.folder / f"{record.key}.json", text)
+        write_whole(self.folder / f"{record.key}.json", text)
 
 
 def digest(path: str | None) -> str | None:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.maths import theory
 from rhfedmtl.plain import plain, read
-from rhfedmtl.runs.records import write_whole
 
 FloatArray = npt.NDArray[np.float64]
 NAME = "fig-cost"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from rhfedmtl import toml
 from rhfedmtl.algorithms.options import Options, option_kinds
 from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.request import Request
@@ -83,14 +83,8 @@ class SourceLines:
 
 def read(path: Path, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None) -> PlannedStudy:
     """The study in a file; ``changes`` and ``seeds`` are those of `study`."""
-    try:
-        text = path.read_text()
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read the specification {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return study(document, path.stem, SourceLines.of(str(path), text), changes=changes, seeds=seeds)
+    document = toml.read(path)
+    return study(document, path.stem, SourceLines.of(str(path), path.read_text()), changes=changes, seeds=seeds)
 
 
 def study(

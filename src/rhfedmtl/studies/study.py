@@ -23,6 +23,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.options import Options, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.plain import plain, read
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.runs import records
@@ -152,7 +153,7 @@ def _told(result: StudyResult) -> StudyResult:
     """The study with its findings, written down."""
     study = replace(result.study, findings=[*result.findings(), *result.study.notes])
     text = json.dumps({"format": FORMAT, **plain(study)}, indent=1, allow_nan=False)
-    records.write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
+    write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
     result.to_csv(result.folder)
     return replace(result, study=study)
 
@@ -378,7 +379,7 @@ class StudyResult:
 def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    records.write_whole(path, text.getvalue())
+    write_whole(path, text.getvalue())
 
 
 def _numbers(*values: float | None) -> Iterator[object]:

@@ -14,6 +14,7 @@ from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
+from rhfedmtl.plain import plain
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training.faults import Faults
@@ -118,7 +119,7 @@ def seed_decides(case: Case) -> None:
 
 def record_is_plain(case: Case) -> None:
     """The record is plain JSON: no NaN and no infinity in what is written."""
-    facts = summary(learn(case))
+    facts = plain(summary(learn(case)))
     require(json.loads(json.dumps(facts, allow_nan=False)) == facts, "the record does not come back as it was")
 
 

@@ -7,7 +7,6 @@ Randomness has an address, not a state, so there is none in it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ import numpy as np
 
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.files import replacing
 from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
 
 FORMAT = 1
@@ -97,15 +97,10 @@ def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], known:
     """Write notes and state; what is ``known`` is left out."""
     packer = Packer(known)
     table = {"format": FORMAT, "notes": packer.pack(notes), "state": packer.pack(state), "objects": packer.objects}
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        with draft.open("w+b") as file:
+        with replacing(path, force=True) as file:
             _fill(file, table, packer.arrays)
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ConfigError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
 
 
@@ -200,13 +195,3 @@ def _size(array: Array | Later) -> int:
 
 def _dtype(array: Array | Later) -> np.dtype[Any]:
     return np.dtype(np.float64) if isinstance(array, Later) else array.dtype
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the new name to disk, where folders can be opened."""
-    with contextlib.suppress(OSError):
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)

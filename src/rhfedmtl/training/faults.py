@@ -14,7 +14,9 @@ import numpy as np
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.resources.billing import RoundEvent, deadlines, longest_wait
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.training.site import RoundHeld, asked_steps
 
 _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)
 
@@ -154,6 +156,25 @@ class FaultSchedule:
         if f.slowdown:
             slow = np.exp(np.abs(self._rng(_SLOW, number).normal(0.0, f.slowdown, len(slow))))
         return Conditions(~self._away, self._dropped, slow)
+
+    def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
+        """Hold a round as the faults have it: who is there, how long they take, and whose update arrives."""
+        event, arrives = self._as_it_happens(planned, cost)
+        steps = asked_steps(event)
+        return RoundHeld(event, steps, network.round(event.round, steps, arrives))
+
+    def _as_it_happens(self, planned: RoundEvent, cost: Cost) -> tuple[RoundEvent, BoolArray | None]:
+        """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
+        if self.calm:
+            return planned, None
+        conditions = self.conditions(planned.round)
+        stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
+        deadline = deadlines(cost, planned, self.faults.patience) if self.faults.slowdown else {}
+        event = replace(planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline or None)
+        late = np.zeros(len(conditions.lost), dtype=bool)
+        for name, limit in deadline.items():
+            late |= longest_wait(cost[name], event) > limit * (1.0 + 1e-12)
+        return event, ~(conditions.lost | late)
 
     def change(self, number: int, network: Network) -> bool:
         """Let terminals move, go and come, and rows arrive, as is due before round ``number``; False if none did."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths import metrics
+from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import Observation, Plan
 from rhfedmtl.resources.billing import Event
@@ -102,13 +103,6 @@ def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any
     rows = [metrics.measure(y, scores(X, models[b]), n_classes) if len(y) else {} for b, (X, y) in enumerate(tests)]
     names = next((list(row) for row in rows if row), [])
     return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-
-
-def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Scores of scaled rows, rows × columns; a model one longer than a row ends in its intercept."""
-    d = X.shape[1]
-    result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
-    return result + model[:, d] if model.shape[1] > d else result
 
 
 def _median(steps: npt.NDArray[np.int64]) -> int:

@@ -5,6 +5,7 @@ The loop here is the clock. What to do is decided by the policy and the roles, a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,30 +18,24 @@ from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping, Network
+from rhfedmtl.engines.network import Keeping
 from rhfedmtl.engines.registry import ENGINES, Execution
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
+from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Observation, Plan, Policy, Situation
-from rhfedmtl.resources.billing import (
-    CloudEvent,
-    Event,
-    Placement,
-    RoundEvent,
-    deadlines,
-    event_totals,
-    longest_wait,
-    waited,
-)
+from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
+from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
-from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
+from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, mean
+from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
 __all__ = [
     "Moment",
@@ -116,13 +111,10 @@ def train(
 
 
 class Run:
-    """The running state of `train`.
+    """The running state of `train`, simulated unless a ``site`` says where it takes place.
 
-    Unless ``in_step``, stations wait for each other at server iterations only: what time one has left of a BS iteration
-    goes to its next.
+    In a simulation what time a station has left of a BS iteration goes to its next.
     """
-
-    in_step = False
 
     def __init__(
         self,
@@ -132,15 +124,24 @@ class Run:
         ledger: Ledger,
         faults: Faults | None = None,
         judged: Federation | None = None,
+        *,
+        site: Site | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
         self._started = time.perf_counter()
         self.settings = settings
         self.method = method
-        self.ledger = ledger
-        self.fault_schedule = FaultSchedule(faults, federation)
-        self._planning_prices = faults.planning_prices(ledger.cost)
-        self.network = self._make_network(federation)
+        schedule = FaultSchedule(faults, federation)
+        self.environment: Environment = schedule if site is None else site.environment
+        declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
+        self.accounting: Accounting = declared if site is None else site.accounting
+        self._in_step, self._remembered = (False, None) if site is None else (site.in_step, site.remembered)
+        how = settings.execution
+        self.network = (
+            site.network
+            if site
+            else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
+        )
         self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
@@ -160,12 +161,21 @@ class Run:
             raise
         samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
-        self._n_classes = len(federation.class_names)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
-        self._tests = [
-            (self.scalers[b].transform(X), y)
-            for b, (X, y) in zip(self.task_station, map(judged.test_rows, range(judged.n_tasks)), strict=True)
-        ]
+        self.evaluation: Evaluation = (
+            LocalEvaluation(judged, self.task_station, self.scalers) if site is None else site.evaluation
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
+        return self.accounting.ledger
+
+    @property
+    def between_server_iterations(self) -> bool:
+        """Whether the present server iteration has had all its BS iterations, and the run goes on."""
+        plan, done = self._under_way or (None, 0)
+        return plan is not None and done >= int(plan.station_rounds.max()) and not self._interrupted
 
     def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
@@ -186,6 +196,10 @@ class Run:
 
     def result(self, stopped: str) -> Result:
         """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
+        for _ in range(self.evaluation.tries):
+            if not self._is_certified():
+                self._review()
+        self.accounting.close(self.round, self._layout())
         certificate = self.certify()
         return Result(
             certificate.models[self.task_station],
@@ -213,7 +227,7 @@ class Run:
 
     def go_on(self, budget: BudgetLike, **settings: Any) -> None:
         """Let `learn` go on from where it ended, under these limits in all and other `Settings`, with new plans."""
-        self.ledger = self.ledger.with_budget(budget)
+        self.accounting.ledger = self.ledger.with_budget(budget)
         self.settings = replace(self.settings, **settings)
         self._memo, self._interrupted, self._under_way = {}, False, None
         self._started = time.perf_counter()
@@ -225,24 +239,25 @@ class Run:
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
             "cloud": vars(self.cloud),
-            "weather": self.fault_schedule.state(),
+            "environment": self.environment.state(),
             "network": network.state(),
+            **self.accounting.state(),
             "seconds": time.perf_counter() - self._started,
         }
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run; before the first round."""
         network = self._keeping()
-        ledger = Ledger(self.ledger.cost, self.ledger.budget)
-        state = checkpoint.state({"ledger": ledger})
-        self._recall(ledger, state)
-        self.ledger, self._memo = ledger, state["memo"]
+        self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
+        state = checkpoint.state({"ledger": self.ledger})
+        self.accounting.resume(state)
+        self._memo = state["memo"]
         for name in _KEPT:
             setattr(self, name, state[name])
         self._membership = self.events[-1].layout if self.events else None
         for name, value in state["cloud"].items():
             setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
-        self.fault_schedule.resume(state["weather"])
+        self.environment.resume(state["environment"])
         network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
 
@@ -253,25 +268,17 @@ class Run:
         able = ", ".join(name for name, entry in ENGINES.items() if entry.keeps_checkpoints)
         raise ConfigError(f"engine {self.settings.execution.engine!r} keeps no checkpoints: use one of {able}")
 
-    def _recall(self, ledger: Ledger, state: dict[str, Any]) -> None:
-        """Take from a checkpoint what is not put away as it is: what was charged follows from the events."""
-        for event in state["events"]:
-            ledger.charge(event)
-
     def close(self) -> None:
         """Give back what the network holds outside of this process."""
         getattr(self.network, "close", lambda: None)()
 
-    def _make_network(self, federation: Federation) -> Network:
-        settings, present = self.settings, self.fault_schedule.present
-        return settings.execution.entry(
-            federation, self.method, seed=settings.seed, present=present, execution=settings.execution
-        )
+    def _is_certified(self) -> bool:
+        return self.certificate is not None and self.certificate.round == self.round
 
     def _good_enough(self) -> bool:
-        if self.certificate is None or self.certificate.round != self.round:
-            return False
         settings, certificate = self.settings, self.certificate
+        if certificate is None or not self._is_certified():
+            return False
         solved = certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
         return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
 
@@ -292,6 +299,8 @@ class Run:
 
     def situation(self) -> Situation:
         """What the policy may know now."""
+        if self.accounting.update_prices():
+            self._memo = {}
         return Situation(
             self.network.sizes,
             self._layout(),
@@ -303,26 +312,35 @@ class Run:
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,
-            planning_prices=self._planning_prices,
-            in_step=self.in_step,
+            planning_prices=self.accounting.planning_prices,
+            in_step=self._in_step,
             memo=self._memo,
         )
 
     def certify(self) -> Certificate:
-        """Certificate and test metrics of the models as they stand now; computed once for a round."""
-        if self.certificate is None or self.certificate.round != self.round:
-            certificate = self._certificate()
-            if certificate is None:
-                raise ConfigError("no certificate: a terminal or station did not report its sums")
-            self.certificate = certificate
-            self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
-            self.history[-1:] = [self._moment(certificate)]
-        return self.certificate
+        """Certificate and test metrics of the models as they stand now; computed once for a round.
 
-    def _certificate(self) -> Certificate | None:
+        While somebody does not tell its sums it is that of the last round in which all did.
+        """
+        if self.certificate is not None and self._is_certified():
+            return self.certificate
+        try:
+            self.certificate = certificate = self._certificate()
+        except IncompleteError:
+            if self.certificate is None:
+                raise
+            return self.certificate
+        self.metrics = self.evaluation.metrics(certificate.models[self.task_station])
+        self.history[-1:] = [self._moment(certificate)]
+        return certificate
+
+    def _certificate(self) -> Certificate:
         """The cloud's certificate; without a dual, the objective of the models alone."""
         if isinstance(self.cloud, Cloud):
-            return self.cloud.certify(self.network.sums(self.cloud.candidates()))
+            certificate = self.cloud.certify(self.network.sums(self.cloud.candidates()))
+            if certificate is None:
+                raise IncompleteError("no certificate: a terminal or station did not report its sums, or has changed")
+            return certificate
         assert isinstance(self.method, SgdMethod)
         models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
         sums = [s for s in self.network.sums(models[None]) if s is not None]
@@ -345,15 +363,16 @@ class Run:
 
     def _change(self) -> None:
         """Let terminals move and rows arrive; the cloud hears of it at once."""
-        if self.fault_schedule.change(self.round + 1, self.network):
+        if self.environment.change(self.round + 1, self.network):
             self._memo = {}
             if self.cloud.cloud_round:
                 self._collect()
 
     def _review(self) -> None:
-        """Certify between two BS iterations, from what the stations report now."""
+        """Certify between two BS iterations, from what the stations report now; where it cannot be, the run goes on."""
         self._collect()
-        self.certify()
+        with contextlib.suppress(IncompleteError):
+            self.certify()
 
     def _collect(self) -> None:
         for report in self.network.reports(self.cloud.cloud_round):
@@ -393,38 +412,25 @@ class Run:
     def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
-        before = self.events[-1] if k and not self.in_step else None
+        before = self.events[-1] if k and not self._in_step else None
         ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
         return replace(event, round=self.round + 1, ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
-        """Reserve the worst case, let it happen as the weather has it, and charge what was really used."""
+        """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
         self.round = planned.round
-        event, arrives = self._as_it_happens(planned)
-        self.ledger.settle(self.ledger.reserve(worst), event)
+        reservation = self.accounting.reserve(worst)
+        event, steps, outcome = self.environment.hold(planned, self.ledger.cost, self.network)
+        self.accounting.settle(reservation, event)
         self.events.append(event)
-        steps = np.asarray(np.broadcast_to(event.local_steps, event.layout.n_terminals))
-        if event.terminal_ids is not None:
-            steps, everyone = np.zeros_like(steps), steps
-            steps[event.terminal_ids] = everyone[event.terminal_ids]
-        outcome = self.network.round(self.round, steps, arrives)
-        self.terminal_steps += int(steps.sum())
-        self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+        done = steps if event.terminals is None else np.where(event.terminals, steps, 0)
+        total = int(done.sum())
+        self.terminal_steps += total
+        seen = done if total else steps
+        self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains))
         self.history.append(self._moment())
-
-    def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:
-        """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
-        if self.fault_schedule.calm:
-            return planned, None
-        conditions = self.fault_schedule.conditions(planned.round)
-        stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
-        faults = self.fault_schedule.faults
-        deadline = deadlines(self.ledger.cost, planned, faults.patience) if faults.slowdown else {}
-        event = replace(planned, stations=stations, slowdown=conditions.slowdown, deadline=deadline or None)
-        late = np.zeros(len(conditions.lost), dtype=bool)
-        for name, limit in deadline.items():
-            late |= longest_wait(self.ledger.cost[name], event) > limit * (1.0 + 1e-12)
-        return event, ~(conditions.lost | late)
+        if self._remembered is not None:
+            del self.events[:-1], self.observed[: -self._remembered], self.history[:-1]
 
     def _layout(self) -> Placement:
         """Membership as the ledger wants it; the same object until somebody moves."""
@@ -434,7 +440,7 @@ class Run:
         return known
 
     def _charge(self, event: Event) -> None:
-        self.ledger.charge(event)
+        self.accounting.charge(event)
         self.events.append(event)
 
     def _moment(self, certificate: Certificate | None = None) -> Moment:

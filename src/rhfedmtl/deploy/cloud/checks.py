@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
@@ -18,6 +19,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.roles.messages import MomentsReport, Report, StationSums
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 BODIES = {"assign": "done", "scale": "done", "transfer": "done", "trial": "metrics"}
@@ -31,7 +33,7 @@ class AnswerChecks:
     """Knows the shapes of a job, the limits of the cloud, and how long it waits for a station."""
 
     def __init__(self, job: wire.Job, limits: Limits, patience: float) -> None:
-        method = jobs.method_of(job)
+        method = method_of(job)
         (rows, width), shared = jobs.matrix_of(job, method)
         self._matrix, self._shared, self._features = (rows, width), (shared, width), job.features
         self._limits, self._patience = limits, patience
@@ -102,19 +104,19 @@ class AnswerChecks:
             raise PeerError(f"{effort.bytes_down + effort.bytes_up} bytes of terminal {effort.terminal} in a round")
 
     def _report(self, report: wire.Report) -> None:
-        v = codec.report_in(report).v
+        v = codec.from_wire(Report, report).v
         with np.errstate(over="ignore"):
             norm = float(np.linalg.norm(v))
         if v.shape != self._shared or norm > self._limits.norm:
             raise PeerError(f"a report of shape {v.shape} and norm {norm:.3g}")
 
     def _sums(self, asked: wire.SumsRequest, said: wire.StationSums) -> None:
-        losses = codec.station_sums_in(said).losses
+        losses = codec.from_wire(StationSums, said).losses
         if losses.shape != tuple(asked.models.shape[:1]) or (losses < 0.0).any():
             raise PeerError(f"loss sums of shape {losses.shape} for models of shape {tuple(asked.models.shape)}")
 
     def _moments(self, moments: wire.MomentsReport) -> None:
-        if codec.moments_in(moments).mean.shape != (self._features,):
+        if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):
             raise PeerError(f"moments of {tuple(moments.mean.shape)} features, the job has {self._features}")
 
     def _models(self, models: wire.Tensor) -> None:

@@ -36,7 +36,7 @@ def folded(ledger: Ledger) -> dict[str, Any]:
         "amounts": np.concatenate([np.empty(0), *amounts]),
         "words": list(words),
         "layouts": list(layouts.values()),
-        "spent": {name: list(total.parts) for name, total in ledger._spent.items()},
+        "spent": ledger.exact(),
     }
 
 
@@ -50,9 +50,7 @@ def unfold(table: dict[str, Any], ledger: Ledger) -> None:
         at_node, at_amount = at_node + max(0, n_nodes), at_amount + abs(n_amounts)
         amount = float(many[0]) if n_amounts == _ONE else np.array(many)
         made.append(Charge.make(round_, words[tier], words[type_], layouts[place], nodes, amount))
-    ledger.settle(ledger.reserve({}), made, tuple(ledger.cost))
-    for name, parts in table["spent"].items():  # older charges may have been added up, which rounds
-        ledger._spent[name].parts = list(parts)
+    ledger.recall(made, table["spent"])
 
 
 def _length(values: Any) -> int:

@@ -1,4 +1,4 @@
-"""The cloud's counters for people: commands of operators, and certificates for tokens."""
+"""What the cloud answers people: commands of operators, and certificates for tokens."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from grpc import aio
 
-from rhfedmtl.deploy.cloud.registry import Token
+from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.station_sessions import StationSessions
+from rhfedmtl.deploy.cloud.trainer import Trainer
 from rhfedmtl.deploy.node.credentials import (
     OPERATOR,
     TERMINAL,
@@ -25,13 +28,11 @@ from rhfedmtl.deploy.node.credentials import (
     requested_key,
 )
 from rhfedmtl.deploy.node.link import GUARDED, SERVICE, Rate, listen
+from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.plain import plain
-
-if TYPE_CHECKING:
-    from rhfedmtl.deploy.cloud.service import CloudService
 
 TRIES_A_SECOND = 5.0
 AT_ONCE = 16
@@ -41,12 +42,15 @@ CHUNK = 1 << 20
 class OperatorApi:
     """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
 
-    def __init__(self, cloud: CloudService) -> None:
-        self._cloud = cloud
+    def __init__(
+        self, config: CloudConfig, registry: Registry, stations: StationSessions, trainer: Trainer, log: Log
+    ) -> None:
+        self._config, self._registry, self._stations = config, registry, stations
+        self._trainer, self._log = trainer, log
         self._enrolment: Any = None
         self._rate = Rate(TRIES_A_SECOND)
 
-    def control(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> grpc.GenericRpcHandler:
         """The service for operators."""
         methods = {
             "Command": grpc.unary_unary_rpc_method_handler(self._command),
@@ -56,7 +60,7 @@ class OperatorApi:
 
     async def open(self, credentials: Credentials) -> None:
         """Begin to hand out certificates, if so configured."""
-        enrolment = self._cloud.config.enrolment
+        enrolment = self._config.enrolment
         if not enrolment.listen:
             return
         credentials = credentials.server(callers_known=False)
@@ -79,13 +83,10 @@ class OperatorApi:
         try:
             self._check_operator(context)
             command = codec.parse(wire.Command, data)
-            handler = getattr(self, f"_do_{command.name}", None) if command.name.isidentifier() else None
-            if handler is None:
-                raise PeerError(f"unknown command {command.name[:40]!r}")
-            result = await handler(**json.loads(command.arguments or "{}"))
+            result = await self.command(command.name, **json.loads(command.arguments or "{}"))
             reply.result = json.dumps(plain(result))
         except (RHFedMTLError, ValueError, TypeError) as error:
-            self._cloud._log("command refused", "warning", reason=str(error))
+            self._log("command refused", "warning", reason=str(error))
             reply.trouble = str(error)
         return reply.SerializeToString()
 
@@ -94,7 +95,7 @@ class OperatorApi:
         with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
             try:
                 self._check_operator(context)
-                names = await asyncio.to_thread(self._cloud.trainer.save, Path(folder))
+                names = await asyncio.to_thread(self._trainer.save, Path(folder))
             except RHFedMTLError as error:
                 yield wire.Chunk(trouble=str(error)).SerializeToString()
                 return
@@ -106,20 +107,25 @@ class OperatorApi:
     def _check_operator(self, context: Any) -> None:
         peer = caller(context.auth_context())
         who = peer.identity
-        if who.role != OPERATOR or who.network != self._cloud.config.node.network:
+        if who.role != OPERATOR or who.network != self._config.node.network:
             raise PeerError(f"{who.uri} is no operator of this network")
-        if peer.serial in self._cloud.registry.revoked:
+        if peer.serial in self._registry.revoked:
             raise PeerError("this certificate was revoked")
 
     # Commands.
 
-    async def _do_status(self) -> dict[str, Any]:
-        cloud, now = self._cloud, time.time()
-        stations = []
-        for b, task in enumerate(cloud.config.learning.tasks):
-            session, outlook = cloud.acceptor.sessions.get(b), cloud.outlooks.get(b, wire.Outlook())
+    async def command(self, name: str, /, **arguments: Any) -> dict[str, Any]:
+        """Carry out a command; what came of it, in plain values."""
+        if name not in self.COMMANDS:
+            raise PeerError(f"unknown command {name[:40]!r}")
+        return await self.COMMANDS[name](self, **arguments)
+
+    async def _status(self) -> dict[str, Any]:
+        now, stations = time.time(), []
+        for b, task in enumerate(self._config.learning.tasks):
+            session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
-            known = sorted({*cloud.registry.homes(b), *seats})
+            known = sorted({*self._registry.homes(b), *seats})
             stations.append(
                 {
                     "station": b,
@@ -140,102 +146,108 @@ class OperatorApi:
                 }
             )
         return {
-            "network": cloud.config.node.network,
-            "training": cloud.trainer.status,
+            "network": self._config.node.network,
+            "training": self._trainer.status,
             "stations": stations,
-            "last_error": cloud._log.last_error,
+            "last_error": self._log.last_error,
         }
 
-    async def _do_train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
-        status = self._cloud.trainer.status
-        if status["state"] in ("running", "recovering", "broken"):
-            raise ConfigError(f"a training is {status['state']}: {status.get('error', 'stop it first')}")
-        gap = self._cloud.config.learning.target_gap if target_gap is None else float(target_gap)
+    async def _train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
+        gap = self._config.learning.target_gap if target_gap is None else float(target_gap)
         spec = {"budget": budget, "target_gap": gap, "at": time.time()}
-        self._cloud.trainer.check(spec)
-        self._cloud.trainer.status = {"state": "running", "spec": spec}
-        self._cloud.journal.order(json.dumps(spec))
+        self._trainer.order(spec)
         return spec
 
-    async def _do_stop(self) -> dict[str, Any]:
-        self._cloud.journal.stop()
+    async def _stop(self) -> dict[str, Any]:
+        self._trainer.stop()
         return {}
 
-    async def _do_move(self, terminal: int, station: int) -> dict[str, Any]:
+    async def _move(self, terminal: int, station: int) -> dict[str, Any]:
         return self._place(terminal, station)
 
-    async def _do_leave(self, terminal: int) -> dict[str, Any]:
+    async def _leave(self, terminal: int) -> dict[str, Any]:
         return self._place(terminal, -1)
 
-    async def _do_forget(self, terminal: int) -> dict[str, Any]:
+    async def _forget(self, terminal: int) -> dict[str, Any]:
         """Take out a terminal that will not come back."""
-        cloud, holder = self._cloud, self._cloud.station_of(terminal)
+        holder = self._stations.station_of(terminal)
         facts = {"terminal": terminal, "from": holder, "to": -1}
-        if cloud.registry.station.get(terminal, -1) >= 0:
+        if self._registry.station.get(terminal, -1) >= 0:
             facts = self._place(terminal, -1)
         if holder >= 0:
             transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, forget=True))
-            answer = await cloud.ask(holder, transfer, cloud.config.waits.answer)
+            answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
             if answer.trouble:
                 raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         return facts
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
-        cloud = self._cloud
-        old = cloud.registry.station.get(terminal, -1)
+        registry = self._registry
+        old = registry.station.get(terminal, -1)
         if old < 0 or old == station:
             raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
-        if station >= 0 and cloud.station_of(terminal) != old:
+        if station >= 0 and self._stations.station_of(terminal) != old:
             # It would be sent to a station that then refuses it, and nobody could tell it where else to go.
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
-        if len(cloud.registry.homes(old)) == 1:
+        if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
-        cloud.registry.place(terminal, station)
-        cloud.tell_standing()
+        registry.place(terminal, station)
+        self._stations.tell_access()
         return {"terminal": terminal, "from": old, "to": station}
 
-    async def _do_revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
-        revoked = self._cloud.registry.revoke(node, serials or [])
-        self._cloud.tell_standing()
+    async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
+        revoked = self._registry.revoke(node, serials or [])
+        self._stations.tell_access()
         return {"revoked": revoked}
 
-    async def _do_invite(
+    async def _invite(
         self, role: str = TERMINAL, number: int | None = None, station: int | None = None
     ) -> dict[str, Any]:
-        config = self._cloud.config
+        config = self._config
         if not config.enrolment.listen:
             raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.authority")
-        secret, number = self._cloud.registry.invite(role, number, station)
-        self._cloud.tell_standing()
+        secret, number = self._registry.invite(role, number, station)
+        self._stations.tell_access()
         authorities = (config.folder / config.node.credentials / "ca.crt").read_text()
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
+    COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+        "status": _status,
+        "train": _train,
+        "stop": _stop,
+        "move": _move,
+        "leave": _leave,
+        "forget": _forget,
+        "revoke": _revoke,
+        "invite": _invite,
+    }
+
     # Certificates.
 
     async def _enrol(self, data: bytes, context: Any) -> bytes:
-        cloud, reply = self._cloud, wire.Enrolled()
+        config, registry, reply = self._config, self._registry, wire.Enrolled()
         if not self._rate.allows():  # not logged: whoever floods this must not flood the log
             return wire.Enrolled(trouble="too many tries: wait a second").SerializeToString()
         try:
             asked = codec.parse(wire.Enrol, data)
-            authority = Authority.load(cloud.config.folder / cloud.config.enrolment.authority)
+            authority = Authority.load(config.folder / config.enrolment.authority)
             requested_key(asked.request)  # a request that cannot be signed uses no token up
-            role, number = cloud.registry.redeem(asked.token)
-            reply.certificate = authority.issue_for(Identity(cloud.config.node.network, role, number), asked.request)
+            role, number = registry.redeem(asked.token)
+            reply.certificate = authority.issue_for(Identity(config.node.network, role, number), asked.request)
             reply.authorities = authority.certificate
             reply.settings = json.dumps(self._settings(role, number))
             serial = PeerCertificate.read(reply.certificate).serial
-            cloud.registry.note_issued(role, number, serial)
-            cloud._log("enrolled", peer=f"{role} {number}", serial=serial)
+            registry.note_issued(role, number, serial)
+            self._log("enrolled", peer=f"{role} {number}", serial=serial)
         except RHFedMTLError as error:
-            cloud._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
+            self._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
             reply.trouble = str(error)
         return reply.SerializeToString()
 
     def _settings(self, role: str, number: int) -> dict[str, Any]:
-        registry, config = self._cloud.registry, self._cloud.config
+        registry, config = self._registry, self._config
         station = registry.station.get(number, -1) if role == TERMINAL else number
         host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
         return {

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
-from rhfedmtl.deploy.node.config import Resources
-from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, Prices
 
@@ -118,32 +117,26 @@ class MeasuredPrices:
         each = [float(e.bytes_down + e.bytes_up) for e in seen.efforts.values()]
         self._speeds.terminal_bytes = max([self._speeds.terminal_bytes, *each])
 
-    def learn_overhead(self, seconds: float, n_bytes: FloatArray) -> None:
-        """Take in what anchors and reports of a server iteration took."""
-        self._speeds.cloud = _mix(self._speeds.cloud, seconds)
-        self._speeds.station_bytes = max(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
-
     def parts(self, seen: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
         """What each node used of each measured type in a round."""
-        work, link, station, used = (np.zeros(n) for n in (n_terminals, n_terminals, n_tasks, n_terminals))
+        work, link, used = (np.zeros(n_terminals) for _ in range(3))
+        station, longest = np.zeros(n_tasks), np.zeros(n_tasks)
         for t, effort in seen.efforts.items():
             work[t] = effort.work_seconds if effort.answered else effort.wait_seconds
             link[t] = max(0.0, effort.wait_seconds - work[t])
             used[t] = effort.bytes_down + effort.bytes_up
         for b, waited in _station_waits(seen).items():
-            station[b] = max(0.0, seen.answers[b].seconds - waited)
+            station[b], longest[b] = max(0.0, seen.answers[b].seconds - waited), waited
         watts = self._resources
         every = {
             "time": Parts(work, link, station),
             "bytes": Parts(0.0, used, 0.0),
-            "energy": Parts(
-                watts.terminal_watts * work, 0.0, watts.station_watts * (station + _longest(seen, n_tasks))
-            ),
+            "energy": Parts(watts.terminal_watts * work, 0.0, watts.station_watts * (station + longest)),
         }
         return {name: every[name] for name in self.names}
 
     def link_charges(self, number: int, layout: Placement, overhead: Overhead, seen: Round | None) -> list[Charge]:
-        """Charges for the links between stations and cloud since the last round."""
+        """Charges for the links between stations and cloud since the last round, and what they tell of prices."""
         seconds, n_bytes = overhead.take()
         if seen is not None:
             for b, answer in seen.answers.items():
@@ -153,7 +146,8 @@ class MeasuredPrices:
             made.append(Charge.make(number, CLOUD, "time", layout, None, seconds))
         if "bytes" in self.names and n_bytes.any():
             made.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes))
-        self.learn_overhead(seconds, n_bytes)
+        self._speeds.cloud = _mix(self._speeds.cloud, seconds)
+        self._speeds.station_bytes = max(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
         return made
 
     def waits(self, worst: dict[str, float], room: dict[str, float], patience: float) -> tuple[float, float]:
@@ -193,22 +187,10 @@ def measured_cost(cost: Cost, names: tuple[str, ...]) -> Cost:
     return Cost(types)
 
 
-def unpriced(cost: Cost, names: tuple[str, ...]) -> dict[str, Parts]:
-    """Nothing at all of each measured type."""
-    return dict.fromkeys(names, Parts())
-
-
 def _station_waits(seen: Round) -> dict[int, float]:
     """How long each station waited for the slowest of its terminals."""
     answers = {b: a.round for b, a in seen.answers.items() if a.WhichOneof("body") == "round"}
     return {b: max((e.wait_seconds for e in r.efforts), default=0.0) for b, r in answers.items()}
-
-
-def _longest(seen: Round, n_tasks: int) -> FloatArray:
-    longest = np.zeros(n_tasks)
-    for b, waited in _station_waits(seen).items():
-        longest[b] = waited
-    return longest
 
 
 def _mix(old: float, new: float) -> float:
@@ -224,10 +206,3 @@ def _moved(old: Cost, new: Cost, names: tuple[str, ...]) -> bool:
             if a.shape != b.shape or np.any(np.abs(a - b) > WORTH_TELLING * np.maximum(a, b)):
                 return True
     return False
-
-
-def efforts_mask(efforts: dict[int, wire.Effort], n_terminals: int) -> npt.NDArray[np.bool_]:
-    """Terminals that were given an order."""
-    mask = np.zeros(n_terminals, dtype=bool)
-    mask[[t for t in efforts if t < n_terminals]] = True
-    return mask

@@ -9,10 +9,9 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from rhfedmtl.deploy.node.config import CloudConfig
+from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.node.credentials import STATION, TERMINAL
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
@@ -62,7 +61,7 @@ class Registry:
     @classmethod
     def open(cls, config: CloudConfig) -> Registry:
         """From the state folder, or as the configuration has it."""
-        file = StateFile(Path(config.folder, config.node.state, "registry.state"), fsync=True)
+        file = StateFile(config.state / "registry.state", fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
         addresses = {b: entry.address for b, entry in enumerate(config.stations)}
         registry = cls(file, home, addresses, planned=frozenset(home))

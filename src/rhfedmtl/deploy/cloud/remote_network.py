@@ -10,22 +10,18 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import CloudConfig
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
-from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.messages import Anchor, MomentsReport, Report, Scaling, StationSums, message_sizes
 
 _FLOAT32_SAVES = 4
-
-
-class IncompleteError(PeerError):
-    """Not everybody who has to has told its sums."""
 
 
 class Round(NamedTuple):
@@ -38,14 +34,14 @@ class Round(NamedTuple):
 
 
 class RemoteNetwork:
-    """Base stations at the other end of a carrier."""
+    """Base stations at the other end of a journal, which asks them."""
 
     def __init__(
         self, config: CloudConfig, method: Method, journal: TrainingJournal, memberships: Callable[[], dict[int, int]]
     ) -> None:
         self.config, self.method, self._journal = config, method, journal
         self._heard = memberships  # how often the members of each station have changed, as it told last
-        self._job = jobs.job_of(config.learning)
+        self._job = config.learning.job()
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
@@ -54,7 +50,7 @@ class RemoteNetwork:
         self._memberships: dict[int, int] = {}
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
-        self.last: Round | None = None
+        self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
         self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
@@ -72,10 +68,7 @@ class RemoteNetwork:
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
         answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
-        silent = [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if a.WhichOneof("body") != "models"]
-        if silent:
-            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
-        return np.array([codec.array(answers[b].models, "models") for b in range(self.n_stations)])
+        return np.array([codec.array(models, "models") for models in self._from_all(answers, "models")])
 
     def sync(self, *, first: bool = False) -> bool:
         """Ask who is where, if anything has changed; True if so."""
@@ -95,7 +88,7 @@ class RemoteNetwork:
         return not np.array_equal(before, self.station) or first
 
     def _take(self, answers: Answers) -> None:
-        rosters = {b: answer.roster for b, answer in answers.items() if answer.WhichOneof("body") == "roster"}
+        rosters = _told(answers, "roster")
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
         n = max(highest + 1, len(self.station))
         station, sizes = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -110,7 +103,7 @@ class RemoteNetwork:
     def assign(self, anchors: list[Anchor]) -> None:
         """Carry anchors from the cloud to the stations."""
         self.anchors = {a.task: a for a in anchors}
-        requests = {b: wire.Request(assign=codec.anchor_out(a)) for b, a in self.anchors.items()}
+        requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
         self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -126,8 +119,9 @@ class RemoteNetwork:
             )
             requests[b] = wire.Request(round=content)
         answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
-        self.last = _round(answers)
-        results = [answers[b].round if answers[b].WhichOneof("body") == "round" else None for b in requests]
+        self.last_round = _round(answers)
+        told = _told(answers, "round")
+        results = [told.get(b) for b in requests]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
         if any(each.shape != (CURVE,) for each in gains):
@@ -139,20 +133,13 @@ class RemoteNetwork:
         """Reports of the stations that answer."""
         answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
         self.overhead.note(answers)
-        found = [codec.report_in(a.report) for a in answers.values() if a.WhichOneof("body") == "report"]
-        self._check_tasks({b: a.report.task for b, a in answers.items() if a.WhichOneof("body") == "report"})
-        return found
+        return [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
 
     def sums(self, models: Float64Array) -> list[StationSums | None]:
         """Sums of every station under each of the models; refused where a terminal or a station did not tell."""
         requests = self._all(lambda b: wire.Request(sums=wire.SumsRequest(models=codec.tensor(models[:, b]))))
         answers = self._ask("sums", len(models), requests, 2.0 * self.config.waits.answer)
-        told = {b: a.sums for b, a in answers.items() if a.WhichOneof("body") == "sums"}
-        self._check_tasks({b: sums.task for b, sums in told.items()})
-        if len(told) < self.n_stations:
-            silent = "; ".join(f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told)
-            raise IncompleteError(f"no certificate this time: {silent}")
-        return [codec.station_sums_in(told[b]) for b in range(self.n_stations)]
+        return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
 
     def trial(self, models: Float64Array) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
@@ -164,13 +151,13 @@ class RemoteNetwork:
         """Round zero: moments of the training rows of every station."""
         requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
         answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
-        reports = [codec.moments_in(self._need(answers, b).moments) for b in range(self.n_stations)]
+        reports = [codec.from_wire(MomentsReport, self._need(answers, b).moments) for b in range(self.n_stations)]
         return [Moments(report.count, report.mean, report.spread) for report in reports]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
         self.scalers = scalers
-        requests = {b: wire.Request(scale=codec.scaling_out(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
+        requests = {b: wire.Request(scale=codec.to_wire(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
         answers = self._ask("scale", None, requests, 2.0 * self.config.waits.answer)
         for b in requests:
             self._need(answers, b)
@@ -204,18 +191,19 @@ class RemoteNetwork:
     def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
         return self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
 
+    def _from_all(self, answers: Answers, body: str) -> list[Any]:
+        """What every station told; there is no certificate while one did not."""
+        told = _told(answers, body)
+        if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told]:
+            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
+        return [told[b] for b in range(self.n_stations)]
+
     @staticmethod
     def _need(answers: Answers, b: int) -> wire.Answer:
         answer = answers[b]
         if answer.trouble or answer.WhichOneof("body") is None:
             raise PeerError(f"station {b}: {answer.trouble or 'no answer'}")
         return answer
-
-    @staticmethod
-    def _check_tasks(said: Mapping[int, int]) -> None:
-        for b, task in said.items():
-            if b != task:
-                raise PeerError(f"station {b} speaks for task {task}")
 
 
 class Overhead:
@@ -245,14 +233,15 @@ def _compact(local_steps: IntArray) -> list[int]:
     return [int(local_steps[0])] if alike else [int(each) for each in local_steps]
 
 
+def _told(answers: Answers, body: str) -> dict[int, Any]:
+    """What stations told, of those that did; `AnswerChecks` has seen to it that each speaks for itself."""
+    return {b: getattr(answer, body) for b, answer in answers.items() if answer.WhichOneof("body") == body}
+
+
 def _round(answers: Answers) -> Round:
-    efforts = {
-        effort.terminal: effort
-        for answer in answers.values()
-        if answer.WhichOneof("body") == "round"
-        for effort in answer.round.efforts
-    }
-    unknown = (b for b, a in answers.items() if a.WhichOneof("body") != "round" and not a.away)
+    told = _told(answers, "round")
+    efforts = {effort.terminal: effort for result in told.values() for effort in result.efforts}
+    unknown = (b for b, a in answers.items() if b not in told and not a.away)
     return Round(answers, efforts, frozenset(unknown))
 
 

@@ -7,20 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rhfedmtl.data.federation import kind_of
+from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
-from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredRun, settings_of
+from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
-from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import CloudConfig
+from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, RHFedMTLError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
@@ -28,10 +30,36 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.messages import Anchor
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
-from rhfedmtl.training.run import Progress, Result, mean
+from rhfedmtl.training.run import Progress, Result, Run, mean
+
+
+class Training(StrEnum):
+    """Where the training of a network stands."""
+
+    IDLE = "idle"
+    RECOVERING = "recovering"
+    """It goes through the journal of a cloud that was killed."""
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    """It could not go on, for a reason that an operator can remove."""
+    BROKEN = "broken"
+    """What was spent can no longer be known, or written down: only a cloud that is started again goes on."""
+
+
+_UNDER_WAY = {"end": Training.ENDED, "fail": Training.FAILED, "break": Training.BROKEN}
+_AT_REST = {"order": Training.RUNNING, "replay": Training.RECOVERING, "break": Training.BROKEN}
+TRAINING: Table[Training] = {
+    Training.IDLE: _AT_REST,
+    Training.RECOVERING: {**_UNDER_WAY, "replay": Training.RECOVERING, "caught up": Training.RUNNING},
+    Training.RUNNING: _UNDER_WAY,
+    Training.ENDED: _AT_REST,
+    Training.FAILED: _AT_REST,
+    Training.BROKEN: {},
+}
+"""An operator orders, a journal is replayed; then a training ends, fails, or breaks."""
 
 
 class Shortener(checkpoint.Keeper):
@@ -47,8 +75,8 @@ class Shortener(checkpoint.Keeper):
 
     def keep(self, run: checkpoint.Resumable) -> None:
         """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
-        assert isinstance(run, MeasuredRun)
-        if self.due and run.between:
+        assert isinstance(run, Run)
+        if self.due and run.between_server_iterations:
             state, known = run.state(), {"ledger": run.ledger}
             self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
 
@@ -68,13 +96,36 @@ class Trainer:
         self._config, self._journal, self._log, self._meters = config, journal, log, meters
         self._ready = ready
         self._kind = kind_of(config.learning.classes)
-        self._job = jobs.job_of(config.learning)
-        self._algorithm = jobs.algorithm_of(self._job)
-        self._network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
-        self._run: MeasuredRun | None = None
+        self._algorithm = algorithm_of(config.learning.job())
+        self.network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
+        self._run: Run | None = None
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
-        self.status: dict[str, Any] = {"state": "recovering" if journal.replaying else "idle"}
+        self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
+        self._facts: dict[str, Any] = {}
+
+    @property
+    def state(self) -> Training:
+        """Where the training stands."""
+        return self._machine.state
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Where the training stands, and what is known of it."""
+        return {"state": self.state.value, **self._facts}
+
+    def order(self, spec: dict[str, Any]) -> None:
+        """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
+        if not self._machine.takes("order"):
+            raise ConfigError(f"a training is {self.state}: {self._facts.get('error', 'stop it first')}")
+        Ledger(*self._resources(spec))
+        self._machine.on("order")
+        self._facts = {"spec": spec}
+        self._journal.order(json.dumps(spec))
+
+    def stop(self) -> None:
+        """End the training after the present round."""
+        self._journal.stop()
 
     def start(self) -> None:
         """Begin to work off orders."""
@@ -85,15 +136,6 @@ class Trainer:
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    @property
-    def scaling(self) -> Any:
-        """The scaling of round zero, station by station; None before it."""
-        return self._network.scalers
-
-    def anchor(self, station: int) -> Anchor | None:
-        """The anchor of a station in the present server iteration; None before the first."""
-        return self._network.anchors.get(station)
 
     def save(self, folder: Path) -> list[str]:
         """Write the models with their certificate, and the ledger, of the last training that ended."""
@@ -109,18 +151,22 @@ class Trainer:
         """Take orders until the cloud closes."""
         try:
             while True:
+                if self._journal.replaying:
+                    self._machine.on("replay")
                 self._one(json.loads(self._journal.next_order()))
         except ClosingError:
             return
         except Exception as error:
-            self.status |= {"state": "broken", "error": f"{type(error).__name__}: {error}"}
+            self._machine.on("break")
+            self._facts |= {"error": f"{type(error).__name__}: {error}"}
             self._log("training broke", "error", reason=f"{type(error).__name__}: {error}")
             if not isinstance(error, RHFedMTLError):
                 raise
 
     def _one(self, spec: dict[str, Any]) -> None:
         """One training, from the order to its end."""
-        self.status = {"state": "recovering" if self._journal.replaying else "running", "spec": spec}
+        self._facts = {"spec": spec}
+        self._catch_up()
         self._log("training begins", again=self._journal.replaying, **spec)
         try:
             end = self._learn(spec)
@@ -130,8 +176,16 @@ class Trainer:
             self._log("training failed", "error", reason=str(error))
             end = {"state": "failed", "error": str(error)}
         end["seconds"] = time.time() - spec["at"]
-        self.status |= json.loads(self._journal.mark("end", json.dumps(end)))
-        self._log("training ended", **{k: v for k, v in self.status.items() if k not in ("spec", "local_steps")})
+        found = json.loads(self._journal.mark("end", json.dumps(end)))
+        event = "fail" if found.pop("state") == Training.FAILED else "end"
+        self._facts |= found
+        self._log("training ended", **{k: v for k, v in self._facts.items() if k not in ("spec", "local_steps")})
+        self._machine.on(event)
+
+    def _catch_up(self) -> None:
+        """Note when the end of the journal is reached."""
+        if self.state is Training.RECOVERING and not self._journal.replaying:
+            self._machine.on("caught up")
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
         cost, budget = self._resources(spec)
@@ -140,9 +194,9 @@ class Trainer:
         settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._run is None:
-            self._network.sync(first=True)
-            people = census(self._config, self._network)
-            run = MeasuredRun(self._config, people, self._network, Ledger(cost, budget), settings)
+            self.network.sync(first=True)
+            people = census(self._config, self.network)
+            run = measured_run(self._config, people, self.network, Ledger(cost, budget), settings)
             self._take_up(run, self._journal.begun())
             self._run = run
         else:
@@ -155,10 +209,6 @@ class Trainer:
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
 
-    def check(self, spec: dict[str, Any]) -> None:
-        """Refuse an order that no training could follow."""
-        Ledger(*self._resources(spec))
-
     @staticmethod
     def _check_left(spent: dict[str, float], budget: Budget) -> None:
         for name, limit in budget.items():
@@ -169,7 +219,7 @@ class Trainer:
                 )
 
     @staticmethod
-    def _take_up(run: MeasuredRun, path: Path | None) -> None:
+    def _take_up(run: Run, path: Path | None) -> None:
         try:
             if path is not None:
                 run.resume(checkpoint.read(path))
@@ -213,11 +263,8 @@ class Trainer:
             "certified_round": certificate.round if certificate else None,
             **{name: mean(values) for name, values in progress.metrics.items()},
         }
-        self.status = {
-            **self.status,
-            **plain(facts),
-            "state": "recovering" if self._journal.replaying else "running",
-        }
+        self._catch_up()
+        self._facts = {**self._facts, **plain(facts)}
         self._measure(progress)
         self._log("round", "debug", **facts)
         return not self._journal.stopped()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.deploy.node.warm_up import warm_up
+from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.roles import station
 from rhfedmtl.runs import records

@@ -11,29 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl import toml
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.deploy.cloud.config import CloudConfig, Enrolment, Learning, Resources, StationEntry
 from rhfedmtl.deploy.local.templates import write_compose, write_units
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import (
     LOCAL,
-    CloudConfig,
-    Enrolment,
-    Learning,
+    Config,
     Limits,
     NodeConfig,
     OperatorConfig,
-    Resources,
     StationConfig,
-    StationEntry,
     TerminalConfig,
     Waits,
     bind,
-    to_toml,
 )
 from rhfedmtl.deploy.node.credentials import (
     CLOUD,
     OPERATOR,
-    PUBLIC,
     STATION,
     TERMINAL,
     Authority,
@@ -42,8 +39,8 @@ from rhfedmtl.deploy.node.credentials import (
     PeerCertificate,
     new_key,
 )
-from rhfedmtl.deploy.node.state import write_whole
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
 
 FIRST_PORT = 7400
 _ENROLMENT, _STATIONS = 1, 2
@@ -113,8 +110,8 @@ class _Writer:
                 **plan.learning,
             }
         )
-        job = jobs.job_of(self._learning)
-        method = jobs.method_of(job)
+        job = self._learning.job()
+        method = method_of(job)
         method.check(self._data)
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
         norm = plan.limits.norm * _largest(self._data, self._learning.scale)
@@ -127,8 +124,8 @@ class _Writer:
         """The certificate authority."""
         folder = self._folder / "ca"
         folder.mkdir(mode=0o700, parents=True)
-        write_whole(folder / "ca.crt", [self._authority.certificate], mode=PUBLIC)
-        write_whole(folder / "ca.key", [self._key])
+        write_whole(folder / "ca.crt", self._authority.certificate, force=True, mode=PUBLIC)
+        write_whole(folder / "ca.key", self._key, force=True, mode=PRIVATE)
 
     def cloud(self) -> None:
         """The cloud, and an operator."""
@@ -143,16 +140,16 @@ class _Writer:
         config = CloudConfig(
             node, self._learning, entries, self._plan.resources, self._plan.waits, self._cloud_limits, enrolment
         )
-        self._write("cloud", config, node)
+        self._write("cloud", config)
         operator = NodeConfig(self._plan.name, OPERATOR)
-        self._write("operator", OperatorConfig(operator, self._cloud), operator)
+        self._write("operator", OperatorConfig(operator, self._cloud))
 
     def station(self, b: int) -> None:
         """A station, with the test rows of its task where they lie at stations."""
         node = self._node(STATION, b, listen=bind(self._stations[b]), fsync=bool(self._plan.fsync))
         at_station = self._learning.test_rows == STATION
         config = StationConfig(node, self._cloud, "test.npz" if at_station else "", self._plan.waits, self._limits)
-        self._write(f"station-{b}", config, node)
+        self._write(f"station-{b}", config)
         if at_station:
             X, y = self._data.test_rows(b)
             np.savez(self._folder / f"station-{b}" / "test.npz", X=X, y=y)
@@ -166,7 +163,7 @@ class _Writer:
         config = TerminalConfig(
             node, b, self._stations[b], "data.npz", "test.npz" if tests else "", self._learning.least_steps
         )
-        self._write(name, config, node)
+        self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))
         arrays: dict[str, Any] = {"X": data.X[rows], "y": data.y[rows]}
         if data.sample_weight is not None:
@@ -190,15 +187,14 @@ class _Writer:
         metrics, health = self._ports.window() if self._plan.observed else ("", "")
         return NodeConfig(self._plan.name, role, number, metrics=metrics, health=health, **more)
 
-    def _write(self, name: str, config: Any, node: NodeConfig) -> None:
-        folder = self._folder / name
+    def _write(self, name: str, config: Config) -> None:
+        folder, who = self._folder / name, config.identity
         folder.mkdir(mode=0o700)
-        (folder / f"{node.role}.toml").write_text(to_toml(config))
-        identity = Identity(node.network, node.role, node.number)
-        self._issued[f"{node.role}/{node.number}"] = [write_papers(self._authority, identity, folder)]
+        (folder / f"{who.role}.toml").write_text(toml.write(config))
+        self._issued[f"{who.role}/{who.number}"] = [write_credentials(self._authority, who, folder)]
 
 
-def write_papers(authority: Authority, identity: Identity, folder: Path) -> str:
+def write_credentials(authority: Authority, identity: Identity, folder: Path) -> str:
     """A new key and certificate for a node, in one step; returns the serial number."""
     key, secret = new_key()
     certificate = authority.issue(identity, key.public_key())
@@ -234,9 +230,9 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
     done = {}
     for name in names or nodes:
         identity = Credentials.of(nodes[name]).peer.identity
-        done[name] = write_papers(authority, identity, nodes[name])
+        done[name] = write_credentials(authority, identity, nodes[name])
         issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
-    write_whole(folder / "ca" / "issued.json", [(json.dumps(issued, indent=1) + "\n").encode()])
+    write_whole(folder / "ca" / "issued.json", json.dumps(issued, indent=1) + "\n", force=True, mode=PRIVATE)
     return done
 
 

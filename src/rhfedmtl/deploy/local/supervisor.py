@@ -180,12 +180,13 @@ def _child(role: str, paths: list[Path], log: Path) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     parent = mp.parent_process()
     from rhfedmtl.deploy.node.log import Log
-    from rhfedmtl.deploy.serve import serve
+    from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.nodes import ROLES
     from rhfedmtl.errors import RHFedMTLError
 
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            serve(role, paths, lambda: parent is not None and not parent.is_alive())
+            serve(ROLES[role](), paths, lambda: parent is not None and not parent.is_alive())
         except RHFedMTLError as error:
             Log(log.stem)("cannot run", "error", reason=str(error))
             raise SystemExit(CANNOT_RUN) from None

@@ -21,14 +21,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rhfedmtl.deploy.node.state import write_whole
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
 
 CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
 NODE_DAYS = 365
 AUTHORITY_DAYS = 3650
-PUBLIC = 0o644
-"""Mode of files that everybody may read."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
 _EARLIER = timedelta(minutes=5)
@@ -189,8 +187,8 @@ class Credentials:
     def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
         """Write both files; key and certificate change together."""
         self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and keys are for the node alone
-        write_whole(self.authorities, [authorities], mode=PUBLIC)
-        write_whole(self.own, [key + certificate])
+        write_whole(self.authorities, authorities, force=True, mode=PUBLIC)
+        write_whole(self.own, key + certificate, force=True, mode=PRIVATE)
 
     def check(self, identity: Identity) -> None:
         """Refuse credentials that are not those of this node, do not belong together, or count no more."""
@@ -228,7 +226,7 @@ class Credentials:
 
     def server(self, *, callers_known: bool = True) -> grpc.ServerCredentials:
         """Credentials to be called by nodes below, with certificates only; new files are used for new connections."""
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), self._fetcher(), callers_known)
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), self.fetcher(), callers_known)
 
     def stamp(self) -> tuple[int, ...]:
         """Changes whenever one of the files does."""
@@ -246,7 +244,8 @@ class Credentials:
     def _configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
 
-    def _fetcher(self) -> Callable[[], Any]:
+    def fetcher(self) -> Callable[[], Any]:
+        """What a server asks for its credentials with: new ones once they are whole, None while nothing is new."""
         seen, identity = self.stamp(), self.peer.identity
 
         def fetch() -> Any:

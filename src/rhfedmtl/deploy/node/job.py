@@ -1,8 +1,8 @@
-"""What a network learns, as it is told from node to node, and the objects behind it."""
+"""What a network learns, as it is told from node to node: shapes, sizes of messages, and rows that fit."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.algorithms.options import build
-from rhfedmtl.algorithms.registry import Algorithm, as_it_is, is_yardstick
-from rhfedmtl.data.federation import as_rows, check_labels, encode, kind_of
-from rhfedmtl.deploy.node.config import Learning, Limits, options_of
+from rhfedmtl.data.federation import as_rows, check_labels
+from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError, DataError, PeerError
+from rhfedmtl.errors import DataError, PeerError
 from rhfedmtl.maths.rounds import CURVE
 
 _OVERHEAD = 1 << 14
+MethodOf = Callable[[wire.Job], Method]
+"""Finds the method of a job: what terminals compute and stations merge."""
 
 
 class NodeRows(NamedTuple):
@@ -27,39 +27,6 @@ class NodeRows(NamedTuple):
     X: npt.NDArray[np.floating[Any]]
     y: npt.NDArray[Any]
     weight: npt.NDArray[np.float64] | None
-
-
-def job_of(learning: Learning) -> wire.Job:
-    """What the cloud tells the stations, and they their terminals."""
-    options = learning.chosen()
-    return wire.Job(
-        algorithm=learning.algorithm,
-        options=json.dumps(options.to_dict(), sort_keys=True),
-        classes=learning.classes,
-        features=learning.features,
-        seed=learning.seed,
-        precision=wire.FLOAT32 if learning.precision == "float32" else wire.FLOAT64,
-        least_steps=learning.least_steps,
-    )
-
-
-def algorithm_of(job: wire.Job) -> Algorithm:
-    """The algorithm of a job; one that shares tasks out anew cannot run where data stays where it is."""
-    try:
-        options = options_of(json.loads(job.options))
-        algorithm = build(job.algorithm, options, kind_of(tuple(job.classes)))
-    except (ValueError, TypeError, ConfigError) as error:
-        raise PeerError(f"a job that cannot be done here: {error}") from None
-    if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
-        raise ConfigError(
-            f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"
-        )
-    return algorithm
-
-
-def method_of(job: wire.Job) -> Method:
-    """What terminals compute and stations merge."""
-    return algorithm_of(job).method
 
 
 def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:
@@ -94,8 +61,3 @@ def load_rows(path: Path, features: int, classes: tuple[str, ...]) -> NodeRows:
         raise DataError(f"{path} has rows of shape {X.shape} and {len(y)} labels; the job has {features} features")
     check_labels(y, classes)
     return NodeRows(X, y, weight)
-
-
-def targets(rows: NodeRows, classes: tuple[str, ...]) -> npt.NDArray[np.float64]:
-    """Labels as the losses want them."""
-    return encode(rows.y, classes)

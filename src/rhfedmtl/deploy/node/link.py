@@ -15,9 +15,12 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from rhfedmtl import __version__
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
+from rhfedmtl.deploy.node.dialogues import Dialogue, Session, heard
 from rhfedmtl.deploy.node.log import Log, Meters, split_address
+from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
@@ -128,15 +131,15 @@ class Uplink:
 
     def __init__(
         self,
-        service: str,
+        dialogue: Dialogue,
         credentials: Credentials,
-        greet: Callable[[], bytes],
-        receive: Callable[[bytes], Awaitable[None]],
+        greet: Callable[[], wire.Hello],
+        receive: Callable[[str, Any], Awaitable[None]],
         log: Log,
         meters: Meters,
         message_bytes: int,
     ) -> None:
-        self._method = f"/{SERVICE}.{service}/Attach"
+        self._dialogue, self._session_state = dialogue, Machine(dialogue.below, Session.GREETING)
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
         self._outbox: Outbox | None = None
@@ -152,15 +155,37 @@ class Uplink:
         """Whether there is a stream now."""
         return self._outbox is not None
 
-    def send(self, data: bytes) -> bool:
+    def send(self, **body: Any) -> bool:
         """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
+        message = self._dialogue.up(**body)
+        self._meters.messages.labels("up", message.WhichOneof("body")).inc()
         if self._outbox is None:
             return False
+        data = message.SerializeToString()
         self._meters.bytes.labels("up").inc(len(data))
         if self._outbox.put(data):
             return True
         self.again()
         return False
+
+    def hello(self) -> bytes:
+        """The greeting with which a stream begins."""
+        self._session_state.on("hello")
+        me = self._me
+        hello = wire.Hello(
+            oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network=me.network, software=__version__, node=me.number
+        )
+        hello.MergeFrom(self._greet())
+        return bytes(self._dialogue.up(hello=hello).SerializeToString())
+
+    async def receive(self, data: bytes) -> None:
+        """Take a message from above: what may not come now, and a refusal, end the stream."""
+        name, content, _ = heard(self._dialogue.down, data, self._session_state)
+        self._meters.messages.labels("down", name).inc()
+        if name == "refusal":
+            raise PeerError(content.reason)
+        if name != "drain":  # the node above goes away for a while: the link will break, and be made again
+            await self._receive(name, content)
 
     async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
         """Keep a stream to ``where()``, until `close`."""
@@ -190,17 +215,17 @@ class Uplink:
         self._stamp = self._credentials.stamp()
         credentials, options = self._credentials.client(), channel_options(above, self._message_bytes)
         async with aio.secure_channel(address, credentials, options=options) as channel:
-            call = self._call = channel.stream_stream(self._method)()
+            call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
             outbox = Outbox(call.write)
             try:
-                await asyncio.wait_for(call.write(self._greet()), GREETING_S)
+                await asyncio.wait_for(call.write(self.hello()), GREETING_S)
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
                 while (data := await call.read()) is not aio.EOF:
                     self._stood = True
                     self._meters.bytes.labels("down").inc(len(data))
-                    await self._receive(data)
+                    await self.receive(data)
                 if await call.code() is not grpc.StatusCode.OK:
                     raise PeerError(f"{(await call.code()).name}: {await call.details()}")
             finally:
@@ -239,18 +264,29 @@ class Uplink:
 class PeerSession:
     """The stream of one node below."""
 
-    def __init__(self, peer: PeerCertificate, context: Any) -> None:
+    def __init__(
+        self, dialogue: Dialogue, peer: PeerCertificate, context: Any, cut: Callable[[], object] = lambda: None
+    ) -> None:
         self.peer = peer
+        self._dialogue, self._cut = dialogue, cut
+        self._state = Machine(dialogue.above, Session.GREETING)
         self.number = peer.identity.number
         self.outbox = Outbox(context.write)
         self.since = time.time()
         self.heard = time.monotonic()
         self.reason = ""
-        self.extra: dict[str, Any] = {}
-        self._task = asyncio.current_task()
+        self.incarnation = 0
 
-    def send(self, data: bytes) -> bool:
+    def read(self, data: bytes) -> tuple[str, Any, Any]:
+        """Name and content of what the peer said, and the message; what may not come now is refused."""
+        return heard(self._dialogue.up, data, self._state)
+
+    def send(self, **body: Any) -> bool:
         """Queue a message; a peer that does not read is cut off."""
+        return self.send_bytes(self._dialogue.down(**body).SerializeToString())
+
+    def send_bytes(self, data: bytes) -> bool:
+        """The same for a message that is bytes already: some go out twice, and their bytes are counted."""
         if self.outbox.put(data):
             return True
         self.end("it does not read what it is sent")
@@ -260,8 +296,7 @@ class PeerSession:
         """Cut the connection."""
         if not self.reason:
             self.reason = reason
-            if self._task is not None:
-                self._task.cancel()
+            self._cut()
 
 
 class Rate:
@@ -279,51 +314,43 @@ class Rate:
         return self._left >= 0.0
 
 
-Greeter = Callable[[PeerSession, wire.Hello], Awaitable[bytes]]
+Greeter = Callable[[PeerSession, wire.Hello], wire.Welcome]
 Receiver = Callable[[PeerSession, bytes], Awaitable[None]]
 
 
 class Acceptor:
     """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
 
-    def __init__(self, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
-        self._network, self._role = network, role
+    def __init__(self, dialogue: Dialogue, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
+        self._dialogue, self._network, self._role = dialogue, network, role
         self._limits, self._log, self._meters = limits, log, meters
         self.sessions: dict[int, PeerSession] = {}
         self.revoked: set[str] = set()
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
 
-    def handler(
-        self,
-        service: str,
-        first: Callable[[bytes], wire.Hello],
-        refusal: Callable[[wire.Refusal], bytes],
-        greet: Greeter,
-        receive: Receiver,
-        gone: Callable[[PeerSession], None],
-    ) -> grpc.GenericRpcHandler:
-        """Handler of ``service``: ``first`` reads a Hello, ``greet`` makes the answer to it."""
+    def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
+        """Handler of the service: ``greet`` answers a hello, ``receive`` takes what follows."""
 
         async def attach(_: Any, context: Any) -> None:
             session: PeerSession | None = None
             try:
-                session = await self._let_in(context, first, greet)
+                session = await self._let_in(context, greet)
                 await self._converse(session, context, receive)
             except NotReadyError as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             except PeerError as error:
-                await self._refuse(context, session, str(error), refusal)
+                await self._refuse(context, session, str(error))
             except TimeoutError:
-                await self._refuse(context, session, "no greeting in time", refusal)
+                await self._refuse(context, session, "no greeting in time")
             except (ValueError, TypeError, ArithmeticError) as error:
                 # Nothing that a peer says may end more than its own stream.
                 self._log("unexpected", "error", reason=f"{type(error).__name__}: {error}")
-                await self._refuse(context, session, "a message that cannot be used", refusal)
+                await self._refuse(context, session, "a message that cannot be used")
             except asyncio.CancelledError:
                 if session is None or not session.reason:
                     raise
-                await self._refuse(context, session, session.reason, refusal)
+                await self._refuse(context, session, session.reason)
             finally:
                 if session is not None and self.sessions.get(session.number) is session:
                     del self.sessions[session.number]
@@ -331,9 +358,9 @@ class Acceptor:
                     gone(session)
 
         method = grpc.stream_stream_rpc_method_handler(attach)
-        return grpc.method_handlers_generic_handler(f"{SERVICE}.{service}", {"Attach": method})
+        return grpc.method_handlers_generic_handler(f"{SERVICE}.{self._dialogue.service}", {"Attach": method})
 
-    async def _let_in(self, context: Any, first: Callable[[bytes], wire.Hello], greet: Greeter) -> PeerSession:
+    async def _let_in(self, context: Any, greet: Greeter) -> PeerSession:
         peer = caller(context.auth_context())
         who = peer.identity
         if who.network != self._network or who.role != self._role:
@@ -345,14 +372,15 @@ class Acceptor:
         data = await asyncio.wait_for(context.read(), GREETING_S)
         if data is aio.EOF:
             raise NotReadyError("gone before a greeting")
-        hello = first(data)
+        task = asyncio.current_task()
+        session = PeerSession(self._dialogue, peer, context, task.cancel if task else lambda: None)
+        _, hello, _ = session.read(data)
         trouble = codec.check_version(hello)
         if trouble:
             raise PeerError(trouble)
         if hello.node != who.number or hello.network != who.network:
             raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
-        session = PeerSession(peer, context)
-        session.send(await greet(session, hello))
+        session.send(welcome=greet(session, hello))
         old = self.sessions.pop(who.number, None)
         if old is not None:
             old.end("another connection took its place")
@@ -377,18 +405,21 @@ class Acceptor:
             await session.outbox.close(0.5)
             self._log("disconnected", peer=str(session.peer.identity), reason=session.reason)
 
-    async def _refuse(
-        self, context: Any, session: PeerSession | None, reason: str, refusal: Callable[[wire.Refusal], bytes]
-    ) -> None:
+    async def _refuse(self, context: Any, session: PeerSession | None, reason: str) -> None:
         """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
         if session is not None and not session.reason:
-            self._barred[session.number] = time.monotonic() + self._limits.quarantine
+            self.bar(session.number)
         self._meters.refused.labels("session" if session else "greeting").inc()
         peer = str(session.peer.identity) if session else context.peer()
         self._log("refused", "warning", peer=peer, reason=reason)
+        refusal = self._dialogue.down(refusal=wire.Refusal(code="refused", reason=reason))
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(context.write(refusal(wire.Refusal(code="refused", reason=reason))), 1.0)
+            await asyncio.wait_for(context.write(refusal.SerializeToString()), 1.0)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason[:400])
+
+    def bar(self, number: int) -> None:
+        """Do not let a node in for a while."""
+        self._barred[number] = time.monotonic() + self._limits.quarantine
 
     def bars(self, number: int) -> bool:
         """Whether a node misbehaved, and is not let in for now."""

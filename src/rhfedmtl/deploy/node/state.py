@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.files import write_parts
 
 MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlj\n"
 _HEAD = struct.Struct("<10s36s32sQ")
@@ -74,7 +75,7 @@ class StateFile:
         # The first that is not forced still is, so that no older one that was can be taken for the latest.
         force = lasting or not self._marked
         self._marked = not lasting
-        write_whole(self.path, [head + payload], force=force)
+        write_parts(self.path, [head, payload], force=force)
 
     def read(self) -> bytes | None:
         """The payload; None where there is no file. What is damaged, or older than a crash, is refused."""
@@ -161,7 +162,7 @@ class Journal:
 
     def _write_file(self, payloads: Iterable[bytes]) -> None:
         entries = (_entry_head(payload) + payload for payload in payloads)
-        write_whole(self.path, chain([_journal_head(b"")], entries))
+        write_parts(self.path, chain([_journal_head(b"")], entries))
 
     def _read(self) -> Iterator[bytes]:
         if not self.path.exists():
@@ -229,31 +230,7 @@ def _entry_head(payload: bytes) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head))
 
 
-def write_whole(path: Path, parts: Iterable[bytes], *, force: bool = True, mode: int = 0o600) -> None:
-    """Put a new file in the place of the old one in one step; with ``force`` it is on the disk then."""
-    draft = path.with_name(f".{path.name}.draft")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-    try:
-        for part in parts:
-            _write_all(file, part)
-        if force:
-            os.fsync(file)
-    finally:
-        os.close(file)
-    draft.replace(path)
-    if force:
-        _sync_folder(path.parent)
-
-
 def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

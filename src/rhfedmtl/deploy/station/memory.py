@@ -7,15 +7,15 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Mapping
-from pathlib import Path
+from enum import StrEnum
 
-import numpy as np
-
-from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node.config import StationConfig
+from rhfedmtl.deploy.node.job import matrix_of
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
+from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
@@ -24,6 +24,38 @@ from rhfedmtl.roles.station import BaseStation, Member, StationState
 
 NOWHERE = 0xFFFFFFFF
 """Station of a `Place` that is none: the terminal leaves the network."""
+
+
+class Rounds(StrEnum):
+    """Where a station stands with its rounds."""
+
+    UNTOLD = "untold"
+    """It has not heard from the cloud what is learned."""
+    IDLE = "idle"
+    OPEN = "open"
+    INTERRUPTED = "interrupted"
+    """It was killed in a round: the same orders may go out again, or the round is given up."""
+
+
+_ALWAYS = ("round", "roster", "transfer")
+_BETWEEN_ROUNDS = ("assign", "report", "sums", "moments", "scale", "models", "trial")
+ROUNDS: Table[Rounds] = {
+    Rounds.UNTOLD: {"job": Rounds.IDLE, **dict.fromkeys((*_ALWAYS, *_BETWEEN_ROUNDS), Rounds.UNTOLD)},
+    Rounds.IDLE: {
+        **dict.fromkeys((*_ALWAYS, *_BETWEEN_ROUNDS), Rounds.IDLE),
+        "open": Rounds.OPEN,
+        "restart": Rounds.INTERRUPTED,
+    },
+    Rounds.OPEN: {"merge": Rounds.IDLE},
+    Rounds.INTERRUPTED: {
+        **dict.fromkeys(_ALWAYS, Rounds.INTERRUPTED),
+        **dict.fromkeys(_BETWEEN_ROUNDS, Rounds.IDLE),
+        "open": Rounds.OPEN,
+        "give up": Rounds.IDLE,
+    },
+}
+"""Requests of the cloud, and what happens to a round. One that was interrupted is given up before a request that leads
+to ``idle``: only the round itself, and what needs no round, may come first."""
 
 
 class Memory:
@@ -35,9 +67,8 @@ class Memory:
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
         self._network, self.task = config.node.network, config.node.number
-        folder = Path(config.folder, config.node.state)
-        self._file = StateFile(folder / "station.state", fsync=config.node.fsync)
-        self._open_file = StateFile(folder / "round.state", fsync=config.node.fsync)
+        self._file = StateFile(config.state / "station.state", fsync=config.node.fsync)
+        self._open_file = StateFile(config.state / "round.state", fsync=config.node.fsync)
         self._log, self._meters = log, meters
         self.turn = asyncio.Lock()
         self.role: BaseStation | None = None
@@ -47,7 +78,8 @@ class Memory:
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
         self.leaving: dict[int, wire.Place] = {}
-        self.interrupted: wire.OpenFile | None = None
+        self.rounds = Machine(ROUNDS, Rounds.UNTOLD)
+        self._interrupted: wire.OpenFile | None = None
         self.epoch = secrets.token_hex(8)
         self._restore()
 
@@ -64,9 +96,10 @@ class Memory:
             if self.job != job:
                 raise PeerError("the network learns something else now: this station's state belongs to another job")
             return False
-        method = jobs.method_of(job)
-        matrix, shared = jobs.matrix_of(job, method)
+        method = method_of(job)
+        matrix, shared = matrix_of(job, method)
         self.role = BaseStation(self.task, matrix, method, shared)
+        self.rounds.on("job")
         self.job = wire.Job()
         self.job.CopyFrom(job)
         return True
@@ -76,30 +109,32 @@ class Memory:
         if self.role is None:
             return
         with self._meters.saves.time():
-            self._file.write(self._record(self.role.state).SerializeToString(), fsync=fsync)
+            self._file.write(self.record().SerializeToString(), fsync=fsync)
 
     def note_open(self, number: int, asked: Mapping[int, int], ordered: Mapping[int, int]) -> None:
         """Write down that a round is about to be opened, and who is given orders."""
         note = wire.OpenFile(round=number, digest=self._digest(asked), ordered=dict(ordered))
         self._open_file.write(note.SerializeToString())
-        self.interrupted = None
+        self.rounds.on("open")
+        self._interrupted = None
 
     def earlier_orders(self, number: int) -> dict[int, int]:
         """Steps of the terminals that were given orders for this round before the station was killed."""
-        found = self.interrupted
+        found = self._interrupted
         return dict(found.ordered) if found is not None and found.round == number else {}
 
     def may_reopen(self, number: int, asked: Mapping[int, int]) -> bool:
         """Whether this round was not open before, or would be the same to the bit: then orders may go out again."""
-        found = self.interrupted
+        found = self._interrupted
         return found is None or found.round != number or found.digest == self._digest(asked)
 
     def give_up_round(self) -> None:
         """Close the round that was open when the station was killed, with nothing merged: its updates are late."""
-        found, self.interrupted = self.interrupted, None
-        if found is not None and self.role is not None and found.round > self.role.round:
-            self.role.open_round(found.round, {})
-            self.role.close_round()
+        found, self._interrupted = self._interrupted, None
+        self.rounds.on("give up")
+        if found is not None and found.round > self.station.round:
+            self.station.open_round(found.round, {})
+            self.station.close_round()
             self.last = None
             self.save()
 
@@ -119,26 +154,23 @@ class Memory:
             digest.update(struct.pack("<QQQ", t, role.members[t].incarnation, steps.get(t, 0)))
         return digest.digest()
 
-    def _record(self, state: StationState) -> wire.StationFile:
-        record = wire.StationFile(
+    def record(self) -> wire.StationFile:
+        """All that is written down."""
+        state = self.station.state
+        seats = [(t, m, False) for t, m in state.members.items()] + [(t, m, True) for t, m in state.departed.items()]
+        record: wire.StationFile = codec.to_wire(
+            state,
             network=self._network,
             epoch=self.epoch,
             job=self.job,
-            U=codec.tensor(state.U),
-            round=state.round,
-            membership=state.membership,
-            probe=state.probe,
             allowed=sorted(self.allowed),
             revoked=sorted(self.revoked),
-            members=[_member_out(t, m, False) for t, m in state.members.items()]
-            + [_member_out(t, m, True) for t, m in state.departed.items()],
+            members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
-        if state.anchor is not None:
-            record.anchor.CopyFrom(codec.anchor_out(state.anchor))
         if self.scaling is not None:
-            record.scaling.CopyFrom(codec.scaling_out(self.scaling))
+            record.scaling.CopyFrom(codec.to_wire(self.scaling))
         if self.last is not None:
             record.last.CopyFrom(self.last)
         return record
@@ -161,35 +193,15 @@ class Memory:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
-        self.scaling = codec.scaling_in(record.scaling) if record.HasField("scaling") else None
+        self.scaling = codec.from_wire(Scaling, record.scaling) if record.HasField("scaling") else None
         self.last = record.last if record.HasField("last") else None
         self.leaving = dict(record.leaving.items())
-        self.station.restore(_state_in(record))
+        members, departed = (
+            {each.terminal: codec.from_wire(Member, each) for each in record.members if each.departed is gone}
+            for gone in (False, True)
+        )
+        self.station.restore(codec.from_wire(StationState, record, members=members, departed=departed))
         found = wire.OpenFile.FromString(opened) if opened is not None else None
-        self.interrupted = found if found is not None and found.round > self.station.round else None
-
-
-def _state_in(record: wire.StationFile) -> StationState:
-    anchor = codec.anchor_in(record.anchor) if record.HasField("anchor") else None
-    members, departed = (
-        {each.terminal: _member_in(each) for each in record.members if each.departed is gone} for gone in (False, True)
-    )
-    U = np.array(codec.array(record.U, "U"))
-    return StationState(U, members, departed, record.round, anchor, record.membership, record.probe)
-
-
-def _member_out(terminal: int, member: Member, departed: bool) -> wire.MemberFile:
-    return wire.MemberFile(
-        terminal=terminal,
-        n_samples=member.n_samples,
-        share=codec.tensor(member.share),
-        incarnation=member.incarnation,
-        applied_round=member.applied_round,
-        applied_factor=member.applied_factor,
-        departed=departed,
-    )
-
-
-def _member_in(given: wire.MemberFile) -> Member:
-    share = codec.array(given.share, "a share")
-    return Member(given.n_samples, share, given.incarnation, given.applied_round, given.applied_factor)
+        if found is not None and found.round > self.station.round:
+            self._interrupted = found
+            self.rounds.on("restart")

@@ -9,27 +9,28 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import numpy as np
 from grpc import aio
 
-from rhfedmtl import __version__
 from rhfedmtl.data.scaling import Moments, total
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import StationConfig, credentials_of, identity_of
+from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
+from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Uplink, listen, server_options
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.station.memory import Memory
+from rhfedmtl.deploy.station.memory import Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.rounds import CURVE
-from rhfedmtl.roles.messages import MomentsReport, Sums
-from rhfedmtl.training.run import scores
+from rhfedmtl.roles.messages import Anchor, MomentsReport, Scaling, Sums
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -48,12 +49,11 @@ class StationService:
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
         self.config, self._log, self._meters = config, log, meters
-        self.identity = identity_of(config.node)
-        self._credentials = credentials_of(config.node, config.folder)
+        self._credentials = config.credentials()
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
-        self.members.heed_standing()
-        self._cloud = Uplink("Cloud", self._credentials, self._hello, self._receive, log, meters, MESSAGE_BYTES)
+        self.members.heed_access()
+        self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
         self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
@@ -66,7 +66,7 @@ class StationService:
     @property
     def healthy(self) -> bool:
         """Whether there is a stream to the cloud."""
-        return self._cloud.connected
+        return self.link.connected
 
     async def run(self) -> None:
         """Serve until `close`."""
@@ -75,9 +75,9 @@ class StationService:
         self._server.add_generic_rpc_handlers((self.members.handler(),))
         listen(self._server, self.config.node.listen, self._credentials.server())
         await self._server.start()
-        above = Identity(self.identity.network, CLOUD)
-        link = self._cloud.run(lambda: (above, self.config.cloud))
-        work = [self._work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
+        above = Identity(self.config.node.network, CLOUD)
+        link = self.link.run(lambda: (above, self.config.cloud))
+        work = [self.work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
         self._tasks = [asyncio.create_task(each) for each in (link, *work)]
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -90,94 +90,83 @@ class StationService:
             for task in self._tasks[1:]:
                 task.cancel()
             for t in list(self.members.acceptor.sessions):
-                self.members.tell(t, wire.TerminalDown(drain=wire.Nothing()))
+                self.members.tell(t, drain=wire.Nothing())
             self.memory.save(fsync=True)
-        await self._cloud.close()
+        await self.link.close()
         if self._server is not None:
             await self._server.stop(0.5)
 
     def renew(self) -> None:
         """Connect anew if the credentials have changed; the server takes new ones by itself."""
-        self._cloud.renew()
+        self.link.renew()
 
     # The link to the cloud.
 
-    def _hello(self) -> bytes:
-        hello = wire.Hello(
-            oldest=codec.PROTOCOL,
-            newest=codec.PROTOCOL,
-            network=self.identity.network,
-            software=__version__,
-            node=self.identity.number,
-            round=self.memory.role.round if self.memory.role else 0,
-            epoch=self.memory.epoch,
-        )
-        return wire.StationUp(hello=hello).SerializeToString()
+    def _hello(self) -> wire.Hello:
+        return wire.Hello(round=self.memory.role.round if self.memory.role else 0, epoch=self.memory.epoch)
 
-    async def _receive(self, data: bytes) -> None:
-        name, content = codec.body(codec.parse(wire.StationDown, data))
-        self._meters.messages.labels("down", name).inc()
-        if name == "refusal":
-            raise PeerError(content.reason)
-        if name == "welcome":
-            await self._on_welcome(content)
-        elif name == "access":
-            await self._on_access(content)
-        elif name == "request":
-            self._on_request(content)
+    async def _handle(self, name: str, content: Any) -> None:
+        await self.HANDLERS[name](self, content)
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
         begins = memory.begin(welcome.job)
         if welcome.HasField("scaling") and memory.scaling is None:
-            memory.scaling = codec.scaling_in(welcome.scaling)
+            memory.scaling = codec.from_wire(Scaling, welcome.scaling)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if begins:
             self.members.begin()
         if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
-            await self._do_assign(welcome.anchor, wire.Answer())
+            await self._assign(welcome.anchor, wire.Answer())
 
     async def _on_access(self, access: wire.Access) -> None:
         memory = self.memory
         memory.allowed, memory.revoked = set(access.allowed), set(access.revoked)
-        self.members.heed_standing()
+        self.members.heed_access()
         async with memory.turn:
             memory.save()
         self._tell_outlook()
 
-    def _on_request(self, request: wire.Request) -> None:
+    async def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
         if (answer := self._answered.get(request.id)) is not None:
-            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+            self.link.send(answer=answer)
         elif request.id not in self._open:
             if self._requests.full():
                 raise PeerError(f"more than {WAITING} requests at once")
             self._open.add(request.id)
             self._requests.put_nowait(request)
 
-    async def _work(self) -> None:
+    HANDLERS: Mapping[str, Callable[[StationService, Any], Awaitable[None]]] = {
+        "welcome": _on_welcome,
+        "access": _on_access,
+        "request": _on_request,
+    }
+
+    async def work(self) -> None:
         """Carry out requests in the order in which they came.
 
         A disk that cannot be written to ends the station: nobody may be told of what is not written down.
         """
         while True:
             request = await self._requests.get()
-            answer = await self._answer(request)
+            answer = await self.answer(request)
             self._open.discard(request.id)
             self._answered[request.id] = answer
             while len(self._answered) > ANSWERS:
                 self._answered.popitem(last=False)
-            self._cloud.send(wire.StationUp(answer=answer).SerializeToString())
+            self.link.send(answer=answer)
 
-    async def _answer(self, request: wire.Request) -> wire.Answer:
-        answer = wire.Answer(id=request.id)
+    async def answer(self, request: wire.Request) -> wire.Answer:
+        """Do what a request asks for, and say what came of it."""
+        answer, rounds = wire.Answer(id=request.id), self.memory.rounds
         try:
             name, content = codec.body(request)
             await self.members.assemble()
-            if name not in ("round", "roster", "transfer"):
+            if rounds.after(name) is Rounds.IDLE and rounds.state is Rounds.INTERRUPTED:
                 async with self.memory.turn:
                     self.memory.give_up_round()
-            await getattr(self, f"_do_{name}")(content, answer)
+            await self.REQUESTS[name](self, content, answer)
         except IdleError as error:  # the cloud says so, once
             answer.trouble, answer.away = str(error), True
         except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
@@ -189,13 +178,13 @@ class StationService:
 
     # What the cloud asks for.
 
-    async def _do_assign(self, content: wire.Anchor, answer: wire.Answer) -> None:
+    async def _assign(self, content: wire.Anchor, answer: wire.Answer) -> None:
         async with self.memory.turn:
-            self.memory.station.receive_anchor(codec.anchor_in(content))
+            self.memory.station.receive_anchor(codec.from_wire(Anchor, content))
             self.memory.save()
         answer.done.SetInParent()
 
-    async def _do_round(self, content: wire.RoundRequest, answer: wire.Answer) -> None:
+    async def _round(self, content: wire.RoundRequest, answer: wire.Answer) -> None:
         began, memory = time.perf_counter(), self.memory
         if memory.last is not None and memory.last.round == content.round == memory.station.round:
             answer.round.CopyFrom(memory.last)
@@ -226,7 +215,10 @@ class StationService:
                 self._need_work(steps)
             memory.note_open(content.round, asked, earlier | steps)
             self._log("ordered", "debug", round=content.round, steps=steps)
-            result = await self._round(content, steps)
+            try:
+                result = await self._round_of(content, steps)
+            finally:
+                memory.rounds.on("merge")
         known = {effort.terminal for effort in result.efforts}
         result.efforts.extend(
             wire.Effort(terminal=t, local_steps=H) for t, H in sorted(earlier.items()) if t not in known
@@ -243,13 +235,13 @@ class StationService:
         if not steps and not self.members.present():
             raise IdleError(f"none of the terminals of station {self.memory.task} is there")
 
-    async def _round(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
+    async def _round_of(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
         """Orders down, updates up, merge."""
         role, job = self.memory.station, self.memory.job
         assert job is not None
         single = job.precision == wire.FLOAT32
         orders = role.open_round(content.round, steps)
-        messages = {o.terminal: wire.TerminalDown(order=codec.order_out(o, single=single)) for o in orders}
+        messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o, single=single)) for o in orders}
         try:
             question = await self.members.ask("update", messages, content.deadline, role.receive)
         finally:
@@ -259,10 +251,10 @@ class StationService:
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
 
-    async def _do_report(self, content: int, answer: wire.Answer) -> None:
-        answer.report.CopyFrom(codec.report_out(self.memory.station.report(content)))
+    async def _report(self, content: int, answer: wire.Answer) -> None:
+        answer.report.CopyFrom(codec.to_wire(self.memory.station.report(content)))
 
-    async def _do_sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
+    async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
         models = codec.array(content.models, "models")
         here = await self.members.gather(self.memory.station.members)
         async with self.memory.turn:
@@ -270,7 +262,7 @@ class StationService:
             if silent := sorted(set(role.members) - set(here)):
                 raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
             probes = role.probes(models)
-            messages = {p.terminal: wire.TerminalDown(probe=codec.probe_out(p)) for p in probes}
+            messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
 
             def fits(sums: Sums) -> bool:
                 if sums.number != probes[0].number:
@@ -283,9 +275,9 @@ class StationService:
             found = role.add_sums([arrival.content for arrival in question.arrived.values()])
         if found is None:
             raise PeerError(f"no sums from terminals {', '.join(map(str, question.missing)) or 'that changed'}")
-        answer.sums.CopyFrom(codec.station_sums_out(found))
+        answer.sums.CopyFrom(codec.to_wire(found))
 
-    async def _do_moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
+    async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
         features = self.memory.job.features if self.memory.job else 0
 
         def fits(report: MomentsReport) -> bool:
@@ -300,31 +292,31 @@ class StationService:
         if not parts:
             raise PeerError(f"no terminal of station {self.memory.task} told its moments")
         sums = total([Moments(each.count, each.mean, each.spread) for each in parts])
-        answer.moments.CopyFrom(codec.moments_out(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
+        answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
 
-    async def _do_scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
+    async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         async with self.memory.turn:
-            self.memory.scaling = codec.scaling_in(content)
+            self.memory.scaling = codec.from_wire(Scaling, content)
             self.memory.save()
         told, here = wire.TerminalDown(scaling=content), self.members.present()
         for t in self.members.acceptor.sessions.keys() - set(here):
-            self.members.tell(t, told)  # it was greeted before there was a scaling, and is about to join
+            self.members.tell(t, scaling=content)  # it was greeted before there was a scaling, and is about to join
         await self.members.ask("scaled", dict.fromkeys(here, told), self.config.waits.answer)
         answer.done.SetInParent()
 
-    async def _do_models(self, _: wire.Nothing, answer: wire.Answer) -> None:
+    async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.models.CopyFrom(codec.tensor(self.memory.station.model))
 
-    async def _do_trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
+    async def _trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
         model = codec.array(content.model, "a model")
         answer.metrics.SetInParent()
         found = self._measure(model) if self.config.test else await self._measure_below(model)
         answer.metrics.values.update(found)
 
-    async def _do_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
+    async def _tell_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.roster.CopyFrom(self._roster())
 
-    async def _do_transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
+    async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
         async with memory.turn:
             if content.forget:
@@ -334,6 +326,19 @@ class StationService:
                 memory.save()
                 self.members.release_when_idle(t)
         answer.done.SetInParent()
+
+    REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
+        "assign": _assign,
+        "round": _round,
+        "report": _report,
+        "sums": _sums,
+        "moments": _moments,
+        "scale": _scale,
+        "models": _models,
+        "trial": _trial,
+        "roster": _tell_roster,
+        "transfer": _transfer,
+    }
 
     # Evaluation.
 
@@ -346,7 +351,7 @@ class StationService:
         if not len(self._tests.y):
             return {}
         X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
-        return metrics.measure(self._tests.y, scores(X, model), len(job.classes))
+        return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
 
     async def _measure_below(self, model: Any) -> dict[str, float]:
         """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
@@ -383,7 +388,7 @@ class StationService:
             roster=roster,
             last_error=self._log.last_error[:400],
         )
-        self._cloud.send(wire.StationUp(outlook=outlook).SerializeToString())
+        self.link.send(outlook=outlook)
 
     async def _watch(self) -> None:
         """Tell the cloud how things are, now and then and when they change."""
@@ -406,7 +411,7 @@ class StationService:
 
     def _message_limit(self) -> int:
         job = self.memory.job
-        return MESSAGE_BYTES if job is None else jobs.message_limit(job, jobs.method_of(job), self.config.limits)
+        return MESSAGE_BYTES if job is None else jobs.message_limit(job, method_of(job), self.config.limits)
 
 
 def _effort(question: Question, terminal: int, local_steps: int, answered: bool) -> wire.Effort:

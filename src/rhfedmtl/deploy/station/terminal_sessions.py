@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -12,13 +13,14 @@ import numpy as np
 
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import TERMINAL
+from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Join, Leave, Update, Vector, Verdict
+from rhfedmtl.roles.messages import Join, Leave, MomentsReport, Sums, Update, Vector, Verdict
 
 GATHER_S = 3.0
 """How long a terminal that has just gone may take to come back before a round goes on without it."""
@@ -60,21 +62,21 @@ class TerminalSessions:
     ) -> None:
         self._memory, self._changed, self._log, self._meters = memory, changed, log, meters
         self._limits = config.limits
-        self.acceptor = Acceptor(config.node.network, TERMINAL, config.limits, log, meters)
+        self.acceptor = Acceptor(TERMINAL_TO_STATION, config.node.network, TERMINAL, config.limits, log, meters)
         self._question: Question | None = None
         self._news = asyncio.Event()
         self._gone: dict[int, float] = {}
         self._silent: set[int] = set()
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._awaited: set[int] = set()
-        self._awaited_until = self._started
+        self._awaited_until = self.started
         self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
-        return self.acceptor.handler("Station", _first, _refusal, self._greet, self._receive, self._on_gone)
+        return self.acceptor.handler(self.greet, self.receive, self.on_gone)
 
     def present(self) -> list[int]:
         """Members that are connected, are who the station knows, and do not owe an answer since a deadline."""
@@ -95,7 +97,7 @@ class TerminalSessions:
         while self._awaited & self._memory.allowed and time.monotonic() < self._awaited_until:
             await self._hear(self._awaited_until)
 
-    def heed_standing(self) -> None:
+    def heed_access(self) -> None:
         """Cut off who is revoked; whoever waits for terminals looks again who may still come."""
         self.acceptor.revoke(self._memory.revoked)
         self._news.set()
@@ -134,10 +136,10 @@ class TerminalSessions:
         question.lost.clear()
         return question
 
-    def tell(self, terminal: int, message: wire.TerminalDown) -> bool:
+    def tell(self, terminal: int, **body: Any) -> bool:
         """Send a message that nobody waits for."""
         session = self.acceptor.sessions.get(terminal)
-        return session is not None and session.send(message.SerializeToString())
+        return session is not None and session.send(**body)
 
     def silent(self, seconds: float) -> list[int]:
         """Members that have said nothing for so long, and are not asked any more."""
@@ -158,23 +160,24 @@ class TerminalSessions:
 
     # Messages from terminals.
 
-    async def _greet(self, session: PeerSession, hello: wire.Hello) -> bytes:
+    def greet(self, session: PeerSession, hello: wire.Hello) -> wire.Welcome:
+        """Answer a terminal that says hello; one that does not belong here is refused."""
         memory, t = self._memory, session.number
         role = memory.station
         known = memory.seat(t)
         if not (t in memory.allowed or t in role.members or t in memory.leaving):
             raise PeerError(f"terminal {t} does not belong to station {memory.task}")
-        session.extra["incarnation"] = hello.incarnation if hello.epoch == memory.epoch else 0
+        session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
         )
         if memory.scaling is not None:
-            welcome.scaling.CopyFrom(codec.scaling_out(memory.scaling))
+            welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         else:
-            welcome.verdict.CopyFrom(codec.verdict_out(known.verdict(role.round) if known else Verdict()))
-        return wire.TerminalDown(welcome=welcome).SerializeToString()
+            welcome.verdict.CopyFrom(codec.to_wire(known.verdict(role.round) if known else Verdict()))
+        return welcome
 
     def _catch_up(self, session: PeerSession) -> None:
         """What a terminal that connects anew has missed."""
@@ -190,35 +193,31 @@ class TerminalSessions:
         if t in self._memory.leaving:
             self.release_when_idle(t)
 
-    async def _receive(self, session: PeerSession, data: bytes) -> None:
-        message = codec.parse(wire.TerminalUp, data)
+    async def receive(self, session: PeerSession, data: bytes) -> None:
+        """Take a message of a terminal: it speaks for itself, and says what could be."""
+        name, content, message = session.read(data)
         self._silent.discard(session.number)
-        name, content = codec.body(message)
         self._meters.messages.labels("up", name).inc()
         seconds = codec.finite(message.seconds, "the seconds of a message")
-        if name == "join":
-            self._on_join(session, codec.join_in(content))
-        elif name == "leave":
-            leave = codec.leave_in(content)
-            self._mine(session, leave.terminal)
-            self._change(session, leave)
-        elif name == "hello":
-            raise PeerError("a second hello")
-        else:
-            self._on_answer(session, name, content, Arrival(None, len(data), max(0.0, seconds)))
-
-    def _on_answer(self, session: PeerSession, name: str, content: Any, arrival: Arrival) -> None:
-        """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
-        t, question = session.number, self._question
         read = _READERS[name](content)
-        for field in ("terminal", "sender"):
-            if hasattr(read, field):
-                self._mine(session, getattr(read, field))
+        speaker = getattr(read, "terminal", getattr(read, "sender", session.number))
+        if speaker != session.number:
+            raise PeerError(f"terminal {session.number} speaks for terminal {speaker}")
+        if isinstance(read, Join):
+            self._on_join(session, read)
+        elif isinstance(read, Leave):
+            self._change(session, read)
+        else:
+            self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
+
+    def _on_answer(self, t: int, name: str, arrival: Arrival) -> None:
+        """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
+        question, read = self._question, arrival.content
         if isinstance(read, Update):
             self._check_update(read)
         if question is None or question.answer != name or t not in question.missing or not question.fits(read):
             return
-        question.arrived[t] = arrival._replace(content=read)
+        question.arrived[t] = arrival
         question.at[t] = time.monotonic()
         self._news.set()
 
@@ -230,7 +229,6 @@ class TerminalSessions:
             raise PeerError(f"an update of norm {norm:.3g} from {member.n_samples} samples")
 
     def _on_join(self, session: PeerSession, join: Join) -> None:
-        self._mine(session, join.terminal)
         member = self._memory.station.members.get(join.terminal)
         if member is None and join.terminal not in self._memory.allowed:
             raise PeerError(f"terminal {join.terminal} does not belong to station {self._memory.task}")
@@ -240,7 +238,7 @@ class TerminalSessions:
         if join.share.shape != self._memory.station.shape or join.n_samples < 1:
             raise PeerError(f"a join with {join.n_samples} samples and a share of shape {join.share.shape}")
         if member is not None and join.incarnation <= member.incarnation:
-            session.extra["incarnation"] = join.incarnation
+            session.incarnation = join.incarnation
             self._news.set()
         else:
             self._change(session, join)
@@ -274,7 +272,7 @@ class TerminalSessions:
         self._memory.leaving.pop(join.terminal, None)
         self._memory.save()
         self._awaited.discard(join.terminal)
-        session.extra["incarnation"] = join.incarnation
+        session.incarnation = join.incarnation
         self._log("joined", peer=f"terminal {join.terminal}", samples=join.n_samples, incarnation=join.incarnation)
         self._news.set()
         self._changed()
@@ -282,24 +280,22 @@ class TerminalSessions:
     async def _release(self, terminal: int) -> None:
         async with self._memory.turn:
             if terminal in self._memory.station.members:
-                release = self._memory.station.release(terminal)
-                verdict = codec.verdict_out(release.verdict)
-                self.tell(terminal, wire.TerminalDown(release=wire.Release(terminal=terminal, verdict=verdict)))
+                self.tell(terminal, release=codec.to_wire(self._memory.station.release(terminal)))
 
     def _remove(self, session: PeerSession, leave: Leave) -> None:
         memory = self._memory
-        memory.station.remove(leave)
+        goodbye = codec.to_wire(memory.station.remove(leave))
         memory.save()
-        goodbye = wire.Goodbye(terminal=leave.terminal, incarnation=leave.incarnation)
         place = memory.leaving.get(leave.terminal)
         moves = place is not None and place.station != NOWHERE
         if place is not None and moves:
             goodbye.destination.CopyFrom(place)
-        session.send(wire.TerminalDown(goodbye=goodbye).SerializeToString())
+        session.send(goodbye=goodbye)
         self._log("left", peer=f"terminal {leave.terminal}", to=goodbye.destination.station if moves else None)
         self._changed()
 
-    def _on_gone(self, session: PeerSession) -> None:
+    def on_gone(self, session: PeerSession) -> None:
+        """Note when a stream ended."""
         self._gone[session.number] = time.monotonic()
         self._silent.discard(session.number)
         self._news.set()
@@ -315,12 +311,12 @@ class TerminalSessions:
 
     def _due(self, terminal: int) -> float:
         """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
-        return 0.0 if self.acceptor.bars(terminal) else self._gone.get(terminal, self._started) + GATHER_S
+        return 0.0 if self.acceptor.bars(terminal) else self._gone.get(terminal, self.started) + GATHER_S
 
     def _heard(self, terminal: int) -> float:
         """When a terminal was heard from, or seen to go, for the last time."""
         session = self.acceptor.sessions.get(terminal)
-        return self._gone.get(terminal, self._started) if session is None else session.heard
+        return self._gone.get(terminal, self.started) if session is None else session.heard
 
     async def _hear(self, until: float) -> None:
         """Wait until something happens, or the time has come."""
@@ -334,21 +330,16 @@ class TerminalSessions:
         session, question = self.acceptor.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
             return False
-        if not session.send(question.messages[terminal]):
+        if not session.send_bytes(question.messages[terminal]):
             return False
         question.sent[terminal] += 1
         return True
 
     def _incarnation(self, terminal: int) -> int:
         session = self.acceptor.sessions.get(terminal)
-        return 0 if session is None else int(session.extra.get("incarnation", 0))
+        return 0 if session is None else session.incarnation
 
-    @staticmethod
-    def _mine(session: PeerSession, terminal: int) -> None:
-        if terminal != session.number:
-            raise PeerError(f"terminal {session.number} speaks for terminal {terminal}")
-
-    def _later(self, work: Any) -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Carry on with reading; work that needs a turn is done when it comes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -375,20 +366,11 @@ def _tally(given: wire.Tally) -> wire.Tally:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "update": codec.update_in,
-    "sums": codec.sums_in,
-    "moments": codec.moments_in,
+    "join": partial(codec.from_wire, Join),
+    "leave": partial(codec.from_wire, Leave),
+    "update": partial(codec.from_wire, Update),
+    "sums": partial(codec.from_wire, Sums),
+    "moments": partial(codec.from_wire, MomentsReport),
     "tally": _tally,
     "scaled": lambda given: given,
 }
-
-
-def _first(data: bytes) -> wire.Hello:
-    name, content = codec.body(codec.parse(wire.TerminalUp, data))
-    if name != "hello":
-        raise PeerError(f"{name} before hello")
-    return content  # type: ignore[no-any-return]
-
-
-def _refusal(refusal: wire.Refusal) -> bytes:
-    return wire.TerminalDown(refusal=refusal).SerializeToString()

@@ -7,63 +7,79 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rhfedmtl import __version__
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.federation import encode
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.config import TerminalConfig, credentials_of, identity_of
+from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.node.credentials import STATION, Identity
+from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
-from rhfedmtl.deploy.node.warm_up import warm_up
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
-from rhfedmtl.roles.messages import Goodbye, Release, Scaling, Update, Verdict
+from rhfedmtl.roles.messages import Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
-from rhfedmtl.training.run import scores
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
+WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None]
 
 
 class TerminalService:
-    """One terminal."""
+    """One terminal. ``method_of`` finds what a job asks it to compute; ``warm_up`` is called before it joins."""
 
-    def __init__(self, config: TerminalConfig, log: Log, meters: Meters) -> None:
+    def __init__(
+        self,
+        config: TerminalConfig,
+        log: Log,
+        meters: Meters,
+        method_of: jobs.MethodOf,
+        warm_up: WarmUp = lambda *_: None,
+    ) -> None:
         self.config, self._log, self._meters = config, log, meters
-        self.identity = identity_of(config.node)
-        state = Path(config.folder, config.node.state, "terminal.state")
-        self._file = StateFile(state, fsync=config.node.fsync)
+        self._method_of, self._compile = method_of, warm_up
+        self.identity = config.identity
+        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
         self._scaling: Scaling | None = None
         self._epoch = ""
         self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
-        self.role: Terminal | None = None
+        self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
-        credentials = credentials_of(config.node, config.folder)
-        self._link = Uplink("Station", credentials, self._hello, self._receive, log, meters, MESSAGE_BYTES)
+        self.link = Uplink(
+            TERMINAL_TO_STATION, config.credentials(), self._hello, self._handle, log, meters, MESSAGE_BYTES
+        )
         self._restore()
+
+    @property
+    def role(self) -> Terminal:
+        """The role; there is none before the station has said what is learned."""
+        if self._role is None:
+            raise PeerError(f"terminal {self.identity.number} does not know yet what is learned")
+        return self._role
 
     @property
     def healthy(self) -> bool:
         """Whether there is a stream to the station."""
-        return self._link.connected
+        return self.link.connected
 
     async def run(self) -> None:
         """Serve until told to stop, or until the terminal has left the network."""
-        await self._link.run(
+        await self.link.run(
             lambda: (Identity(self.identity.network, STATION, self._place.station), self._place.address)
         )
 
@@ -71,38 +87,31 @@ class TerminalService:
         """End after the present message; the state is on disk already."""
         async with self._busy:
             self._save(fsync=True)
-        await self._link.close()
+        await self.link.close()
 
     def renew(self) -> None:
         """Connect anew if the credentials have changed."""
-        self._link.renew()
+        self.link.renew()
 
     # Greeting.
 
-    def _hello(self) -> bytes:
-        role = self.role
-        hello = wire.Hello(
-            oldest=codec.PROTOCOL,
-            newest=codec.PROTOCOL,
-            network=self.identity.network,
-            software=__version__,
-            node=self.identity.number,
+    def _hello(self) -> wire.Hello:
+        role = self._role
+        return wire.Hello(
             incarnation=role.incarnation if role else 0,
             pending_round=role.pending.round if role and role.pending else 0,
             round=role.last_round if role else 0,
             epoch=self._epoch,
         )
-        return wire.TerminalUp(hello=hello).SerializeToString()
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
-        if self.role is None:
-            self._begin(welcome.job, int(welcome.incarnation))
+        if self._role is None:
+            self.begin(welcome.job, int(welcome.incarnation))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
-        assert self.role is not None
         await asyncio.to_thread(self._warm_up)
         if welcome.HasField("scaling"):
-            self._scale(codec.scaling_in(welcome.scaling))
+            self._scale(codec.from_wire(Scaling, welcome.scaling))
         if welcome.epoch != self._epoch:
             if self._epoch and self.role.phase is not Phase.DETACHED:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
@@ -112,12 +121,11 @@ class TerminalService:
             return self._start_anew(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
         elif welcome.HasField("verdict") and self.role.is_member:
             self._log("no member any more", "warning", reason="joining again with all that was learned")
-            self.role.abandon(codec.verdict_in(welcome.verdict))
+            self.role.abandon(codec.from_wire(Verdict, welcome.verdict))
         return self._present()
 
     def _present(self) -> None:
         """Say where this terminal stands: joining, or on its way out. With an update pending it is a member already."""
-        assert self.role is not None
         if self.role.phase is Phase.LEAVING:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
@@ -125,10 +133,11 @@ class TerminalService:
             if self._feedback is not None and self.role.last_round == 0:
                 self._feedback.joined(join)
             self._save()
-            self._send(wire.TerminalUp(join=codec.join_out(join)))
+            self.link.send(join=codec.to_wire(join))
 
-    def _begin(self, job: wire.Job, incarnation: int) -> None:
-        method = jobs.method_of(job)
+    def begin(self, job: wire.Job, incarnation: int = 0) -> None:
+        """Take the job from the station, and make the role for it from the rows here."""
+        method = self._method_of(job)
         jobs.shape_of(job, method)
         if job.least_steps < self.config.least_steps:
             raise PeerError(f"the network asks for H >= {job.least_steps}, this terminal for {self.config.least_steps}")
@@ -139,19 +148,18 @@ class TerminalService:
         self._job = wire.Job()
         self._job.CopyFrom(job)
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
-        y = jobs.targets(rows, classes)
-        self._warm_up = partial(warm_up, method, rows.X[:2], y[:2], rows.weight)
-        self.role = Terminal(
+        y = encode(rows.y, classes)
+        self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
+        self._role = Terminal(
             self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
         )
 
     def _start_anew(self, reason: str, known: int = 0) -> None:
         """Give up dual variables that do not fit what the station knows: α = 0, and a new incarnation."""
-        assert self.role is not None
         assert self._job is not None
         self._log("state lost", "warning", reason=reason)
         incarnation, scaling = max(known, self.role.incarnation), self._scaling
-        self._begin(self._job, incarnation)
+        self.begin(self._job, incarnation)
         self._scaling = None
         if scaling is not None:
             self._scale(scaling)
@@ -159,28 +167,16 @@ class TerminalService:
 
     # Messages from the station.
 
-    async def _receive(self, data: bytes) -> None:
-        name, content = codec.body(codec.parse(wire.TerminalDown, data))
-        self._meters.messages.labels("down", name).inc()
-        if name == "refusal":
-            raise PeerError(content.reason)
-        async with self._busy:  # the state is not written down while a message is being worked on
-            await self._handle(name, content)
-
     async def _handle(self, name: str, content: Any) -> None:
-        if self.role is None and name != "welcome":
-            raise PeerError(f"{name} before a welcome")
-        if name == "drain":
-            return
-        try:
-            await getattr(self, f"_on_{name}")(content)
-        except ProtocolError as error:
-            self._start_anew(str(error))
+        async with self._busy:  # the state is not written down while a message is being worked on
+            try:
+                await self.HANDLERS[name](self, content)
+            except ProtocolError as error:
+                self._start_anew(str(error))
 
     async def _on_order(self, content: wire.WorkOrder) -> None:
-        order = codec.order_in(content)
+        order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
-        assert self.role is not None
         least, most = self.config.least_steps, self.config.most_steps
         if not least <= order.local_steps <= most:
             raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
@@ -196,57 +192,61 @@ class TerminalService:
         sent = update if self._feedback is None else self._feedback.rounded(update)
         self._save()
         single = self._feedback is not None
-        self._send(wire.TerminalUp(update=codec.update_out(sent, single=single), seconds=seconds))
+        self.link.send(update=codec.to_wire(sent, single=single), seconds=seconds)
 
     async def _on_probe(self, content: wire.Probe) -> None:
-        probe = codec.probe_in(content)
+        probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
-        assert self.role is not None
         pending = self.role.pending
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is not None:
             self._settled(pending, probe.verdict, None)
-            self._send(wire.TerminalUp(sums=codec.sums_out(sums)))
+            self.link.send(sums=codec.to_wire(sums))
 
     async def _on_release(self, content: wire.Release) -> None:
         self._mine(content.terminal)
-        self._leave(Release(content.terminal, codec.verdict_in(content.verdict)))
+        self._leave(codec.from_wire(Release, content))
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
         self._mine(content.terminal)
-        assert self.role is not None
-        self.role.goodbye(Goodbye(content.terminal, content.incarnation))
+        self.role.goodbye(codec.from_wire(Goodbye, content))
         if self.role.phase is not Phase.DETACHED:
             return
         if content.HasField("destination"):
             self._log("moving", station=content.destination.station, address=content.destination.address)
             self._place.CopyFrom(content.destination)
-            self._epoch = ""
-            self._save()
-            self._link.again()
         else:
             self._log("left the network")
-            self._epoch = ""
-            self._save()
-            self._link.closing = True
-            self._link.again()
+            self.link.closing = True
+        self._epoch = ""
+        self._save()
+        self.link.again()
 
     async def _on_ask_moments(self, _: wire.Nothing) -> None:
-        assert self.role is not None
-        self._send(wire.TerminalUp(moments=codec.moments_out(self.role.moments())))
+        self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
-        self._scale(codec.scaling_in(content))
-        self._send(wire.TerminalUp(scaled=wire.Nothing()))
+        self._scale(codec.from_wire(Scaling, content))
+        self.link.send(scaled=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
         model = codec.array(content.model, "a model")
-        self._send(wire.TerminalUp(tally=self._tally(int(content.number), model)))
+        self.link.send(tally=self._tally(int(content.number), model))
+
+    HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
+        "welcome": _on_welcome,
+        "order": _on_order,
+        "probe": _on_probe,
+        "release": _on_release,
+        "goodbye": _on_goodbye,
+        "ask_moments": _on_ask_moments,
+        "scaling": _on_scaling,
+        "trial": _on_trial,
+    }
 
     # Doing it.
 
     def _leave(self, release: Release) -> None:
-        assert self.role is not None
         pending = self.role.pending
         leave = self.role.leave(release)
         if leave is None:
@@ -254,7 +254,7 @@ class TerminalService:
         self._settled(pending, release.verdict, None)
         self._save()
         sent = leave if self._feedback is None else self._feedback.leaving(leave)
-        self._send(wire.TerminalUp(leave=codec.leave_out(sent)))
+        self.link.send(leave=codec.to_wire(sent))
 
     def _settled(self, pending: Update | None, verdict: Verdict, now: Update | None) -> None:
         """Tell the residual what became of an update that was pending and is so no more."""
@@ -262,7 +262,6 @@ class TerminalService:
             self._feedback.settle(pending, verdict)
 
     def _scale(self, scaling: Scaling) -> None:
-        assert self.role is not None
         if self._scaling is None:
             self._scaling = scaling  # one that has learned from raw rows starts anew with it
             self.role.scale(scaling)
@@ -275,7 +274,7 @@ class TerminalService:
         if self._tests is None or not len(self._tests.y):
             return wire.Tally(number=number, counts=codec.tensor(np.zeros((n_classes, n_classes))))
         X = self._tests.X if self._scaling is None else self._scaling.scaler.transform(self._tests.X)
-        predicted = metrics.predict(scores(X, model), n_classes)
+        predicted = metrics.predict(metrics.scores(X, model), n_classes)
         counts = np.zeros((n_classes, n_classes))
         squares = 0.0
         if n_classes:
@@ -288,35 +287,22 @@ class TerminalService:
         if terminal != self.identity.number:
             raise PeerError(f"a message for terminal {terminal} came to terminal {self.identity.number}")
 
-    def _send(self, message: wire.TerminalUp) -> None:
-        self._meters.messages.labels("up", message.WhichOneof("body") or "").inc()
-        self._link.send(message.SerializeToString())
-
     # What is written down.
 
     def _save(self, *, fsync: bool | None = None) -> None:
-        if self.role is None or self._job is None:
+        if self._role is None:
             return
         with self._meters.saves.time():
-            self._file.write(self._record(self.role.state).SerializeToString(), fsync=fsync)
+            self._file.write(self.record().SerializeToString(), fsync=fsync)
 
-    def _record(self, state: TerminalState) -> wire.TerminalFile:
-        record = wire.TerminalFile(
-            network=self.identity.network,
-            epoch=self._epoch,
-            job=self._job,
-            alpha=codec.tensor(state.alpha),
-            pending=codec.tensor(state.pending),
-            last_round=state.last_round,
-            phase=state.phase.value,
-            incarnation=state.incarnation,
-            place=self._place,
-            rows=len(state.alpha),
+    def record(self) -> wire.TerminalFile:
+        """All that is written down."""
+        state, network = self.role.state, self.identity.network
+        record: wire.TerminalFile = codec.to_wire(
+            state, network=network, epoch=self._epoch, job=self._job, place=self._place, rows=len(state.alpha)
         )
-        if state.update is not None:
-            record.update.CopyFrom(codec.update_out(state.update))
         if self._scaling is not None:
-            record.scaling.CopyFrom(codec.scaling_out(self._scaling))
+            record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._feedback is not None and self._feedback.residual is not None:
             record.residual.CopyFrom(codec.tensor(self._feedback.residual))
             record.usual_factor = self._feedback.usual_factor
@@ -334,8 +320,7 @@ class TerminalService:
         record = wire.TerminalFile.FromString(payload)
         if record.network != self.identity.network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
-        self._begin(record.job, 0)
-        assert self.role is not None
+        self.begin(record.job)
         if self.role.n_samples != record.rows:
             raise ConfigError(
                 f"{self.config.data} has {self.role.n_samples} rows, the state was made with {record.rows}"
@@ -344,11 +329,8 @@ class TerminalService:
         if record.place.station != self.config.station:  # it has moved since it was configured
             self._place.CopyFrom(record.place)
         if record.HasField("scaling"):
-            self._scaling = codec.scaling_in(record.scaling)
+            self._scaling = codec.from_wire(Scaling, record.scaling)
             self.role.scale(self._scaling)
-        update = codec.update_in(record.update) if record.HasField("update") else None
-        alpha, pending = codec.array(record.alpha, "alpha"), codec.array(record.pending, "pending")
-        state = TerminalState(alpha, pending, update, record.last_round, Phase(record.phase), record.incarnation)
-        self.role.restore(state)
+        self.role.restore(codec.from_wire(TerminalState, record))
         if self._feedback is not None and record.HasField("residual"):
             self._feedback = Feedback(codec.array(record.residual, "residual"), record.usual_factor)

@@ -1,4 +1,4 @@
-"""Messages of the roles as protobuf and back. What comes from a peer is checked here before a role sees it.
+"""Messages and state of the roles as protobuf and back. What comes from a peer is checked before a role sees it.
 
 Numbers travel as float64. Orders and updates may travel as float32, if the network is set up so.
 """
@@ -6,7 +6,12 @@ Numbers travel as float64. Orders and updates may travel as float32, if the netw
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +21,8 @@ from google.protobuf.message import Message as Proto
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.station import Member, StationState
+from rhfedmtl.roles.terminal import TerminalState
 
 PROTOCOL = 1
 """Version that this code speaks, and the oldest that it understands."""
@@ -23,6 +30,7 @@ MOST_NUMBERS = 1 << 26
 MOST_AXES = 4
 
 P = TypeVar("P", bound=Proto)
+M = TypeVar("M")
 Vector = npt.NDArray[np.float64]
 
 
@@ -71,182 +79,110 @@ def finite(value: float, what: str) -> float:
     return value
 
 
-def verdict_out(verdict: said.Verdict) -> wire.Verdict:
-    """What became of an update."""
-    return wire.Verdict(
-        round=verdict.round, factor=verdict.factor, until=verdict.until, incarnation=verdict.incarnation
-    )
+def to_wire(message: Any, *, single: bool = False, **more: Any) -> Any:
+    """The protobuf form of a message, or of state, field by field; ``more`` is what only the network knows of it.
+
+    With ``single`` the numbers that may be rounded travel as float32.
+    """
+    form = FORMS[type(message)]
+    for each in fields(message):
+        value = getattr(message, each.name)
+        if each.name not in form.apart and value is not None:
+            more[each.name] = _outwards(value, single and each.name in form.rounded)
+    return form.proto(**more)
 
 
-def verdict_in(given: wire.Verdict) -> said.Verdict:
-    """What became of an update."""
-    return said.Verdict(given.round, finite(given.factor, "the factor of a verdict"), given.until, given.incarnation)
+def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
+    """The message, or state, of this kind, once all that it says has been checked; ``more`` is read by the caller."""
+    form = FORMS[kind]
+    for name, reader in _readers(cast(type, kind)).items():
+        if name not in form.apart:
+            more[name] = reader(given, name)
+    made = kind(**more)
+    form.check(made)
+    return made
 
 
-def anchor_out(anchor: said.Anchor) -> wire.Anchor:
-    """Cloud to station."""
-    return wire.Anchor(cloud_round=anchor.cloud_round, task=anchor.task, center=tensor(anchor.center), lam=anchor.lam)
+def _outwards(value: Any, single: bool) -> Any:
+    if isinstance(value, np.ndarray):
+        return tensor(value, single=single)
+    if isinstance(value, Enum):
+        return value.value
+    return to_wire(value) if type(value) in FORMS else value
 
 
-def anchor_in(given: wire.Anchor) -> said.Anchor:
-    """Cloud to station."""
-    return said.Anchor(given.cloud_round, given.task, array(given.center, "an anchor"), finite(given.lam, "lambda"))
+Reader = Callable[[Any, str], Any]
 
 
-def order_out(order: said.WorkOrder, *, single: bool = False) -> wire.WorkOrder:
-    """Station to terminal."""
-    return wire.WorkOrder(
-        round=order.round,
-        terminal=order.terminal,
-        model=tensor(order.model, single=single),
-        scale=order.scale,
-        local_steps=order.local_steps,
-        verdict=verdict_out(order.verdict),
-    )
+@cache
+def _readers(kind: type) -> dict[str, Reader]:
+    """How each field of a message is read, by its type."""
+    hints, form = get_type_hints(kind), FORMS[kind]
+    return {each.name: _reader(hints[each.name], form, kind.__name__) for each in fields(kind)}
 
 
-def order_in(given: wire.WorkOrder) -> said.WorkOrder:
-    """Station to terminal."""
-    return said.WorkOrder(
-        given.round,
-        given.terminal,
-        array(given.model, "the model of an order"),
-        finite(given.scale, "the scale of an order"),
-        given.local_steps,
-        verdict_in(given.verdict),
-    )
+def _reader(hint: Any, form: Form, of: str) -> Reader:
+    if get_origin(hint) is np.ndarray:
+        return lambda given, name: array(getattr(given, name), f"{name} of {of}", finite=name not in form.infinite)
+    if hint is float:
+        return lambda given, name: finite(getattr(given, name), f"{name} of {of}")
+    if hint in FORMS:
+        return lambda given, name: from_wire(hint, getattr(given, name))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return lambda given, name: hint(getattr(given, name))
+    if isinstance(hint, UnionType):  # a message, or None where the field is not set
+        inner = _reader(get_args(hint)[0], form, of)
+        return lambda given, name: inner(given, name) if given.HasField(name) else None
+    return getattr
 
 
-def update_out(update: said.Update, *, single: bool = False) -> wire.Update:
-    """Terminal to station."""
-    return wire.Update(
-        round=update.round,
-        terminal=update.terminal,
-        delta=tensor(update.delta, single=single),
-        gains=tensor(update.gains),
-        profile=tensor(update.profile),
-    )
+def _check_moments(moments: said.MomentsReport) -> None:
+    mean, spread = moments.mean, moments.spread
+    if mean.ndim != 1 or mean.shape != spread.shape or moments.count < 1 or (spread < 0.0).any():
+        raise PeerError(f"moments of {moments.count} rows with means {mean.shape} and spreads {spread.shape}")
 
 
-def update_in(given: wire.Update) -> said.Update:
-    """Terminal to station; a profile may hold infinities, where a factor leaves the box."""
-    return said.Update(
-        given.round,
-        given.terminal,
-        array(given.delta, "an update"),
-        array(given.gains, "the gains of an update"),
-        array(given.profile, "the profile of an update", finite=False),
-    )
-
-
-def probe_out(probe: said.Probe) -> wire.Probe:
-    """Station to terminal."""
-    verdict = verdict_out(probe.verdict)
-    return wire.Probe(terminal=probe.terminal, number=probe.number, models=tensor(probe.models), verdict=verdict)
-
-
-def probe_in(given: wire.Probe) -> said.Probe:
-    """Station to terminal."""
-    models = array(given.models, "the models of a probe")
-    return said.Probe(given.terminal, given.number, models, verdict_in(given.verdict))
-
-
-def sums_out(sums: said.Sums) -> wire.Sums:
-    """Terminal to station."""
-    return wire.Sums(terminal=sums.terminal, number=sums.number, losses=tensor(sums.losses), dual=sums.dual)
-
-
-def sums_in(given: wire.Sums) -> said.Sums:
-    """Terminal to station."""
-    losses = array(given.losses, "the losses of a terminal")
-    return said.Sums(given.terminal, given.number, losses, finite(given.dual, "a dual sum"))
-
-
-def report_out(report: said.Report) -> wire.Report:
-    """Station to cloud."""
-    return wire.Report(
-        cloud_round=report.cloud_round,
-        task=report.task,
-        round=report.round,
-        v=tensor(report.v),
-        n_samples=report.n_samples,
-        membership=report.membership,
-    )
-
-
-def report_in(given: wire.Report) -> said.Report:
-    """Station to cloud."""
-    v = array(given.v, "a report")
-    return said.Report(given.cloud_round, given.task, given.round, v, given.n_samples, given.membership)
-
-
-def station_sums_out(sums: said.StationSums) -> wire.StationSums:
-    """Station to cloud."""
-    return wire.StationSums(
-        task=sums.task,
-        round=sums.round,
-        losses=tensor(sums.losses),
-        dual=sums.dual,
-        n_samples=sums.n_samples,
-        membership=sums.membership,
-    )
-
-
-def station_sums_in(given: wire.StationSums) -> said.StationSums:
-    """Station to cloud."""
-    losses = array(given.losses, "the losses of a station")
-    dual = finite(given.dual, "a dual sum")
-    return said.StationSums(given.task, given.round, losses, dual, given.n_samples, given.membership)
-
-
-def join_out(join: said.Join) -> wire.Join:
-    """Terminal to station."""
-    return wire.Join(
-        terminal=join.terminal, incarnation=join.incarnation, n_samples=join.n_samples, share=tensor(join.share)
-    )
-
-
-def join_in(given: wire.Join) -> said.Join:
-    """Terminal to station."""
-    return said.Join(given.terminal, given.incarnation, given.n_samples, array(given.share, "a share"))
-
-
-def leave_out(leave: said.Leave) -> wire.Leave:
-    """Terminal to station."""
-    return wire.Leave(terminal=leave.terminal, incarnation=leave.incarnation, share=tensor(leave.share))
-
-
-def leave_in(given: wire.Leave) -> said.Leave:
-    """Terminal to station."""
-    return said.Leave(given.terminal, given.incarnation, array(given.share, "a share"))
-
-
-def moments_out(report: said.MomentsReport) -> wire.MomentsReport:
-    """Terminal to station, station to cloud."""
-    return wire.MomentsReport(
-        sender=report.sender, count=report.count, mean=tensor(report.mean), spread=tensor(report.spread)
-    )
-
-
-def moments_in(given: wire.MomentsReport) -> said.MomentsReport:
-    """Terminal to station, station to cloud."""
-    mean, spread = array(given.mean, "a mean"), array(given.spread, "a spread")
-    if mean.ndim != 1 or mean.shape != spread.shape or given.count < 1 or (spread < 0.0).any():
-        raise PeerError(f"moments of {given.count} rows with means {mean.shape} and spreads {spread.shape}")
-    return said.MomentsReport(given.sender, given.count, mean, spread)
-
-
-def scaling_out(scaling: said.Scaling) -> wire.Scaling:
-    """Cloud to station, station to terminal."""
-    return wire.Scaling(mean=tensor(scaling.mean), scale=tensor(scaling.scale), unit=scaling.unit)
-
-
-def scaling_in(given: wire.Scaling) -> said.Scaling:
-    """Cloud to station, station to terminal."""
-    mean, scale = array(given.mean, "a mean"), array(given.scale, "a scale")
+def _check_scaling(scaling: said.Scaling) -> None:
+    mean, scale = scaling.mean, scaling.scale
     if mean.ndim != 1 or mean.shape != scale.shape or not (scale > 0.0).all():
         raise PeerError(f"scaling by means {mean.shape} and scales {scale.shape}, which must be positive")
-    return said.Scaling(mean, scale, given.unit)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a message of the roles, or their state, looks on the wire: fields are those of the same name.
+
+    ``rounded`` may travel in single precision, ``infinite`` may hold infinities; fields that are ``apart`` have no
+    counterpart of their own. ``check`` refuses what fits field by field, and not together.
+    """
+
+    proto: Callable[..., Any]
+    rounded: tuple[str, ...] = ()
+    infinite: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    check: Callable[[Any], None] = lambda _: None
+
+
+FORMS: dict[type, Form] = {
+    said.Verdict: Form(wire.Verdict),
+    said.Anchor: Form(wire.Anchor),
+    said.WorkOrder: Form(wire.WorkOrder, rounded=("model",)),
+    said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
+    said.Probe: Form(wire.Probe),
+    said.Sums: Form(wire.Sums),
+    said.Report: Form(wire.Report),
+    said.StationSums: Form(wire.StationSums),
+    said.Join: Form(wire.Join),
+    said.Release: Form(wire.Release),
+    said.Leave: Form(wire.Leave),
+    said.Goodbye: Form(wire.Goodbye),
+    said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
+    said.Scaling: Form(wire.Scaling, check=_check_scaling),
+    TerminalState: Form(wire.TerminalFile, apart=("residual", "sent_residual")),
+    Member: Form(wire.MemberFile),
+    StationState: Form(wire.StationFile, apart=("members", "departed")),
+}
+"""An update's profile may hold infinities: there, a factor leaves the box."""
 
 
 def check_version(hello: wire.Hello) -> str:

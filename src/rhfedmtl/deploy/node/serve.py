@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from rhfedmtl.deploy.node.config import credentials_of, read_cloud, read_station, read_terminal
-from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.node.config import Config
+from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
 from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
@@ -27,30 +27,54 @@ LAST_S = 2.0
 SOON_S = 14 * 86400.0
 
 
-def serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+class Service(Protocol):
+    """A node at work."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it does its work."""
+
+    async def run(self) -> None:
+        """Serve until `close`, or until there is nothing more to do."""
+
+    async def close(self) -> None:
+        """Finish what is under way, write everything down, and end."""
+
+    def renew(self) -> None:
+        """Take up new credentials, if there are any."""
+
+
+class Role(NamedTuple):
+    """How a node is made: its configuration from a file, and its service."""
+
+    name: str
+    read: Callable[[Path], Any]
+    service: Callable[[Any, Log, Meters], Service]
+
+
+def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Run a node until SIGTERM or SIGINT, and say how it ended; several terminals may share a process.
 
     ``abandoned`` says whether whoever started this process is gone; it then ends as if it were told to.
     """
-    if role != TERMINAL and len(paths) != 1:
-        raise ConfigError(f"one process serves one {role}, got {len(paths)} configurations")
+    if role.name != TERMINAL and len(paths) != 1:
+        raise ConfigError(f"one process serves one {role.name}, got {len(paths)} configurations")
     began = time.monotonic()
     ended = asyncio.run(_serve(role, paths, abandoned))
-    return {"role": role, "nodes": len(paths), "ended": ended, "seconds": time.monotonic() - began}
+    return {"role": role.name, "nodes": len(paths), "ended": ended, "seconds": time.monotonic() - began}
 
 
-async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
-    read: Any = {CLOUD: read_cloud, STATION: read_station, TERMINAL: read_terminal}[role]
-    configs = [read(path) for path in paths]
-    locks = [Lock(Path(config.folder, config.node.state)) for config in configs]
+async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
+    configs: list[Config] = [role.read(path) for path in paths]
+    locks = [Lock(config.state) for config in configs]
     meters = Meters()
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
-    logs = [Log(_name(config), config.node.log) for config in configs]
-    services = [_service(role)(config, log, meters) for config, log in zip(configs, logs, strict=True)]
-    credentials = _watch_papers(configs, logs[0], meters)
+    logs = [Log(str(config.identity), config.node.log) for config in configs]
+    services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
+    credentials = _watch_credentials(configs, logs[0], meters)
     await window.open()
     stop = _stop_signal()
-    logs[0]("started", pid=os.getpid(), role=role, nodes=len(services))
+    logs[0]("started", pid=os.getpid(), role=role.name, nodes=len(services))
     everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
     watch = asyncio.create_task(_watch(services, window, stop, abandoned, credentials))
     try:
@@ -71,9 +95,9 @@ async def _serve(role: str, paths: Sequence[Path], abandoned: Callable[[], bool]
         logs[0]("ended")
 
 
-def _watch_papers(configs: list[Any], log: Log, meters: Meters) -> Callable[[], None]:
+def _watch_credentials(configs: list[Config], log: Log, meters: Meters) -> Callable[[], None]:
     """Show how long the certificates last; what is returned warns where that is not long."""
-    credentials = [credentials_of(config.node, config.folder) for config in configs]
+    credentials = [config.credentials() for config in configs]
 
     def left() -> float:
         try:
@@ -98,7 +122,7 @@ def _stop_signal() -> asyncio.Event:
 
 
 async def _watch(
-    services: list[Any],
+    services: list[Service],
     window: Window,
     stop: asyncio.Event,
     abandoned: Callable[[], bool],
@@ -113,23 +137,3 @@ async def _watch(
             service.renew()
         if abandoned():
             stop.set()
-
-
-def _service(role: str) -> Any:
-    """The service of a role; imported here, so that a terminal does not load what only a cloud needs."""
-    if role == CLOUD:
-        from rhfedmtl.deploy.cloud.service import CloudService
-
-        return CloudService
-    if role == STATION:
-        from rhfedmtl.deploy.station.service import StationService
-
-        return StationService
-    from rhfedmtl.deploy.terminal.service import TerminalService
-
-    return TerminalService
-
-
-def _name(config: Any) -> str:
-    node = config.node
-    return str(node.role) if node.role == CLOUD else f"{node.role} {node.number}"

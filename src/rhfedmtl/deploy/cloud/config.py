@@ -1,0 +1,138 @@
+"""Configuration of the cloud: what the network learns, what it may cost, and who belongs to it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rhfedmtl.deploy.methods import options_of
+from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.training.config import PRECISION
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the network learns; the cloud tells the others.
+
+    ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that is
+    ever asked for: with H = 1 an update is a scaled data row. ``precision`` is that of orders and updates. A training
+    ends at either target; with a ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come.
+    """
+
+    features: int
+    tasks: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    algorithm: str = "rhfedmtl"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scale: str = ""
+    seed: int = 0
+    certify_every: int = 1
+    target_gap: float = 0.0
+    target_relative_gap: float = PRECISION
+    max_rounds: int = 1_000_000
+    least_steps: int = 1
+    precision: str = "float64"
+    test_rows: str = STATION
+
+    def __post_init__(self) -> None:
+        """Refuse what no node could follow."""
+        _choose("precision", self.precision, ("float64", "float32"))
+        _choose("test_rows", self.test_rows, (STATION, TERMINAL))
+        for name in ("features", "least_steps", "certify_every", "max_rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        options_of(self.options)
+
+    def job(self) -> wire.Job:
+        """What the cloud tells the stations, and they their terminals."""
+        options = options_of(self.options)
+        return wire.Job(
+            algorithm=self.algorithm,
+            options=json.dumps(options.to_dict(), sort_keys=True),
+            classes=self.classes,
+            features=self.features,
+            seed=self.seed,
+            precision=wire.FLOAT32 if self.precision == "float32" else wire.FLOAT64,
+            least_steps=self.least_steps,
+        )
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Prices and limits, as on the command line, and which types are measured instead.
+
+    ``measured`` may name ``time`` (seconds, elapsed), ``bytes`` and ``energy`` (joules: the powers below, in watts,
+    times the seconds that were measured). Their prices are first guesses, and follow what is measured.
+    ``deadline`` is how long, in seconds, a station waits for its terminals; terminals that would need longer get a
+    smaller H.
+    """
+
+    cost: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
+    terminal_watts: float = 0.0
+    station_watts: float = 0.0
+    deadline: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse types that nobody can measure."""
+        for name in self.measured:
+            _choose("measured", name, ("time", "bytes", "energy"))
+        if not (math.isfinite(self.deadline) and self.deadline > 0.0):
+            raise ConfigError(f"deadline must be a positive number of seconds, got {self.deadline}")
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """Where the cloud hands out certificates for tokens; without an address it does not.
+
+    ``address`` is how others reach it, ``authority`` the folder with the key of the certificate authority.
+    """
+
+    listen: str = ""
+    address: str = ""
+    authority: str = ""
+
+
+@dataclass(frozen=True)
+class StationEntry:
+    """What the cloud knows of a station: the address for its terminals, and who they are."""
+
+    address: str
+    terminals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CloudConfig(Config):
+    """Configuration of the cloud; a journal longer than ``journal_bytes`` is replaced by a checkpoint."""
+
+    learning: Learning
+    stations: tuple[StationEntry, ...]
+    resources: Resources = field(default_factory=Resources)
+    waits: Waits = field(default_factory=Waits)
+    limits: Limits = field(default_factory=Limits)
+    enrolment: Enrolment = field(default_factory=Enrolment)
+    journal_bytes: int = 1 << 26
+
+    def __post_init__(self) -> None:
+        """Refuse a network that does not add up."""
+        if len(self.stations) != len(self.learning.tasks):
+            raise ConfigError(f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: one for each")
+        ids = [t for entry in self.stations for t in entry.terminals]
+        if len(set(ids)) < len(ids):
+            raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
+
+
+read_cloud = partial(read, CloudConfig, CLOUD)
+
+
+def _choose(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} = {value!r}: choose from {', '.join(known)}{nearest(value, known)}")

@@ -1,0 +1,218 @@
+"""The stations of a cloud, as it sees them: what they are asked and answer, who is with them, and who should not be."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+
+from rhfedmtl.deploy.cloud.checks import AnswerChecks
+from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.registry import Registry
+from rhfedmtl.deploy.node.credentials import STATION
+from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
+from rhfedmtl.deploy.node.link import Acceptor, PeerSession
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.station.memory import NOWHERE
+from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
+
+AT_ONCE = 16
+"""Requests to a station that are open before it is asked to let one more terminal go."""
+
+
+@dataclass
+class Pending:
+    """A request that has not been answered."""
+
+    request: wire.Request
+    data: bytes
+    answer: asyncio.Future[wire.Answer]
+    sent: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+class StationSessions:
+    """Sessions with the stations of a network. ``welcome`` says what a station is to know when it comes."""
+
+    def __init__(
+        self, config: CloudConfig, registry: Registry, welcome: Callable[[int], wire.Welcome], log: Log, meters: Meters
+    ) -> None:
+        self._config, self._registry, self._welcome = config, registry, welcome
+        self._log, self._meters = log, meters
+        self.acceptor = Acceptor(STATION_TO_CLOUD, config.node.network, STATION, config.limits, log, meters)
+        self.acceptor.revoke(registry.revoked)
+        self._ids = itertools.count(secrets.randbits(31) << 32)
+        self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
+        self._heard = dict.fromkeys(self._pending, time.monotonic())
+        self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
+        self._tasks: set[asyncio.Task[wire.Answer]] = set()
+        self._absent: set[int] = set()
+        self.outlooks: dict[int, wire.Outlook] = {}
+        self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service for stations."""
+        return self.acceptor.handler(self.greet, self.receive, self._on_gone)
+
+    def close(self) -> None:
+        """Ask nothing more, and tell the stations."""
+        for task in self._tasks:
+            task.cancel()
+        for session in list(self.acceptor.sessions.values()):
+            session.send(drain=wire.Nothing())
+
+    # What they are asked.
+
+    async def ask(self, station: int, request: wire.Request, seconds: float) -> wire.Answer:
+        """Answer of one station; the request is sent again where it may have got lost.
+
+        Stations tell every second how they stand: one that has been silent for longer than the cloud has patience is
+        away, and is neither asked nor waited for.
+        """
+        request.id = next(self._ids)
+        data = wire.StationDown(request=request).SerializeToString()
+        pending = Pending(request, data, asyncio.get_running_loop().create_future())
+        self._pending[station][request.id] = pending
+        until = pending.began + seconds
+        if self._left(station, until) > 0.0:
+            self._deliver(station, pending)
+        try:
+            while not pending.answer.done() and (left := self._left(station, until)) > 0.0:
+                done, _ = await asyncio.wait([pending.answer], timeout=min(left, self._config.waits.again))
+                if not done:
+                    self._deliver(station, pending)
+            answer = pending.answer.result() if pending.answer.done() else self._silence(station, pending)
+        finally:
+            del self._pending[station][request.id]
+        answer.seconds = time.monotonic() - pending.began
+        answer.bytes_down = len(data) * pending.sent
+        if answer.away and station not in self._absent:  # of one that stays away, it is said once
+            self._log("no answer", "warning", reason=answer.trouble)
+        (self._absent.add if answer.away else self._absent.discard)(station)
+        return answer
+
+    def _left(self, station: int, until: float) -> float:
+        """How much longer to wait for a station."""
+        return min(until, self._heard[station] + self._config.waits.patience) - time.monotonic()
+
+    def _deliver(self, station: int, pending: Pending) -> None:
+        """Send a request, or send it again; where bytes are measured, only once again."""
+        session = self.acceptor.sessions.get(station)
+        spent = pending.sent >= MOST_SENT and "bytes" in self._config.resources.measured
+        if session is not None and not spent and session.send_bytes(pending.data):
+            pending.sent += 1
+
+    def _silence(self, station: int, pending: Pending) -> wire.Answer:
+        if pending.sent == 0:
+            return wire.Answer(trouble=f"station {station} is away", away=True)
+        self._log("no answer", "warning", reason=f"station {station} does not answer")
+        return wire.Answer(trouble=f"station {station} does not answer")
+
+    # What stations say.
+
+    def greet(self, session: PeerSession, _: wire.Hello) -> wire.Welcome:
+        """Answer a station that says hello."""
+        b = session.number
+        if b not in self._pending:
+            raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
+        welcome = self._welcome(b)
+        self._heard[b] = time.monotonic()
+        asyncio.get_running_loop().call_soon(self._catch_up, session)
+        return welcome
+
+    def _catch_up(self, session: PeerSession) -> None:
+        if self.acceptor.sessions.get(session.number) is session:
+            for pending in list(self._pending[session.number].values()):
+                self._deliver(session.number, pending)
+
+    async def receive(self, session: PeerSession, data: bytes) -> None:
+        """Take a message of a station: how it stands, or an answer, checked against what it was asked."""
+        b = session.number
+        name, content, _ = session.read(data)
+        self._meters.messages.labels("up", name).inc()
+        self._heard[b] = time.monotonic()
+        if name == "outlook":
+            self._checker.roster(content.roster, self._registry.station)
+            self._strike(b, content.roster)
+            self.outlooks[b] = content
+            if self._registry.arrived(b, (seat.terminal for seat in content.roster.seats)):
+                self.tell_access()
+            self._straighten(b)
+            return
+        pending = self._pending[b].get(content.id)
+        if pending is not None and not pending.answer.done():
+            self._checker.answer(b, pending.request, content, self._registry.station)
+            self._strike(b, content.roster)
+            content.bytes_up = len(data)
+            content.away &= pending.request.HasField("round") and not content.HasField("round")
+            pending.answer.set_result(content)
+
+    def _strike(self, station: int, roster: wire.Roster) -> None:
+        """Strike out members that are with another station, where they belong: nobody else can claim them."""
+        kept = [seat for seat in roster.seats if not self._is_elsewhere(station, seat.terminal)]
+        if len(kept) < len(roster.seats):
+            del roster.seats[:]
+            roster.seats.extend(kept)
+
+    def _is_elsewhere(self, station: int, terminal: int) -> bool:
+        home = self._registry.station.get(terminal, -1)
+        there = self.outlooks.get(home, wire.Outlook()).roster.seats if home != station else ()
+        return any(seat.terminal == terminal for seat in there)
+
+    def _on_gone(self, session: PeerSession) -> None:
+        self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
+
+    def tell_access(self) -> None:
+        """Tell all stations who may join, and whose credentials are revoked."""
+        self.acceptor.revoke(self._registry.revoked)
+        for b, session in list(self.acceptor.sessions.items()):
+            access = wire.Access(allowed=self._registry.allowed(b), revoked=sorted(self._registry.revoked))
+            session.send(access=access)
+
+    def _straighten(self, station: int) -> None:
+        """Ask a station to let go whom the registry has elsewhere, and again where nothing has come of it for a while.
+
+        Only some at once, those first that were not asked for yet: more would fill the queue of a station's messages.
+        """
+        seats = self.outlooks[station].roster.seats
+        moves = [(seat.terminal, self._registry.station.get(seat.terminal, -1)) for seat in seats]
+        asked = {move: self._asked[station].get(move, -math.inf) for move in moves if move[1] != station}
+        now, room = time.monotonic(), max(0, AT_ONCE - len(self._pending[station]))
+        due = [move for move, at in asked.items() if at + self._config.waits.again <= now]
+        for move in sorted(due, key=lambda each: asked[each])[:room]:
+            asked[move] = now
+            self._let_go(station, *move)
+        self._asked[station] = asked
+
+    def _let_go(self, station: int, terminal: int, home: int) -> None:
+        place = wire.Place(station=NOWHERE if home < 0 else home, address=self._registry.address.get(home, ""))
+        request = wire.Request(transfer=wire.Transfer(terminal=terminal, destination=place))
+        task = asyncio.create_task(self.ask(station, request, self._config.waits.answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def station_of(self, terminal: int) -> int:
+        """Station that has a terminal as a member, as it told last; −1 where none has."""
+        return next(
+            (b for b, o in self.outlooks.items() if any(seat.terminal == terminal for seat in o.roster.seats)), -1
+        )
+
+    def memberships(self) -> dict[int, int]:
+        """How often the members of each station have changed, as it told last."""
+        return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}
+
+    def all_there(self) -> bool:
+        """Whether every station is connected, with every terminal that is expected."""
+        for b in self._pending:
+            here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
+            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here:
+                return False
+        return True

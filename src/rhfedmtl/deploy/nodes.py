@@ -1,0 +1,34 @@
+"""The roles by name, as `rhfedmtl serve` runs them; each imports only what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rhfedmtl.deploy.node.config import read_station, read_terminal
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.node.serve import Role
+
+
+def _cloud() -> Role:
+    from rhfedmtl.deploy.cloud.config import read_cloud
+    from rhfedmtl.deploy.cloud.service import CloudService
+
+    return Role(CLOUD, read_cloud, CloudService)
+
+
+def _station() -> Role:
+    from rhfedmtl.deploy.station.service import StationService
+
+    return Role(STATION, read_station, StationService)
+
+
+def _terminal() -> Role:
+    from rhfedmtl.deploy.methods import method_of
+    from rhfedmtl.deploy.terminal.service import TerminalService
+    from rhfedmtl.deploy.warm_up import warm_up
+
+    return Role(TERMINAL, read_terminal, partial(TerminalService, method_of=method_of, warm_up=warm_up))
+
+
+ROLES: dict[str, Callable[[], Role]] = {CLOUD: _cloud, STATION: _station, TERMINAL: _terminal}

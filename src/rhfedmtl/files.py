@@ -1,0 +1,56 @@
+"""One way to replace a file: in one step, so that whoever is killed in the middle leaves the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+PRIVATE, PUBLIC = 0o600, 0o644
+"""Modes of files for their owner alone, and of files that everybody may read."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool = False) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of ``path`` when the block ends; where it fails, nothing changes.
+
+    With ``force`` it then survives a crash of the machine too. Who is the only one to write this path says so by
+    ``alone``: its drafts share a name, so that those of killed processes do not pile up.
+    """
+    draft = path.with_name(f".{path.name}.draft" if alone else f".{path.name}.{os.getpid()}.draft")
+    try:
+        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w+b") as file:
+            yield file
+            file.flush()
+            if force:
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    if force:
+        _sync_folder(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes, *, force: bool = False, mode: int = 0o666) -> None:
+    """Let a file hold this text, or these bytes, and nothing else."""
+    with replacing(path, force=force, mode=mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_parts(path: Path, parts: Iterable[bytes], *, force: bool = True) -> None:
+    """The same for state of one process: many parts, for its owner alone."""
+    with replacing(path, force=force, mode=PRIVATE, alone=True) as file:
+        file.writelines(parts)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force a new name to disk, where folders can be opened."""
+    with contextlib.suppress(OSError):
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)

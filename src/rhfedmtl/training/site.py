@@ -1,0 +1,100 @@
+"""Where a run takes place: its network, who is there and what happens, how it pays, and where test rows lie.
+
+A simulation has faults drawn from a seed, declared prices and all rows at hand; a deployment has real members,
+measured prices, and test rows elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.engines.network import IntArray, Network, Outcome
+from rhfedmtl.maths.relationships import Models
+from rhfedmtl.resources.billing import RoundEvent
+from rhfedmtl.resources.costs import Cost
+from rhfedmtl.training.accounting import Accounting
+from rhfedmtl.training.result import Metrics, evaluate
+
+
+class RoundHeld(NamedTuple):
+    """A BS iteration as it went: what is charged for, H of every terminal that was asked (0: not), what came of it."""
+
+    event: RoundEvent
+    local_steps: IntArray
+    outcome: Outcome
+
+
+def asked_steps(event: RoundEvent) -> IntArray:
+    """H of every terminal, 0 of those that take no part; a view that takes no memory where all are alike."""
+    steps = np.asarray(np.broadcast_to(event.local_steps, event.layout.n_terminals))
+    if event.terminal_ids is None:
+        return steps
+    asked = np.zeros_like(steps)
+    asked[event.terminal_ids] = steps[event.terminal_ids]
+    return asked
+
+
+class Environment(Protocol):
+    """Who is there, and what happens to a round."""
+
+    def change(self, number: int, network: Network) -> bool:
+        """Let members come, go and move as is due before round ``number``; whether any did."""
+
+    def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
+        """Hold a round as far as those who are there can."""
+
+    def state(self) -> dict[str, Any]:
+        """What the rounds so far leave for the next."""
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+
+
+class Evaluation(Protocol):
+    """Test metrics, and how hard to try for a certificate at the end.
+
+    While a member is silent there is none, which only happens on a real network: ``tries`` says how often a run that
+    has ended asks again before the certificate of an earlier round has to do.
+    """
+
+    tries: int
+
+    def metrics(self, models: Models) -> Metrics:
+        """Metrics of every task under its model."""
+
+
+class LocalEvaluation:
+    """Test rows are at hand, and everybody answers."""
+
+    tries = 0
+
+    def __init__(self, judged: Federation, task_station: npt.NDArray[np.int64], scalers: list[Scaler]) -> None:
+        rows = map(judged.test_rows, range(judged.n_tasks))
+        self._tests = [(scalers[b].transform(X), y) for b, (X, y) in zip(task_station, rows, strict=True)]
+        self._n_classes = len(judged.class_names)
+
+    def metrics(self, models: Models) -> Metrics:
+        """Metrics of every task on its scaled test rows."""
+        return evaluate(models, self._tests, self._n_classes)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a run takes place, if it is no simulation.
+
+    ``in_step``: stations wait for each other after every BS iteration, and not at server iterations only.
+    ``remembered``: rounds that policies may look back to, where a training has no end; of the rest nothing is kept.
+    """
+
+    network: Network
+    environment: Environment
+    accounting: Accounting
+    evaluation: Evaluation
+    in_step: bool = True
+    remembered: int | None = None
