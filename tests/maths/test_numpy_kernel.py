@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.maths import compiled_kernel, numpy_kernel, rounds
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.rounds import Slots
 
 D, COLUMNS = 5, 2
@@ -93,7 +93,7 @@ for name in ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas",
 import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import LineSearch
-from rhfedmtl.maths.losses import LOSSES
+from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Scaling
 from rhfedmtl.roles.station import BaseStation
