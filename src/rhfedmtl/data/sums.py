@@ -66,6 +66,36 @@ def _stations(X: Any, terminals: Any, tasks: Any, first: int, last: int, mean: A
             count = merge(count, mean[b], spread[b], terminals[t + 1] - terminals[t], part_mean, part_spread)
 
 
+@njit(cache=True, nogil=True)
+def _labels(y: Any, weight: Any, start: int, stop: int, mean: Any, spread: Any) -> float:
+    """Write the weighted mean of the labels ``start:stop`` and their Σ s (y − mean)²; returns Σs."""
+    total, mean[0], spread[0] = 0.0, 0.0, 0.0
+    for i in range(start, stop):
+        total += weight[i]
+        mean[0] += weight[i] * y[i]
+    if total > 0.0:
+        mean[0] /= total
+    for i in range(start, stop):
+        spread[0] += weight[i] * (y[i] - mean[0]) ** 2
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _station_labels(y: Any, weight: Any, terminals: Any, tasks: Any, out: Any) -> None:
+    part_mean, part_spread = np.empty(1), np.empty(1)
+    for b in range(len(out)):
+        for t in range(tasks[b], tasks[b + 1]):
+            more = _labels(y, weight, terminals[t], terminals[t + 1], part_mean, part_spread)
+            out[b, 0] = merge(out[b, 0], out[b, 1:2], out[b, 2:3], more, part_mean, part_spread)
+
+
+def of_labels(y: Any, weight: Any, terminals: Offsets, tasks: Offsets) -> Matrix:
+    """Σs, mean and Σ s (y − mean)² of the labels of each base station, merged in the order of ids."""
+    out = np.zeros((len(tasks) - 1, 3))
+    _station_labels(y, weight, terminals, tasks, out)
+    return out
+
+
 def of_rows(X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean and summed squared deviation of all rows."""
     mean, spread = np.empty(X.shape[1]), np.empty(X.shape[1])

@@ -8,7 +8,8 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.centring import label_sums
+from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.data.scaling import Moments, Scaler, station_moments
 from rhfedmtl.data.threads import cores
@@ -77,7 +78,7 @@ class InProcess:
         self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
         self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
         self._last_round = 0
-        self._scaled = False
+        self._scaled = self._centred = False
         self._membership = np.zeros(self._n_stations, dtype=np.int64)
         self._set_stations(self._home.copy())
 
@@ -237,10 +238,21 @@ class InProcess:
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
         self._need_start("take moments")
-        sizes = self.sizes
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        terminals = np.concatenate([[0], np.cumsum(np.bincount(self._home, minlength=self._n_stations))])
-        return station_moments(self._rows.X[self._here()], offsets, terminals)
+        return station_moments(self._rows.X[self._here()], *self._offsets_here())
+
+    def labels(self) -> Float64Array:
+        """Label sums of every station, as far as rows are here."""
+        self._need_start("take sums of labels")
+        here = self._here()
+        return label_sums(self._rows.y[here, 0], self._rows.weight[here], *self._offsets_here())
+
+    def centre(self, levels: Float64Array) -> None:
+        """Subtract the level of its task from every label. Told again, it changes nothing."""
+        self._need_start("centre labels")
+        if not self._centred:
+            self._centred = True
+            level = np.repeat(levels[self._home], self._ends - self._rows.starts)
+            self._remake(self._rows.X, self._rows.y - level[:, None])
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale all rows; rows that need no scaling stay where they lie. Told again, it changes nothing."""
@@ -257,9 +269,19 @@ class InProcess:
                 own = self._home == b
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
+        self._remake(X, old.y)
+
+    def _remake(self, X: FloatArray, y: Float64Array) -> None:
+        """Take these rows and labels instead, with all else as it is."""
+        old = self._rows
         offsets = np.append(old.starts, len(X))
-        rows = rounds.make_rows(X, old.y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
+        rows = rounds.make_rows(X, y, offsets, ids=old.ids, weight=old.weight, intercept=self.method.intercept)
         self._rows = rounds.with_sizes(rows, old.sizes)
+
+    def _offsets_here(self) -> tuple[IntArray, IntArray]:
+        """Where the rows that are here begin by terminal, and terminals by the station they started under."""
+        terminals = np.bincount(self._home, minlength=self._n_stations)
+        return np.concatenate([[0], np.cumsum(self.sizes)]), np.concatenate([[0], np.cumsum(terminals)])
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""

@@ -56,7 +56,7 @@ class Work(NamedTuple):
 
 @dataclass(eq=False)
 class _Session:
-    """A run that can go on, where its rows came from, and the models that it has led to, before any shift."""
+    """A run that can go on, where its rows came from, and the models that it has led to."""
 
     run: Run
     policy: Policy
@@ -155,8 +155,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn_from(self, rows: GivenRows) -> Self:
         """Fit to rows that were checked."""
         seed = self._seed()
-        centre = bool(self.intercept) and not len(rows.classes)
-        federation, places = gather(rows, n_terminals=self.n_terminals, centre=centre, seed=seed)
+        federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
         built, settings = self._built(federation), self._settings(federation, seed)
         self.regularisation_ = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
@@ -179,7 +178,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _finish(self, models: TaskModels, result: Result) -> Self:
         """Keep what came of it, and say so if it did not converge."""
         self._session.models = models
-        self._publish(models.shifted(self._session.places.offset) if self._session.places.offset else models)
+        self._publish(models)
         self.certificate_ = result.certificate
         self.ledger_ = result.ledger
         self.relationship_ = result.relationship
@@ -335,11 +334,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         last: TaskModels = self.models_
         if last.models.shape[1:] != run.network.shape:
             return None
-        if places.offset:
-            last = last.shifted(-places.offset)
         by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
         first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
-        return np.asarray(by_task[first])
+        return run.as_learned(by_task[first])
 
     def _provenance(self, seed: int) -> dict[str, Any]:
         """How the model came about: parameters that are plain values, seed, versions."""

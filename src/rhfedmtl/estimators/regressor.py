@@ -19,7 +19,8 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
     """Linear regressions, one per task, that share what they have in common, learned under a budget.
 
     Parameters and attributes are those of `RHFedMTLClassifier`, without what belongs to classes. Rows are scaled by
-    ``standard``, the loss is ``squared``, and labels lose their mean before learning where there is an intercept.
+    ``standard``, the loss is ``squared``, and labels lose the level of their task in round zero where there is an
+    intercept: its own mean, drawn to that of all tasks as far as rows are few.
     """
 
     def fit(

@@ -1,4 +1,4 @@
-"""From the arrays that an estimator is given to a federation: rows by task and terminal, weights, centred labels."""
+"""From the arrays that an estimator is given to a federation: rows by task and terminal, and their weights."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class WarmDuals(NamedTuple):
 class Places:
     """How a federation came about: its row i is row ``order[i]`` of the ``n_rows`` given; those of weight 0 are gone.
 
-    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows, ``offset`` what was
-    subtracted from the labels of a regression.
+    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows.
     """
 
     order: IntArray
@@ -56,7 +55,6 @@ class Places:
     tasks: Array
     targets: Float64Array
     weight: Float64Array
-    offset: float
 
     def duals(self, loss: Loss, alpha: Float64Array) -> WarmDuals:
         """Dual variables of the federation's rows, by the rows as given."""
@@ -77,7 +75,7 @@ class Places:
         return alpha
 
 
-def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Federation, Places]:
+def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
     if n_terminals < 1:
         raise ConfigError(f"n_terminals must be at least 1, got {n_terminals}")
@@ -91,7 +89,7 @@ def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tup
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
     pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
-    offset, y = _labels(rows, kept, centre)
+    y = rows.y[kept].astype(np.int32 if len(rows.classes) else np.float64)
     nothing = np.zeros(len(tasks) + 1, dtype=np.int64)
     X = rows.X[kept[order]]
     federation = Federation(
@@ -111,7 +109,7 @@ def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tup
     )
     given = federation.sample_weight
     weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
-    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight, offset)
+    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
 
 
 def column(values: Any, n_rows: int, what: str) -> Array:
@@ -167,16 +165,6 @@ def _shared_out(y: Array, task: IntArray, tasks: Array, n_terminals: int, seed: 
         rows = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
         terminal[here] = Iid().assign(rows, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
     return terminal
-
-
-def _labels(rows: GivenRows, kept: IntArray, centre: bool) -> tuple[float, Array]:
-    """Offset and labels: numbers lose their mean where an intercept can carry it, codes stay as they are."""
-    y = rows.y[kept]
-    if len(rows.classes):
-        return 0.0, y.astype(np.int32)
-    weight = None if rows.weight is None else rows.weight[kept]
-    offset = float(np.average(y, weights=weight)) if centre else 0.0
-    return offset, y.astype(np.float64) - offset
 
 
 def _normalised(weight: Float64Array, task: IntArray) -> Float64Array:

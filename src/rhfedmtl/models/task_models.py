@@ -111,14 +111,6 @@ class TaskModels:
             provenance=provenance,
         )
 
-    def shifted(self, offset: float) -> TaskModels:
-        """The same with ``offset`` added to every score, by the intercepts."""
-        if not self.intercept:
-            raise ConfigError("models without an intercept cannot be shifted")
-        models = self.models.copy()
-        models[:, :, -1] += offset
-        return replace(self, models=models)
-
     @property
     def intercept(self) -> bool:
         """Whether models end in an intercept."""

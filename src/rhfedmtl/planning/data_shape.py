@@ -81,8 +81,9 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shape = (method.rows(columns), features + method.intercept)
     sizes = Sizes.of(shape, method.shared_rows(columns), method.profile_length) if features else Sizes(0, 0, 0, 0)
     layout = _layout(subject)
-    if features and settings.scale.startswith("standard"):
-        for event in _round_zero(layout, features):
+    if features:
+        scaled = features if settings.scale.startswith("standard") else 0
+        for event in _round_zero(layout, scaled, method.intercept and _regression(subject, method)):
             ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
@@ -127,9 +128,13 @@ def _layout(subject: Federation | DataShape) -> Placement:
     return Placement(subject.terminal_task.astype(np.int64), subject.n_tasks)
 
 
-def _round_zero(layout: Placement, features: int) -> tuple[Event, Event]:
-    """Messages of federated standardisation, as a run charges them."""
-    up, down = (float(size) for size in round_zero_bytes(features))
+def _regression(subject: Federation | DataShape, method: DualMethod) -> bool:
+    return subject.kind == "regression" if isinstance(subject, Federation) else not method.loss.classifier
+
+
+def _round_zero(layout: Placement, features: int, labels: bool) -> tuple[Event, Event]:
+    """Messages of federated standardisation and centring, as a run charges them."""
+    up, down = (float(size) for size in round_zero_bytes(features, labels=labels))
     return (
         RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
         CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),

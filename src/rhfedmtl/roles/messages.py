@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.rounds import CURVE
 
@@ -198,6 +199,21 @@ class Scaling(Message):
         return Scaler(self.mean, self.scale, self.unit) if len(self.mean) else Scaler(unit=self.unit)
 
 
+@dataclass(frozen=True, eq=False)
+class LabelsReport(Message):
+    """Terminal to station, or station to cloud, in round zero of a regression: sums of labels (`data.centring`)."""
+
+    sender: int
+    sums: Vector
+
+
+@dataclass(frozen=True)
+class Centring(Message):
+    """Cloud to stations to terminals in round zero of a regression: subtract this level from the labels."""
+
+    level: float
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of the messages of a round at given shapes: what an engine charges that does not make the messages."""
@@ -221,10 +237,15 @@ class Sizes:
         )
 
 
-def round_zero_bytes(n_features: int) -> tuple[int, int]:
-    """Bytes up (moments) and down (scaling) of one node in round zero."""
+def round_zero_bytes(n_features: int, *, labels: bool = False) -> tuple[int, int]:
+    """Bytes up and down of one node in round zero: moments and scaling (of features, if any), and levels of labels."""
     features = np.broadcast_to(0.0, n_features)
-    return MomentsReport(0, 0, features, features).n_bytes, Scaling(features, features, True).n_bytes
+    up: list[Message] = [MomentsReport(0, 0, features, features)] if n_features else []
+    down: list[Message] = [Scaling(features, features, True)] if n_features else []
+    if labels:
+        up.append(LabelsReport(0, np.zeros(NUMBERS)))
+        down.append(Centring(0.0))
+    return sum(each.n_bytes for each in up), sum(each.n_bytes for each in down)
 
 
 def _bytes(value: object) -> int:
