@@ -83,7 +83,9 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     layout = _layout(subject)
     if features:
         scaled = features if settings.scale.startswith("standard") else 0
-        for event in _round_zero(layout, scaled, method.intercept and _regression(subject, method)):
+        labels = method.intercept and _regression(subject, method)
+        known = subject.preparation if isinstance(subject, Federation) else None
+        for event in _round_zero(layout, round_zero_bytes(scaled, labels=labels, preparation=known)):
             ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
@@ -132,9 +134,9 @@ def _regression(subject: Federation | DataShape, method: DualMethod) -> bool:
     return subject.kind == "regression" if isinstance(subject, Federation) else not method.loss.classifier
 
 
-def _round_zero(layout: Placement, features: int, labels: bool) -> tuple[Event, Event]:
-    """Messages of federated standardisation and centring, as a run charges them."""
-    up, down = (float(size) for size in round_zero_bytes(features, labels=labels))
+def _round_zero(layout: Placement, sizes: tuple[int, int]) -> tuple[Event, Event]:
+    """Messages of round zero, as a run charges them."""
+    up, down = (float(size) for size in sizes)
     return (
         RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
         CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),

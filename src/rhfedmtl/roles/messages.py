@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.rounds import CURVE
 
@@ -200,6 +201,28 @@ class Scaling(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ColumnsReport(Message):
+    """Terminal to station, or station to cloud, in round zero of a table with gaps or texts (`data.preparation`).
+
+    How many values each column has, their sums where they are numbers, and the different ones where they are texts.
+    """
+
+    sender: int
+    counts: Vector
+    sums: Vector
+    vocabulary: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsAgreed(Message):
+    """Cloud to stations to terminals in round zero of such a table: what fills gaps, which columns have any, texts."""
+
+    fill: Vector
+    gaps: Vector
+    vocabulary: bytes
+
+
+@dataclass(frozen=True, eq=False)
 class LabelsReport(Message):
     """Terminal to station, or station to cloud, in round zero of a regression: sums of labels (`data.centring`)."""
 
@@ -237,15 +260,24 @@ class Sizes:
         )
 
 
-def round_zero_bytes(n_features: int, *, labels: bool = False) -> tuple[int, int]:
-    """Bytes up and down of one node in round zero: moments and scaling (of features, if any), and levels of labels."""
+def round_zero_bytes(
+    n_features: int, *, labels: bool = False, preparation: Preparation | None = None
+) -> tuple[int, int]:
+    """Bytes up and down of one node in round zero: scaling of features (if any), levels of labels, columns of a table.
+
+    Every node is charged for the whole vocabulary: no terminal has more to say.
+    """
     features = np.broadcast_to(0.0, n_features)
     up: list[Message] = [MomentsReport(0, 0, features, features)] if n_features else []
     down: list[Message] = [Scaling(features, features, True)] if n_features else []
+    if preparation is not None:
+        each, words = np.zeros(len(preparation.columns)), preparation.vocabulary
+        up.append(ColumnsReport(0, each, each, words))
+        down.append(ColumnsAgreed(each, each, words))
     if labels:
         up.append(LabelsReport(0, np.zeros(NUMBERS)))
         down.append(Centring(0.0))
-    return sum(each.n_bytes for each in up), sum(each.n_bytes for each in down)
+    return sum(message.n_bytes for message in up), sum(message.n_bytes for message in down)
 
 
 def _bytes(value: object) -> int:
@@ -253,4 +285,6 @@ def _bytes(value: object) -> int:
         return int(value.size) * _NUMBER
     if isinstance(value, Verdict):
         return 4 * _NUMBER
+    if isinstance(value, bytes):
+        return len(value)
     return _NUMBER

@@ -357,7 +357,8 @@ class Run:
             levels = centring.levels(self.network.labels())
             self.network.centre(levels)
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
-        up, down = (float(size) for size in round_zero_bytes(features, labels=levels is not None))
+        sizes = round_zero_bytes(features, labels=levels is not None, preparation=federation.preparation)
+        up, down = (float(size) for size in sizes)
         if up:
             layout = self._layout()
             self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
