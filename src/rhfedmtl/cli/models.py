@@ -129,7 +129,9 @@ class _Asked:
         label: str | None,
         drop: list[str],
     ) -> None:
-        from rhfedmtl.data.loaders import table
+        from rhfedmtl.data.loaders.cells import GAPS
+        from rhfedmtl.data.loaders.table import listing
+        from rhfedmtl.data.loaders.table_files import read
 
         if task is not None and task_column is not None:
             raise ConfigError("--task names the task of all rows, --task-column that of each: give one of them")
@@ -137,11 +139,12 @@ class _Asked:
         self.column = task_column or "task"
         known = models.preparation
         texts = [] if known is None else [known.columns[j] for j in known.texts]
-        self.read = table.read(path, [name for name in (self.column, label, *texts) if name is not None])
+        gaps = GAPS if known is None or not known.gap_words else GAPS | set(known.gap_words)
+        self.read = read(path, [name for name in (self.column, label, *texts) if name is not None], gaps)
         self.table, self.place = self.read.columns, self.read.place
         for name in [*([task_column] if task_column else []), *([label] if label else []), *drop]:
             if name not in self.table:
-                raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}")
+                raise DataError(f"{path} has no column {name!r}: it has {listing(list(self.table))}")
 
     def tasks(self, models: TaskModels) -> Any:
         """Name of every row's task, or the one of all."""
@@ -177,8 +180,8 @@ class _Asked:
                 f"{self.where} has {len(names)} features ({table.listing(names)}), the models were learned from "
                 f"{models.n_features}: leave other columns out with --drop"
             )
-        where = f"{self.where}, column"
-        columns = [cells.needed_numbers(self.table[name], f"{where} {name!r}", self.place) for name in names]
+        where, notation = f"{self.where}, column", self.read.notation
+        columns = [cells.needed_numbers(self.table[name], notation, f"{where} {name!r}", self.place) for name in names]
         return np.column_stack(columns)
 
 
@@ -216,7 +219,7 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
         return {}
     where = f"{asked.where}, column {asked.label!r}"
     if models.kind == "regression":
-        truth = cells.needed_numbers(asked.table[asked.label], where, asked.place)
+        truth = cells.needed_numbers(asked.table[asked.label], asked.read.notation, where, asked.place)
         scores = found["prediction"][:, None]
     else:
         truth = _class_codes(models, asked, where)

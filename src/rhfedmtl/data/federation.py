@@ -40,9 +40,9 @@ class Source:
     task, rows stand in the order in which they were recorded.
 
     Where ``spelled`` says something of each column, ``X`` is a table as it came: gaps are NaN and texts are codes into
-    what it lists; a split makes features of them (`preparation`). ``notes`` is what a reader should know of how the
-    rows came about, ``treatment`` what becomes of each column, ``small_tasks`` what a split does with a task of one
-    row or one class (`loaders.table`).
+    what it lists; a split makes features of them (`preparation`). ``gap_words`` are the user's own for gaps, ``notes``
+    is what a reader should know of how the rows came about, ``treatment`` what becomes of each column,
+    ``small_tasks`` what a split does with a task of one row or one class (`loaders.table`).
     """
 
     X: FloatArray
@@ -56,6 +56,7 @@ class Source:
     origin: Origin = Origin("unnamed")
     terminal_names: tuple[str, ...] = ()
     spelled: Spelled = ()
+    gap_words: tuple[str, ...] = ()
     small_tasks: str = "error"
     notes: tuple[str, ...] = ()
     treatment: tuple[tuple[str, str], ...] = ()

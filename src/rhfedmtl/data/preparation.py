@@ -30,13 +30,15 @@ class Preparation:
     """Columns of a table in their order; what fills gaps (numbers), which had any, and the known values (text).
 
     Features are the numbers, then a column of 0 and 1 for each that had gaps, then a column of 0 and 1 for each value
-    of each text; a value that was not there in training is 0 in all of them.
+    of each text; a value that was not there in training is 0 in all of them. ``gap_words`` stand for a gap beside the
+    usual ones.
     """
 
     columns: tuple[str, ...]
     fill: Float64Array
     gaps: npt.NDArray[np.bool_]
     values: Spelled
+    gap_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -44,7 +46,9 @@ class Preparation:
             raise DataError(f"{len(self.columns)} columns with {len(self.fill)} means and {len(self.values)} lists")
 
     @classmethod
-    def learned(cls, columns: tuple[str, ...], coded: Float64Array, spelled: Spelled) -> Preparation:
+    def learned(
+        cls, columns: tuple[str, ...], coded: Float64Array, spelled: Spelled, gap_words: tuple[str, ...] = ()
+    ) -> Preparation:
         """From training rows: gaps are NaN, texts are codes into what ``spelled`` lists for their column."""
         fill, gaps = np.zeros(len(columns)), np.zeros(len(columns), dtype=np.bool_)
         values: list[tuple[str, ...] | None] = []
@@ -57,7 +61,7 @@ class Preparation:
             else:
                 known = sorted(words[code] for code in np.unique(present).astype(np.int64).tolist())
                 values.append((GAP, *known) if gaps[j] else tuple(known))
-        return cls(columns, fill, gaps, tuple(values))
+        return cls(columns, fill, gaps, tuple(values), gap_words)
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -115,6 +119,7 @@ class Preparation:
             "fill": self.fill.tolist(),
             "gaps": self.gaps.tolist(),
             "values": [None if known is None else list(known) for known in self.values],
+            "gap_words": list(self.gap_words),
         }
 
     @classmethod
@@ -125,6 +130,7 @@ class Preparation:
             np.array(known["fill"], dtype=np.float64),
             np.array(known["gaps"], dtype=np.bool_),
             tuple(None if words is None else tuple(words) for words in known["values"]),
+            tuple(known["gap_words"]),
         )
 
     def _words(self) -> list[tuple[int, str]]:

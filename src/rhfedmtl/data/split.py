@@ -333,7 +333,7 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) 
         names = tuple(source.terminal_names[code] for code in source.terminal[train[terminal_offsets[:-1]]])
     X, test_X, preparation = source.X[train], source.X[test], None
     if source.spelled:
-        preparation = Preparation.learned(source.feature_names, X, source.spelled)
+        preparation = Preparation.learned(source.feature_names, X, source.spelled, source.gap_words)
         X, test_X = (preparation.encode(coded, source.spelled) for coded in (X, test_X))
     return Federation(
         X=X,

@@ -37,7 +37,7 @@ def _rows(X: Any, start: int, stop: int, mean: Any, spread: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def merge(count: int, mean: Any, spread: Any, more: int, more_mean: Any, more_spread: Any) -> int:
+def merge(count: float, mean: Any, spread: Any, more: float, more_mean: Any, more_spread: Any) -> float:
     """Add the second moments to the first, in place (Chan, Golub and LeVeque 1979); returns the new count."""
     both = count + more
     if more == 0:

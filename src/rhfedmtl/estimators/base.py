@@ -22,6 +22,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Algorithm, Options
 from rhfedmtl.algorithms.registry import build, idle, no_effect
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.loaders.table import frame_table
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, weights
@@ -195,16 +197,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _publish(self, models: TaskModels) -> None:
         """Set what scikit-learn expects of a fitted estimator."""
-        d = models.n_features
+        d, known = models.n_features, models.preparation
         self.models_ = models
         self.tasks_ = models.tasks
         self.coef_ = models.models[:, :, :d]
         self.intercept_ = models.models[:, :, d] if models.intercept else np.zeros(models.models.shape[:2])
-        self.n_features_in_ = d
+        self.n_features_in_ = d if known is None else len(known.columns)
         if models.certificate is not None:
             self.certificate_ = models.certificate
         if models.feature_names:
-            self.feature_names_in_ = np.array(models.feature_names, dtype=object)
+            names = models.feature_names if known is None else known.columns
+            self.feature_names_in_ = np.array(names, dtype=object)
         if len(models.classes):
             self.classes_ = models.classes
 
@@ -214,8 +217,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         One name stands for all rows.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=FLOATS)
         models: TaskModels = self.models_
+        if models.preparation is None:
+            X = validate_data(self, X, reset=False, dtype=FLOATS)
+        elif hasattr(X, "columns"):
+            X = models.prepared(frame_table(X), "X")
+        else:
+            raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if task is None and len(models.tasks) > 1:
             self._warn("no task was given: the mean model of all tasks predicts every row; name them with task=…")
         if task is not None:
@@ -230,7 +238,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _warn(text: str) -> None:
         warnings.warn(text, UnknownTaskWarning, stacklevel=4)
 
-    def _rows(self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any]) -> GivenRows:
+    def _rows(
+        self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any], preparation: Preparation | None
+    ) -> GivenRows:
         """Rows with what was named beside them."""
         n = len(X)
         task, terminal, groups = (
@@ -244,7 +254,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             terminal,
             weights(beside["sample_weight"], n),
             groups,
-            tuple(getattr(self, "feature_names_in_", ())),
+            tuple(getattr(self, "feature_names_in_", ())) if preparation is None else preparation.feature_names,
+            preparation,
         )
 
     def _seed(self) -> int:

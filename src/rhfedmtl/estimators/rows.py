@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.loaders.table import coded_features, frame_table
 from rhfedmtl.data.partition import Iid, TaskRows
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
 
@@ -33,6 +36,7 @@ class GivenRows:
     weight: Float64Array | None = None
     group: Array | None = None
     feature_names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
 
 class WarmDuals(NamedTuple):
@@ -106,10 +110,24 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
         None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
         Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
+        preparation=rows.preparation,
     )
     given = federation.sample_weight
     weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
     return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
+
+
+def features_of(X: Any) -> tuple[Any, Preparation | None]:
+    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
+    if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
+        return X, None
+    names, coded, spelled, left_out = coded_features(frame_table(X), "X")
+    if not left_out and not any(words is not None for words in spelled) and not np.isnan(coded).any():
+        return X, None
+    if left_out:
+        warnings.warn("left out: " + "; ".join(f"{name!r} {why}" for name, why in left_out.items()), stacklevel=4)
+    preparation = Preparation.learned(names, coded, spelled)
+    return preparation.encode(coded, spelled), preparation
 
 
 def column(values: Any, n_rows: int, what: str) -> Array:

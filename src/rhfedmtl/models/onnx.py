@@ -1,7 +1,7 @@
 """One linear model as an ONNX graph: scaling, scores, and what they say, in one file that other runtimes read.
 
-Inputs are raw rows ``X``; where the models know a table with gaps or texts, ``X`` holds its columns of numbers, with NaN
-for a gap, and ``text`` its columns of text, with the empty text for one. Their names stand in the metadata. Outputs are
+Inputs are raw rows ``X``. Where the models know a table with gaps or texts, ``X`` holds its columns of numbers, with
+NaN for a gap, and ``text`` its columns of text, with the empty text for one; the metadata has their names. Outputs are
 ``scores``, for classes also ``label``, and ``probabilities`` where the scores have any. Only operators that every
 runtime has are used; texts need those of ``ai.onnx.ml``.
 """

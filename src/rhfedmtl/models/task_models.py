@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from rhfedmtl import array_file as sealed
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
-from rhfedmtl.data.loaders.table import Table, coded_rows, frame_table
+from rhfedmtl.data.loaders.table import coded_rows, frame_table
+from rhfedmtl.data.loaders.table_files import Table
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, DataError, nearest

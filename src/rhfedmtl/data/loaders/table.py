@@ -15,7 +15,7 @@ import numpy as np
 
 from rhfedmtl.data.federation import Origin, Source
 from rhfedmtl.data.loaders import cells
-from rhfedmtl.data.loaders.cells import GAPS, Array, Cells, Float64Array, Place
+from rhfedmtl.data.loaders.cells import GAPS, Array, Cells, Float64Array
 from rhfedmtl.data.loaders.table_files import Table, read
 from rhfedmtl.data.preparation import Preparation, Spelled
 from rhfedmtl.data.registry import parse_names
@@ -23,6 +23,8 @@ from rhfedmtl.errors import ConfigError, DataError
 
 MISSING = ("mean", "drop-rows", "drop-columns", "error")
 SMALL_TASKS = ("keep", "drop", "error")
+TERMINAL = "terminal"
+"""A column of this name is that of terminals, unless told otherwise."""
 INDEX = ("index", "__index_level_0__", "Unnamed: 0")
 """Names under which the number of a row ends up among the columns."""
 
@@ -99,7 +101,8 @@ def load(path: Path | None = None, columns: Columns | None = None) -> Source:
     if path is None:
         raise DataError("a table needs --path FILE (.csv, .tsv, .parquet or .npz)")
     columns = columns or Columns()
-    return from_table(read(path, [*columns.named(), *columns.texts()], columns.gaps()), columns, str(path))
+    as_written = [*columns.named(), *columns.texts(), TERMINAL]
+    return from_table(read(path, as_written, columns.gaps()), columns, str(path))
 
 
 def from_frame(frame: Any, columns: Columns | None = None) -> Source:
@@ -124,6 +127,21 @@ def from_table(table: Table, columns: Columns, where: str) -> Source:
     return _Maker(table, _with_terminal(columns, table.columns), where).source()
 
 
+def coded_features(table: Table, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
+    """Columns of training rows that can be features: names, cells, what codes stand for; and why others cannot."""
+    most = Columns.most_values
+    found = {
+        name: cells.features(column, table.notation, False, most, f"{where}, column {name!r}", table.place)
+        for name, column in table.columns.items()
+    }
+    kept = {name: each for name, each in found.items() if isinstance(each, Cells)}
+    left_out = {name: each for name, each in found.items() if isinstance(each, str)}
+    if not kept:
+        raise DataError(f"{where} has no column that can be a feature: {left_out or 'it has none at all'}")
+    values = np.column_stack([each.values for each in kept.values()])
+    return tuple(kept), values, tuple(each.words for each in kept.values()), left_out
+
+
 def coded_rows(table: Table, preparation: Preparation, where: str) -> tuple[Float64Array, Spelled]:
     """New rows, coded for `Preparation.encode`: columns are found by name, and are what they were in training."""
     missing = [name for name in preparation.columns if name not in table.columns]
@@ -132,32 +150,22 @@ def coded_rows(table: Table, preparation: Preparation, where: str) -> tuple[Floa
             f"{where} lacks {len(missing)} of the {len(preparation.columns)} columns that the models were learned "
             f"from: {listing(missing)}"
         )
-    found: list[Cells] = []
+    found, notation = list[Cells](), table.notation._replace(gaps=GAPS | set(preparation.gap_words))
     for name, known in zip(preparation.columns, preparation.values, strict=True):
         column, cell = table.columns[name], f"{where}, column {name!r}"
         if known is None:
-            found.append(_as_number(column, cell, table.place))
+            found.append(Cells(cells.numbers_or_gaps(column, notation, cell, table.place)))
         else:
-            codes, words = cells.factorised(cells.without_gaps(column, GAPS))
+            codes, words = cells.factorised(notation.words(column))
             found.append(Cells(np.where(codes < 0, np.nan, codes), words))
     return np.column_stack([each.values for each in found]), tuple(each.words for each in found)
 
 
-def _as_number(column: Array, where: str, place: Place) -> Cells:
-    found = cells.features(column, GAPS, False, len(column), where, place)
-    if isinstance(found, Cells) and found.words is None:
-        return found
-    if isinstance(found, str) and found == cells.EMPTY:
-        return Cells(np.full(len(column), np.nan))
-    cells.needed_numbers(column, where, place)
-    raise AssertionError(f"{where} is neither numbers nor anything else")
-
-
 def _with_terminal(columns: Columns, table: Mapping[str, Array]) -> Columns:
     """Take a column called ``terminal`` for what it says, where no other is named."""
-    if columns.terminal is not None or "terminal" not in table or "terminal" in columns.named() + columns.dropped():
+    if columns.terminal is not None or TERMINAL not in table or TERMINAL in columns.named() + columns.dropped():
         return columns
-    return replace(columns, terminal="terminal")
+    return replace(columns, terminal=TERMINAL)
 
 
 class _Maker:
@@ -165,6 +173,7 @@ class _Maker:
 
     def __init__(self, table: Table, columns: Columns, where: str) -> None:
         self.table, self.place, self.columns, self.where = table.columns, table.place, columns, where
+        self.notation = table.notation._replace(gaps=columns.gaps())
         self.notes, free = list(table.notes), set(self.table) - {*columns.named(), *columns.dropped()}
         index = [name for name in INDEX if name in free and _counts_rows(self.table[name])]
         self.left_out = dict.fromkeys(index, "counts the rows")
@@ -180,7 +189,8 @@ class _Maker:
         found = self._features()
         found = self._without_gaps(found)
         columns = self.columns
-        label = cells.labels(self.table[columns.label], columns.kind, self._at(columns.label), self.place)
+        rules = self.notation, columns.kind, columns.most_values
+        label = cells.labels(self.table[columns.label], *rules, self._at(columns.label), self.place)
         self.notes.insert(0, f"label {columns.label!r}: {label.assumed}")
         task, task_names = self._codes(columns.task)
         terminal, terminal_names = (None, ()) if columns.terminal is None else self._codes(columns.terminal)
@@ -199,6 +209,7 @@ class _Maker:
             group=None if columns.group is None else self._codes(columns.group)[0],
             origin=Origin("table", self.where, "the user's own"),
             spelled=tuple(each.words for each in found.values()) if texts or gaps else (),
+            gap_words=parse_names(columns.na),
             small_tasks=columns.small_tasks,
             notes=tuple(self.notes),
             treatment=self._treatment(found),
@@ -213,8 +224,9 @@ class _Maker:
     def _keep_labelled(self) -> None:
         """Leave out rows without a label or a key: nobody could say what to learn from them."""
         for name in self.columns.named():
-            gaps = self.columns.gaps() if name == self.columns.label else frozenset({""})
-            empty = np.array([word is None for word in cells.without_gaps(self.table[name], gaps)], dtype=np.bool_)
+            column = self.table[name]
+            words = self.notation.words(column) if name == self.columns.label else cells.spelled(column)
+            empty = np.array([word is None for word in words], dtype=np.bool_)
             if not empty.any():
                 continue
             first = f"{self._at(name)}, {self.place(int(np.argmax(empty)))} is empty"
@@ -240,7 +252,7 @@ class _Maker:
                 continue
             if name in self.left_out:
                 continue
-            given = columns.gaps(), name in columns.texts(), columns.most_values
+            given = self.notation, name in columns.texts(), columns.most_values
             cell = cells.features(column, *given, self._at(name), self.place)
             if isinstance(cell, str):
                 self.left_out[name] = cell
@@ -279,7 +291,7 @@ class _Maker:
             self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value")
         if gaps:
             self.notes.append(
-                f"{sum(gaps.values()):,} gaps in {listing(list(gaps))}: filled by the mean of the training rows, with "
+                f"{_gaps(sum(gaps.values()))} in {listing(list(gaps))}: filled by the mean of the training rows, with "
                 f"a column that says where (--missing {', '.join(MISSING[1:])})"
             )
 
@@ -294,21 +306,24 @@ class _Maker:
         return tuple((name, told[name]) for name in self.table)
 
 
+def _gaps(count: int) -> str:
+    return f"{count:,} gap{'s' * (count != 1)}"
+
+
 def _done(found: Cells) -> str:
     gaps = int(found.gaps.sum())
     if found.words is not None:
         shown = ", ".join(found.words[:5]) + (", …" if len(found.words) > 5 else "")
-        return f"text: {len(found.words)} values ({shown})" + (f", {gaps:,} gaps as one more" if gaps else "")
+        return f"text: {len(found.words)} values ({shown})" + (f", {_gaps(gaps)} as one more" if gaps else "")
     known = found.values[~found.gaps]
     spread = f"{known.min():g} to {known.max():g}" if known.min() < known.max() else f"always {known[0]:g}: of no use"
-    return f"number: {spread}" + (f", {gaps:,} gaps filled by the mean and marked" if gaps else "")
+    return f"number: {spread}" + (f", {_gaps(gaps)} filled by the mean and marked" if gaps else "")
 
 
 def _counts_rows(column: Array) -> bool:
     """Whether it is 0, 1, 2, … or 1, 2, 3, …."""
-    return column.dtype.kind in "fiu" and any(
-        np.array_equal(column, np.arange(len(column)) + first) for first in (0, 1)
-    )
+    rows = np.arange(len(column))
+    return column.dtype.kind in "fiu" and (np.array_equal(column, rows) or np.array_equal(column, rows + 1))
 
 
 def listing(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rhfedmtl.data import cache
-from rhfedmtl.data.loaders.cells import GAPS, Array, Place, as_numbers
+from rhfedmtl.data.loaders.cells import GAPS, Array, Notation, Place
 from rhfedmtl.errors import DataError, MissingExtraError
 
 BLOCK_ROWS = 16384
@@ -22,14 +22,15 @@ OLD_WINDOWS = "cp1252"
 
 
 class Table(NamedTuple):
-    """Named columns, words for where a row stands, and what the reader had to assume."""
+    """Named columns, words for where a row stands, how cells are written, and what the reader had to assume."""
 
     columns: dict[str, Array]
     place: Place = lambda row: f"row {row}"
+    notation: Notation = Notation()
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path, text: Collection[str] = (), gaps: Collection[str] = GAPS) -> Table:
+def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
     """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
     if path.suffix.lower() in (".csv", ".tsv", ".txt"):
         return read_csv(cache.existing(path), text, gaps)
@@ -37,10 +38,10 @@ def read(path: Path, text: Collection[str] = (), gaps: Collection[str] = GAPS) -
     if path.suffix.lower() not in readers:
         known = ".csv, .tsv, .txt, .parquet, .npz"
         raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {known}; export it as CSV")
-    return Table(readers[path.suffix.lower()](cache.existing(path)))
+    return Table(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
 
 
-def read_csv(path: Path, text: Collection[str] = (), gaps: Collection[str] = GAPS) -> Table:
+def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
     """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
 
     Columns in ``text`` are kept as they are written; the others become numbers where all of them are. Unless commas
@@ -61,8 +62,8 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: Collection[str] = GAP
 class _Reader:
     """One CSV file in one encoding."""
 
-    def __init__(self, path: Path, encoding: str, gaps: Collection[str]) -> None:
-        self.path, self.encoding, self.gaps = path, encoding, gaps
+    def __init__(self, path: Path, encoding: str, gaps: frozenset[str]) -> None:
+        self.path, self.encoding, self.notation = path, encoding, Notation(gaps)
         self.memo: dict[str, str] = {}
 
     def read(self, text: set[str]) -> Table:
@@ -75,7 +76,7 @@ class _Reader:
         if mixed:
             return self.read(text | mixed)
         joined = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
-        return Table(joined, lambda row: f"line {lines[row]}")
+        return Table(joined, lambda row: f"line {lines[row]}", self.notation)
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
@@ -84,6 +85,7 @@ class _Reader:
             if "\0" in header:
                 raise DataError(f"{self.path} is no text, or UTF-16 without a byte order mark: save it as UTF-8")
             delimiter = max(",;\t|", key=header.count)
+            self.notation = self.notation._replace(comma=delimiter != ",")
             stream.seek(0)
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             names = _header(next(reader, []), self.path)
@@ -93,13 +95,13 @@ class _Reader:
             while block := list(islice(rows, BLOCK_ROWS)):  # only one block is held as text
                 lines.append(np.array([line for line, _ in block]))
                 for name, cells in zip(names, zip(*(fields for _, fields in block), strict=True), strict=True):
-                    columns[name].append(self._parsed(cells, name in text, delimiter != ","))
+                    columns[name].append(self._parsed(cells, name in text))
         if not lines:
             raise DataError(f"{self.path} has a header and no rows")
         return np.concatenate(lines), columns
 
-    def _parsed(self, cells: tuple[str, ...], as_text: bool, comma: bool) -> Array:
-        numbers = None if as_text else as_numbers(cells, self.gaps, comma)
+    def _parsed(self, cells: tuple[str, ...], as_text: bool) -> Array:
+        numbers = None if as_text else self.notation.numbers(cells)
         if numbers is not None:
             return numbers
         keep = self.memo.setdefault  # equal texts are held once
