@@ -68,7 +68,7 @@ def test_new_rows_are_prepared_as_training_rows_were(models: TaskModels) -> None
 
 def test_what_cannot_be_prepared_is_named(models: TaskModels) -> None:
     """A column that is not there, and a word where training rows had numbers."""
-    with pytest.raises(DataError, match="lacks 1 of the 4 columns.*'shift'"):
+    with pytest.raises(DataError, match=r"lacks 1 of the 4 columns.*'shift'"):
         models.predict(frame(3)[["heat", "noise", "colour"]], "1")
     with pytest.raises(DataError, match=r"column 'noise', row 1 holds 'many', which is not a number"):
         models.predict(frame(2).astype({"noise": object}).assign(noise=[1, "many"]), "1")

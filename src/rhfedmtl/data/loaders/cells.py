@@ -188,7 +188,7 @@ def labels(column: Array, notation: Notation, kind: str | None, most: int, where
         raise DataError(
             f"{where} holds {len(names):,} different texts: name the column of labels, or say --kind classes"
         )
-    what = "texts or truth values" if numbers is None else "whole numbers" if _are_names(numbers) else "numbers"
+    what = "texts" if numbers is None else "whole numbers" if _are_names(numbers) else "numbers"
     way = "" if numbers is None else "regression"
     return Labels(_small(codes, len(names)), names, _assumed(kind, f"{len(names)} different {what}", "classes", way))
 

@@ -288,11 +288,12 @@ class _Maker:
         if self.left_out:
             self.notes.append("left out: " + "; ".join(f"{name!r} {why}" for name, why in self.left_out.items()))
         if texts:
-            self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value")
-        if gaps:
+            more = ", and one for gaps" if texts.keys() & gaps.keys() else ""
+            self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value{more}")
+        if numbers := {name: count for name, count in gaps.items() if name not in texts}:
             self.notes.append(
-                f"{_gaps(sum(gaps.values()))} in {listing(list(gaps))}: filled by the mean of the training rows, with "
-                f"a column that says where (--missing {', '.join(MISSING[1:])})"
+                f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "
+                f"with a column that says where (--missing {', '.join(MISSING[1:])})"
             )
 
     def _treatment(self, found: dict[str, Cells]) -> tuple[tuple[str, str], ...]:
