@@ -24,7 +24,7 @@ NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
         (["train", "--path", "no_task.csv", "--label", "z"], "", "name the column of labels with --label"),
         (["train", "--path", "empty.csv"], "", "empty.csv"),
         (["train", "--path", "header.csv"], "", "no rows"),
-        (["train", "--path", "gaps.csv"], "", "line 3"),
+        (["train", "--path", "gaps.csv", "--missing", "error"], "", "line 3"),
         (["train", "--data", "synthetic", "--path", "no_task.csv"], "", "is a file"),
         (["train", "--budget", "1400"], "", "energy=1400"),
         (["train", "--budget", "energie=100"], "", "did you mean energy"),

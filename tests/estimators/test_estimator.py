@@ -240,11 +240,15 @@ def repeated(counts: Any, *arrays: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
 def test_a_weight_counts_as_so_many_rows(kind: Any, small: Federation) -> None:
-    """Rows of weight k are k rows, of weight 0 none, task by task; without scaling, at the optimum."""
+    """Rows of weight k are k rows, of weight 0 none, task by task; without scaling, at the optimum.
+
+    The levels of a regression's tasks are apart from this: how far they can be told from each other is a matter of
+    how many rows there are, and weights are relative.
+    """
     X, y, task, _ = rows_of(small)
     X = X.astype(np.float64)
     k = np.random.default_rng(0).integers(0, 4, len(X))
-    settings = {"scale": "none", "tol": 1e-10, "random_state": 0}
+    settings = {"scale": "none", "tol": 1e-10, "random_state": 0, "intercept": kind is RHFedMTLClassifier}
     weighted = kind(**settings).fit(X, y, task=task, sample_weight=k)
     again = kind(**settings).fit(*repeated(k, X, y), task=np.repeat(task, k))
     np.testing.assert_allclose(weighted.coef_, again.coef_, atol=2e-4)
@@ -523,7 +527,7 @@ def test_every_row_lands_with_its_task_and_terminal(data: st.DataObject) -> None
     weight = np.where(np.isin(task, task[weight > 0]), weight, 1.0)
     y = np.arange(n) % 2
     rows = GivenRows(np.arange(n, dtype=np.float64)[:, None], y, np.array([0, 1]), task, terminal, weight)
-    federation, places = gather(rows, n_terminals=2, centre=False, seed=0)
+    federation, places = gather(rows, n_terminals=2, seed=0)
     assert sorted(places.order) == np.flatnonzero(weight > 0).tolist()
     np.testing.assert_array_equal(federation.X[:, 0], places.order)
     np.testing.assert_array_equal(np.array(federation.task_names)[federation.row_task], task[places.order])
@@ -545,13 +549,13 @@ def test_duals_of_changed_labels_start_at_zero() -> None:
     """A dual variable belongs to its label; numbers of a regression have no box, so theirs stay."""
     X, task, y = np.zeros((4, 1)), np.zeros(4, dtype=int), np.array([0, 1, 0, 1])
     classes = np.array(["n", "y"])
-    _, old = gather(GivenRows(X, y, classes, task), n_terminals=1, centre=False, seed=0)
-    _, new = gather(GivenRows(X, np.array([0, 0, 0, 1]), classes, task), n_terminals=1, centre=False, seed=0)
+    _, old = gather(GivenRows(X, y, classes, task), n_terminals=1, seed=0)
+    _, new = gather(GivenRows(X, np.array([0, 0, 0, 1]), classes, task), n_terminals=1, seed=0)
     known = old.duals(SmoothedHinge(), old.targets * 0.5)
     start = new.start(SmoothedHinge(), known)
     assert start is not None
     assert start[:, 0].tolist() == [-0.5, 0.0, -0.5, 0.5]
-    _, numbers = gather(GivenRows(X, y * 2.0, np.array([]), task), n_terminals=1, centre=False, seed=0)
+    _, numbers = gather(GivenRows(X, y * 2.0, np.array([]), task), n_terminals=1, seed=0)
     kept = numbers.start(Squared(), numbers.duals(Squared(), np.full((4, 1), 7.0))._replace(targets=np.zeros((4, 1))))
     assert kept is not None
     assert kept[:, 0].tolist() == [7.0] * 4

@@ -94,7 +94,10 @@ def compare(
     if spec is not None:
         planned = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
     else:
-        metric = metric or ("rmse" if request.federation(0).kind == "regression" else "balanced_accuracy")
+        federation = request.federation(0)
+        for note in () if as_json else federation.notes:
+            paragraph(note, "note: ")
+        metric = metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
         base = RunConfig(
             request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
         )

@@ -45,7 +45,11 @@ def _flag(name: str, help: str) -> Any:  # noqa: A002
 
 
 def _column(name: str, help: str, **more: Any) -> Any:  # noqa: A002
-    return _option(name, help=help, panel=TABLE_PANEL, metavar="COLUMN" if name != "--kind" else "KIND", **more)
+    return _word(name, "COLUMN", help, **more)
+
+
+def _word(name: str, metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
+    return _option(name, help=help, panel=TABLE_PANEL, metavar=metavar, **more)
 
 
 OPTIONS: dict[str, Any] = {
@@ -107,9 +111,23 @@ OPTIONS: dict[str, Any] = {
     "terminal": Annotated[str | None, _column("--terminal", help="Column of terminals.", show_default="terminal")],
     "group": Annotated[str | None, _column("--group", help="Column of groups, for --grouped.")],
     "drop": Annotated[str | None, _column("--drop", help="Columns to leave out: a,b,c.")],
-    "kind": Annotated[str | None, _column("--kind", help="classes or regression.", show_default="as the labels look")],
+    "kind": Annotated[
+        str | None, _word("--kind", "KIND", help="classes or regression.", show_default="as the labels look")
+    ],
+    "missing": Annotated[
+        str | None,
+        _word("--missing", "HOW", help="Gaps: mean (and mark), drop-rows, drop-columns, error.", show_default="mean"),
+    ],
+    "na": Annotated[
+        str | None, _word("--na", "WORDS", help="More words that stand for a gap: a,b,c.", show_default="NA, ?, …")
+    ],
+    "categories": Annotated[str | None, _column("--categories", help="Columns of numbers to take as text: a,b,c.")],
+    "small_tasks": Annotated[
+        str | None,
+        _word("--small-tasks", "HOW", help="Tasks of one row or class: keep, drop, error.", show_default="keep"),
+    ],
 }
-COLUMNS = ("label", "task", "terminal", "group", "drop", "kind")
+COLUMNS = ("label", "task", "terminal", "group", "drop", "kind", "missing", "na", "categories", "small_tasks")
 
 
 def request_from_options(**options: Any) -> Request:
@@ -121,7 +139,8 @@ def request_from_options(**options: Any) -> Request:
     for name in COLUMNS:
         if name in given:
             if name not in entry.setting_types():
-                raise ConfigError(f"--{name} names a column of a table: use it with --data table")
+                word = name.replace("_", "-")
+                raise ConfigError(f"--{word} names a column of a table, or how to read it: use it with --data table")
             settings[name] = given.pop(name)
     if "tasks" in given:
         given["tasks"] = parse_tasks(given["tasks"])
@@ -148,6 +167,10 @@ def _setting(entry: Dataset, text: str) -> tuple[str, Any]:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help=f"Data set: {', '.join(DATASETS)}.", show_default=False)]
+NameOrPath = Annotated[
+    str | None,
+    typer.Argument(help=f"Data set: {', '.join(DATASETS)}.", show_default="synthetic; table where --path is given"),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of every draw.", min=0)]
 
 
@@ -209,11 +232,11 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
     shared = with_data_options(command)
 
     @functools.wraps(command)
-    def named(name: str, **values: Any) -> None:
+    def named(name: str | None = None, **values: Any) -> None:
         shared(data=name, **values)
 
     parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "data"]
-    first = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, annotation=Name)
+    first = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=NameOrPath)
     named.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
     named.__annotations__ = {p.name: p.annotation for p in [first, *parameters]}
     return named
@@ -228,7 +251,7 @@ def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
 
     rhfedmtl data describe har --path har.npz
 
-    rhfedmtl data describe table --path sites.csv --label y --task site
+    rhfedmtl data describe --path sites.csv --label y --task site
     """
     _describe(request, seed, as_json)
 

@@ -52,7 +52,7 @@ def predict(
     from rhfedmtl.models.task_models import TaskModels
 
     models = TaskModels.load(model)
-    asked = _Asked(path, task_column, task, label, list(parse_names(drop)))
+    asked = _Asked(models, path, task_column, task, label, list(parse_names(drop)))
     found = _predicted(models, asked)
     if out is not None:
         _write(out, found)
@@ -121,28 +121,37 @@ class _Asked:
     """What is asked of `predict`: the rows, and which column is what."""
 
     def __init__(
-        self, path: Path, task_column: str | None, task: str | None, label: str | None, drop: list[str]
+        self,
+        models: TaskModels,
+        path: Path,
+        task_column: str | None,
+        task: str | None,
+        label: str | None,
+        drop: list[str],
     ) -> None:
-        from rhfedmtl.data.loaders import table
+        from rhfedmtl.data.loaders.cells import GAPS
+        from rhfedmtl.data.loaders.table import listing
+        from rhfedmtl.data.loaders.table_files import read
 
         if task is not None and task_column is not None:
             raise ConfigError("--task names the task of all rows, --task-column that of each: give one of them")
         self.where, self.task, self.label, self.drop = str(path), task, label, drop
         self.column = task_column or "task"
-        self.table, self.place = table.read(path, [name for name in (self.column, label) if name is not None])
+        known = models.preparation
+        texts = [] if known is None else [known.columns[j] for j in known.texts]
+        gaps = GAPS if known is None or not known.gap_words else GAPS | set(known.gap_words)
+        self.read = read(path, [name for name in (self.column, label, *texts) if name is not None], gaps)
+        self.table, self.place = self.read.columns, self.read.place
         for name in [*([task_column] if task_column else []), *([label] if label else []), *drop]:
             if name not in self.table:
-                raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}")
+                raise DataError(f"{path} has no column {name!r}: it has {listing(list(self.table))}")
 
     def tasks(self, models: TaskModels) -> Any:
         """Name of every row's task, or the one of all."""
-        from rhfedmtl.data.loaders import table
-
         if self.task is not None:
             return str(models.only(self.task).tasks[0])
         if self.column in self.table:
-            codes, names = table.codes(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
-            return [names[code] for code in codes.tolist()]
+            return _words(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
         if len(models.tasks) == 1:
             return str(models.tasks[0])
         raise DataError(
@@ -154,8 +163,10 @@ class _Asked:
         """Features in the order of the models."""
         import numpy as np
 
-        from rhfedmtl.data.loaders import table
+        from rhfedmtl.data.loaders import cells, table
 
+        if models.preparation is not None:
+            return models.prepared(self.read, self.where)
         aside = {self.column, self.label, *self.drop}
         names = list(models.feature_names) or [name for name in self.table if name not in aside]
         missing = [name for name in names if name not in self.table]
@@ -169,8 +180,9 @@ class _Asked:
                 f"{self.where} has {len(names)} features ({table.listing(names)}), the models were learned from "
                 f"{models.n_features}: leave other columns out with --drop"
             )
-        where = f"{self.where}, column"
-        return np.column_stack([table.numbers(self.table[name], f"{where} {name!r}", self.place) for name in names])
+        where, notation = f"{self.where}, column", self.read.notation
+        columns = [cells.needed_numbers(self.table[name], notation, f"{where} {name!r}", self.place) for name in names]
+        return np.column_stack(columns)
 
 
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
@@ -199,7 +211,7 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
     """How many are right: the mean over tasks of each metric."""
     import numpy as np
 
-    from rhfedmtl.data.loaders import table
+    from rhfedmtl.data.loaders import cells
     from rhfedmtl.maths import metrics
     from rhfedmtl.training.result import mean
 
@@ -207,7 +219,7 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
         return {}
     where = f"{asked.where}, column {asked.label!r}"
     if models.kind == "regression":
-        truth = table.numbers(asked.table[asked.label], where, asked.place)
+        truth = cells.needed_numbers(asked.table[asked.label], asked.read.notation, where, asked.place)
         scores = found["prediction"][:, None]
     else:
         truth = _class_codes(models, asked, where)
@@ -217,17 +229,29 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
     return {name: mean(np.array([part[name] for part in parts])) for name in parts[0]}
 
 
+def _words(column: Any, where: str, place: Any) -> list[str]:
+    """Keys as they are written; none may be missing."""
+    from rhfedmtl.data.loaders import cells
+
+    words = cells.spelled(column)
+    if None in words:
+        raise DataError(f"{where}, {place(words.index(None))} is empty: fill it or drop the row")
+    return [str(word) for word in words]
+
+
 def _class_codes(models: TaskModels, asked: _Asked, where: str) -> Any:
     import numpy as np
 
-    from rhfedmtl.data.loaders import table
+    from rhfedmtl.data.loaders import cells, table
 
-    codes, names = table.codes(asked.table[str(asked.label)], where, asked.place)
+    given = _words(asked.table[str(asked.label)], where, asked.place)
     known = {str(name): k for k, name in enumerate(models.classes.tolist())}
-    strange = [name for name in names if name not in known]
+    # Labels of whole numbers go by their value, however they are written.
+    names = {name: name if name in known else cells.plain_number(name) for name in set(given)}
+    strange = sorted(name for name in names if names[name] not in known)
     if strange:
         raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(known))}")
-    return np.array([known[name] for name in names])[codes]
+    return np.array([known[names[name]] for name in given])
 
 
 def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:

@@ -163,7 +163,7 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts = {**plain(known.result), "algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"saved": str(run.folder)}
     facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
-    facts |= {"notes": notes} if (notes := run.config.notes()) else {}
+    facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:

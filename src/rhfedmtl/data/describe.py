@@ -37,6 +37,8 @@ def _source_summary(source: Source) -> dict[str, Any]:
         "labels": _labels(source.y, source.class_names),
         "terminals": None if source.terminal is None else len(np.unique(source.terminal)),
         "groups": None if source.group is None else len(np.unique(source.group)),
+        "columns": dict(source.treatment),
+        "notes": list(source.notes),
     }
 
 
@@ -63,6 +65,7 @@ def _federation_summary(federation: Federation) -> dict[str, Any]:
             name: {key: int(values[b]) for key, values in tasks.items()}
             for b, name in enumerate(federation.task_names[:MOST_TASKS])
         },
+        "notes": list(federation.notes),
         "megabytes": round((federation.X.nbytes + federation.test_X.nbytes) / 1e6, 1),
     }
 
@@ -113,7 +116,8 @@ def _source_text(source: Source) -> str:
         lines.append(("terminals", f"{facts['terminals']:,} by a column"))
     if facts["groups"] is not None:
         lines.append(("groups", f"{facts['groups']:,} (kept whole by --grouped)"))
-    return _text(facts, lines)
+    columns = [("column", f"{name}: {what}") for name, what in source.treatment]
+    return _text(facts, [*lines, *columns])
 
 
 def _federation_text(federation: Federation) -> str:
@@ -159,7 +163,8 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def _text(facts: dict[str, Any], lines: list[tuple[str, str]]) -> str:
-    lines = [*lines, ("from", facts["source"]), ("licence", facts["licence"]), ("cite", facts["citation"])]
+    notes = [("note", note) for note in facts["notes"]]
+    lines = [*lines, *notes, ("from", facts["source"]), ("licence", facts["licence"]), ("cite", facts["citation"])]
     indent = " " * 17
     wrapped = [
         textwrap.fill(text, WIDTH, initial_indent=f"{title:<17}", subsequent_indent=indent, break_on_hyphens=False)

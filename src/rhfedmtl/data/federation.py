@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.data.preparation import Preparation, Spelled
 from rhfedmtl.errors import DataError
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -37,6 +38,11 @@ class Source:
     ``y`` holds codes into ``class_names``, or numbers where ``class_names`` is empty (regression). ``task`` and
     ``terminal`` hold codes. Rows of one ``group`` belong together and a grouped split keeps them so; within a
     task, rows stand in the order in which they were recorded.
+
+    Where ``spelled`` says something of each column, ``X`` is a table as it came: gaps are NaN and texts are codes into
+    what it lists; a split makes features of them (`preparation`). ``gap_words`` are the user's own for gaps, ``notes``
+    is what a reader should know of how the rows came about, ``treatment`` what becomes of each column,
+    ``small_tasks`` what a split does with a task of one row or one class (`loaders.table`).
     """
 
     X: FloatArray
@@ -49,6 +55,11 @@ class Source:
     group: IntArray | None = None
     origin: Origin = Origin("unnamed")
     terminal_names: tuple[str, ...] = ()
+    spelled: Spelled = ()
+    gap_words: tuple[str, ...] = ()
+    small_tasks: str = "error"
+    notes: tuple[str, ...] = ()
+    treatment: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no split could use (wrong sizes, unknown codes, NaN), and make every array read-only."""
@@ -61,7 +72,8 @@ class Source:
         if self.feature_names and len(self.feature_names) != self.X.shape[1]:
             raise DataError(f"{len(self.feature_names)} feature names for {self.X.shape[1]} features")
         check_labels(self.y, self.class_names)
-        check_finite(self.X, self.feature_names, lambda row: f" (task {self.task_names[int(self.task[row])]!r})")
+        if not self.spelled:
+            check_finite(self.X, self.feature_names, lambda row: f" (task {self.task_names[int(self.task[row])]!r})")
         for name in ("X", "y", "task", "terminal", "group"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
@@ -84,7 +96,8 @@ class Federation:
     Rows of terminal ``t`` are ``X[terminal_offsets[t]:terminal_offsets[t + 1]]``; terminals of task ``b`` are
     ``task_offsets[b]:task_offsets[b + 1]``; test rows of task ``b`` are
     ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ everywhere. ``group`` is that of every training
-    row, where groups were kept on one side of the test: whoever holds out more rows must do so too.
+    row, where groups were kept on one side of the test: whoever holds out more rows must do so too. ``preparation`` is
+    how features were made from a table with gaps or texts, ``notes`` what a reader should know of the data.
     """
 
     X: FloatArray
@@ -101,6 +114,8 @@ class Federation:
     origin: Origin = Origin("unnamed")
     terminal_names: tuple[str, ...] = ()
     group: npt.NDArray[Any] | None = None
+    preparation: Preparation | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes against each other and make every array read-only."""

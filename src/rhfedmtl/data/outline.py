@@ -14,7 +14,18 @@ from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.request import Request
 from rhfedmtl.maths.runs import Runs, Starts, Tally, tallied
 
-_SMALL = ("task_offsets", "test_X", "test_y", "test_offsets", "task_names", "class_names", "feature_names", "origin")
+_SMALL = (
+    "task_offsets",
+    "test_X",
+    "test_y",
+    "test_offsets",
+    "task_names",
+    "class_names",
+    "feature_names",
+    "origin",
+    "preparation",
+    "notes",
+)
 
 
 class Recipe(NamedTuple):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.partition import Column, Iid, IntArray, Partition, TaskRows, apportion
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import ConfigError, DataError
 
 CHOOSE_TASKS, DRAW_ROWS, HOLD_OUT, TO_TERMINALS = range(4)
@@ -74,11 +75,15 @@ class Split:
 
 
 class _Held(NamedTuple):
-    """Rows of one task: training rows, terminal by terminal, how many each terminal has, and test rows."""
+    """Rows of one task: training rows, terminal by terminal, how many each terminal has, and test rows.
+
+    ``small`` says why there is little to learn from it alone, if so.
+    """
 
     train: IntArray
     sizes: IntArray
     test: IntArray
+    small: str = ""
 
 
 def federate(source: Source, split: Split | None = None, seed: int = 0) -> Federation:
@@ -92,7 +97,24 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         source = one_against_rest(source, split.positive)
     split = replace(split, partition=_partition(source, split))
     chosen = choose_tasks(source.task_names, split.tasks, seed)
-    return _gather(source, chosen, _split_tasks(source, chosen, split, seed), split)
+    held = _split_tasks(source, chosen, split, seed)
+    small = {b: part.small for b, part in zip(chosen, held, strict=True) if part.small}
+    if small and source.small_tasks == "drop":
+        held = [part for part in held if not part.small]
+        chosen = [b for b in chosen if b not in small]
+        if not chosen:
+            raise DataError("every task has one row or one class: --small-tasks keep learns from them all the same")
+    notes = (_small_note(source, small),) if small else ()
+    return replace(_gather(source, chosen, held, split), notes=(*source.notes, *notes))
+
+
+def _small_note(source: Source, small: dict[int, str]) -> str:
+    """What was done with small tasks, in words."""
+    shown = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
+    more = f" … ({len(small)} tasks in all)" if len(small) > 5 else ""
+    kept = source.small_tasks == "keep"
+    done = "kept, to learn from the other tasks" if kept else "left out"
+    return f"small tasks {done}: {shown}{more} (--small-tasks {'drop' if kept else 'keep'}, error)"
 
 
 def _split_tasks(source: Source, chosen: list[int], split: Split, seed: int) -> list[_Held]:
@@ -158,15 +180,28 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     drawn = _draw(strata, source, split, name, np.random.default_rng([seed, DRAW_ROWS, task]))
     group = None if source.group is None or not split.grouped else source.group[rows]
     in_test = _hold_out(strata[drawn], None if group is None else group[drawn], split, [seed, HOLD_OUT, task])
+    if source.small_tasks != "error" and in_test.all():
+        in_test[:] = False
     train, test = drawn[~in_test], drawn[in_test]
     if not len(train):
         raise DataError(f"task {name!r} has no training rows left: lower test_fraction or take more samples")
     if split.test_rest:
         test = _rest(len(rows), train, group)
-    if source.class_names:
+    small = _smallness(source, rows[train], split)
+    if source.class_names and source.small_tasks == "error":
         _check_classes(source, rows[train], name)
     terminal = _to_terminals(source, rows[train], strata[train], split, name, [seed, TO_TERMINALS, task])
-    return _Held(rows[train][np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test])
+    return _Held(rows[train][np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
+
+
+def _smallness(source: Source, train: IntArray, split: Split) -> str:
+    """Why there is little to learn from these training rows alone: one row, one class, fewer rows than terminals."""
+    if len(train) == 1:
+        return "one training row"
+    if source.class_names and len(np.unique(source.y[train])) < 2:
+        return f"one class in {len(train)} training rows"
+    few = not isinstance(split.partition, Column) and len(train) < (split.terminals or DEFAULT_TERMINALS)
+    return f"{len(train)} training rows, as many as it gets terminals" if few else ""
 
 
 def _strata(y: npt.NDArray[Any], n_classes: int) -> IntArray:
@@ -182,6 +217,8 @@ def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.ran
     balanced = split.balanced if split.balanced is not None else split.positive is not None
     if balanced and not source.class_names:
         raise ConfigError("balanced needs classes, and this is a regression")
+    if balanced and source.small_tasks != "error" and len(np.unique(strata)) < 2:
+        balanced = False
     if not balanced and split.samples_per_task is None:
         return np.arange(len(strata))
     if split.samples_per_task is not None and split.samples_per_task > len(strata):
@@ -266,7 +303,8 @@ def _check_classes(source: Source, train: IntArray, name: str) -> None:
     if len(present) < 2:
         raise DataError(
             f"all {len(train)} training rows of task {name!r} have the class "
-            f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance"
+            f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance; tasks of a "
+            "table can learn from the others with --small-tasks keep"
         )
 
 
@@ -276,7 +314,10 @@ def _to_terminals(
     """Terminal, from 0, of every training row of one task."""
     partition = split.partition or Iid()
     rows = TaskRows(name, strata, None if source.terminal is None else source.terminal[train])
-    return partition.assign(rows, split.terminals or DEFAULT_TERMINALS, np.random.default_rng(address))
+    n_terminals = split.terminals or DEFAULT_TERMINALS
+    if source.small_tasks != "error":
+        n_terminals = min(n_terminals, len(train))
+    return partition.assign(rows, n_terminals, np.random.default_rng(address))
 
 
 def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) -> Federation:
@@ -290,17 +331,22 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) 
     names: tuple[str, ...] = ()
     if isinstance(split.partition, Column) and source.terminal is not None and source.terminal_names:
         names = tuple(source.terminal_names[code] for code in source.terminal[train[terminal_offsets[:-1]]])
+    X, test_X, preparation = source.X[train], source.X[test], None
+    if source.spelled:
+        preparation = Preparation.learned(source.feature_names, X, source.spelled, source.gap_words)
+        X, test_X = (preparation.encode(coded, source.spelled) for coded in (X, test_X))
     return Federation(
-        X=source.X[train],
+        X=X,
         y=source.y[train].astype(label),
         terminal_offsets=terminal_offsets,
         task_offsets=task_offsets,
-        test_X=source.X[test],
+        test_X=test_X,
         test_y=source.y[test].astype(label),
         test_offsets=test_offsets,
         task_names=tuple(source.task_names[b] for b in chosen),
         class_names=source.class_names,
-        feature_names=source.feature_names,
+        feature_names=source.feature_names if preparation is None else preparation.feature_names,
+        preparation=preparation,
         origin=source.origin,
         terminal_names=names,
         group=source.group[train] if split.grouped and source.group is not None else None,

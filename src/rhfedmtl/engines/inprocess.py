@@ -8,7 +8,8 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.centring import label_sums
+from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.data.sums import station_moments
@@ -88,7 +89,7 @@ class InProcess:
         self._residual = np.zeros((len(self._home), *self._U.shape[1:])) if method.channel.keeps_residual else None
         self._sent_residual = None if self._residual is None else np.zeros_like(self._residual)
         self._last_round = 0
-        self._scaled = False
+        self._scaled = self._centred = False
         self._membership = np.zeros(self._n_stations, dtype=np.int64)
         self._set_stations(self._home.copy())
 
@@ -297,10 +298,21 @@ class InProcess:
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
         self.need_start("take moments")
-        sizes = self.sizes
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        terminals = np.concatenate([[0], np.cumsum(np.bincount(self._home, minlength=self._n_stations))])
-        return station_moments(self._rows.X[self._here()], offsets, terminals)
+        return station_moments(self._rows.X[self._here()], *self._offsets_here())
+
+    def labels(self) -> Float64Array:
+        """Label sums of every station, as far as rows are here."""
+        self.need_start("take sums of labels")
+        here = self._here()
+        return label_sums(self._rows.y[here, 0], self._rows.weight[here], *self._offsets_here())
+
+    def centre(self, levels: Float64Array) -> None:
+        """Subtract the level of its task from every label. Told again, it changes nothing."""
+        self.need_start("centre labels")
+        if not self._centred:
+            self._centred = True
+            level = np.repeat(levels[self._home], self._ends - self._rows.starts)
+            self._remake(self._rows.X, self._rows.y - level[:, None])
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale all rows. Told again, it changes nothing."""
@@ -320,10 +332,15 @@ class InProcess:
                 own = self._home == b
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
+        self._remake(X, old.y)
+
+    def _remake(self, X: FloatArray, y: Float64Array) -> None:
+        """Take these rows and labels instead, with all else as it is."""
+        old = self._rows
         offsets = np.append(old.starts, len(X))
         rows = rounds.make_rows(
             X,
-            old.y,
+            y,
             offsets,
             ids=old.ids,
             weight=old.weight,
@@ -331,6 +348,11 @@ class InProcess:
             norms=loops.row_norms,
         )
         self._rows = rounds.with_sizes(rows, old.sizes)
+
+    def _offsets_here(self) -> tuple[IntArray, IntArray]:
+        """Where the rows that are here begin by terminal, and terminals by the station they started under."""
+        terminals = np.bincount(self._home, minlength=self._n_stations)
+        return np.concatenate([[0], np.cumsum(self.sizes)]), np.concatenate([[0], np.cumsum(terminals)])
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.centring import added
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
@@ -117,6 +118,17 @@ class MessagePassing:
     def _moments(terminal: Terminal) -> Moments:
         report = terminal.moments()
         return Moments(report.count, report.mean, report.spread)
+
+    def labels(self) -> Float64Array:
+        """Collect label sums from every terminal, and add up at the stations."""
+        return np.array([added([self.terminals[t].labels().sums for t in sorted(s.members)]) for s in self.stations])
+
+    def centre(self, levels: Float64Array) -> None:
+        """Tell every terminal the level of its task; rows that are still to come lose it as well."""
+        self._y = self._y - levels[self._federation.row_task][:, None]
+        for station, level in zip(self.stations, levels.tolist(), strict=True):
+            for t in station.members:
+                self.terminals[t].centre(Centring(level))
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Tell every terminal how to scale its rows."""

@@ -107,6 +107,17 @@ class Network(Protocol):
 
 
 @runtime_checkable
+class LabelCentring(Protocol):
+    """A network whose stations can centre the labels of a regression in round zero."""
+
+    def labels(self) -> Float64Array:
+        """Label sums of every station (`data.centring`)."""
+
+    def centre(self, levels: Float64Array) -> None:
+        """Let every terminal subtract the level of its station from its labels."""
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """A network that can be put away and taken up again: what checkpoints need."""
 

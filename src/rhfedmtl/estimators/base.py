@@ -22,6 +22,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options, build, idle, no_effect, option_kinds
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.loaders.table import frame_table
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
@@ -57,7 +59,7 @@ class Work(NamedTuple):
 
 @dataclass(eq=False)
 class _Session:
-    """A run that can go on, where its rows came from, and the models that it has led to, before any shift."""
+    """A run that can go on, where its rows came from, and the models that it has led to."""
 
     run: Run
     policy: Policy
@@ -156,8 +158,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn_from(self, rows: GivenRows) -> Self:
         """Fit to rows that were checked."""
         seed = self._seed()
-        centre = bool(self.intercept) and not len(rows.classes)
-        federation, places = gather(rows, n_terminals=self.n_terminals, centre=centre, seed=seed)
+        federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
         built, settings = self._built(federation), self._settings(federation, seed)
         self.regularisation_ = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
@@ -180,7 +181,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _finish(self, models: TaskModels, result: Result) -> Self:
         """Keep what came of it, and say so if it did not converge."""
         self._session.models = models
-        self._publish(models.shifted(self._session.places.offset) if self._session.places.offset else models)
+        self._publish(models)
         self.certificate_ = result.certificate
         self.ledger_ = result.ledger
         self.relationship_ = result.relationship
@@ -197,16 +198,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _publish(self, models: TaskModels) -> None:
         """Set what scikit-learn expects of a fitted estimator."""
-        d = models.n_features
+        d, known = models.n_features, models.preparation
         self.models_ = models
         self.tasks_ = models.tasks
         self.coef_ = models.models[:, :, :d]
         self.intercept_ = models.models[:, :, d] if models.intercept else np.zeros(models.models.shape[:2])
-        self.n_features_in_ = d
+        self.n_features_in_ = d if known is None else len(known.columns)
         if models.certificate is not None:
             self.certificate_ = models.certificate
         if models.feature_names:
-            self.feature_names_in_ = np.array(models.feature_names, dtype=object)
+            names = models.feature_names if known is None else known.columns
+            self.feature_names_in_ = np.array(names, dtype=object)
         if len(models.classes):
             self.classes_ = models.classes
 
@@ -216,8 +218,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         One name stands for all rows.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=FLOATS)
         models: TaskModels = self.models_
+        if models.preparation is None:
+            X = validate_data(self, X, reset=False, dtype=FLOATS)
+        elif hasattr(X, "columns"):
+            X = models.prepared(frame_table(X), "X")
+        else:
+            raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if task is None and len(models.tasks) > 1:
             self._warn("no task was given: the mean model of all tasks predicts every row; name them with task=…")
         if task is not None:
@@ -232,7 +239,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _warn(text: str) -> None:
         warnings.warn(text, UnknownTaskWarning, stacklevel=4)
 
-    def _rows(self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any]) -> GivenRows:
+    def _rows(
+        self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any], preparation: Preparation | None
+    ) -> GivenRows:
         """Rows with what was named beside them."""
         n = len(X)
         task, terminal, groups = (
@@ -246,7 +255,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             terminal,
             weights(beside["sample_weight"], n),
             groups,
-            tuple(getattr(self, "feature_names_in_", ())),
+            tuple(getattr(self, "feature_names_in_", ())) if preparation is None else preparation.feature_names,
+            preparation,
         )
 
     def _seed(self) -> int:
@@ -336,11 +346,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         last: TaskModels = self.models_
         if last.models.shape[1:] != run.network.shape:
             return None
-        if places.offset:
-            last = last.shifted(-places.offset)
         by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
         first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
-        return np.asarray(by_task[first])
+        return run.as_learned(by_task[first])
 
     def _provenance(self, seed: int) -> dict[str, Any]:
         """How the model came about: parameters that are plain values, seed, versions."""

@@ -20,7 +20,7 @@ from sklearn.utils.validation import validate_data
 
 from rhfedmtl.errors import DataError
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
-from rhfedmtl.estimators.rows import weights
+from rhfedmtl.estimators.rows import features_of, weights
 from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 
 Array = npt.NDArray[Any]
@@ -161,6 +161,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         ``lambda2="auto"`` holds rows out, those of one of the ``groups`` go together; they serve nothing else.
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
+        X, preparation = features_of(X)
         X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -169,7 +170,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         if self.class_weight is not None:
             given = weights(sample_weight, len(X))
             beside["sample_weight"] = compute_sample_weight(self.class_weight, y) * (1.0 if given is None else given)
-        return self._learn_from(self._rows(X, codes, classes, beside))
+        return self._learn_from(self._rows(X, codes, classes, beside, preparation))
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Class of every row, by the model of its task."""

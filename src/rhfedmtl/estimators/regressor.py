@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
+from rhfedmtl.estimators.rows import features_of
 
 Array = npt.NDArray[Any]
 
@@ -19,7 +20,8 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
     """Linear regressions, one per task, that share what they have in common, learned under a budget.
 
     Parameters and attributes are those of `RHFedMTLClassifier`, without what belongs to classes. Rows are scaled by
-    ``standard``, the loss is ``squared``, and labels lose their mean before learning where there is an intercept.
+    ``standard``, the loss is ``squared``, and labels lose the level of their task in round zero where there is an
+    intercept: its own mean, drawn to that of all tasks as far as rows are few.
     """
 
     def fit(
@@ -37,8 +39,9 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
         ``lambda2="auto"`` holds rows out, those of one of the ``groups`` go together; they serve nothing else.
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
+        X, preparation = features_of(X)
         X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
-        return self._learn_from(self._rows(X, y, np.empty(0, dtype=np.str_), beside))
+        return self._learn_from(self._rows(X, y, np.empty(0, dtype=np.str_), beside, preparation))
 
     def predict(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
         """Number for every row, by the model of its task."""

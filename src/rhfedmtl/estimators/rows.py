@@ -1,7 +1,8 @@
-"""From the arrays that an estimator is given to a federation: rows by task and terminal, weights, centred labels."""
+"""From the arrays that an estimator is given to a federation: rows by task and terminal, and their weights."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.loaders.table import coded_features, frame_table
 from rhfedmtl.data.partition import Iid, TaskRows
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
 
@@ -33,6 +36,7 @@ class GivenRows:
     weight: Float64Array | None = None
     group: Array | None = None
     feature_names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
 
 class WarmDuals(NamedTuple):
@@ -47,8 +51,7 @@ class WarmDuals(NamedTuple):
 class Places:
     """How a federation came about: its row i is row ``order[i]`` of the ``n_rows`` given; those of weight 0 are gone.
 
-    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows, ``offset`` what was
-    subtracted from the labels of a regression.
+    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows.
     """
 
     order: IntArray
@@ -56,7 +59,6 @@ class Places:
     tasks: Array
     targets: Float64Array
     weight: Float64Array
-    offset: float
 
     def duals(self, loss: Loss, alpha: Float64Array) -> WarmDuals:
         """Dual variables of the federation's rows, by the rows as given."""
@@ -77,7 +79,7 @@ class Places:
         return alpha
 
 
-def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tuple[Federation, Places]:
+def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
     if n_terminals < 1:
         raise ConfigError(f"n_terminals must be at least 1, got {n_terminals}")
@@ -91,7 +93,7 @@ def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tup
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
     pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
-    offset, y = _labels(rows, kept, centre)
+    y = rows.y[kept].astype(np.int32 if len(rows.classes) else np.float64)
     nothing = np.zeros(len(tasks) + 1, dtype=np.int64)
     X = rows.X[kept[order]]
     federation = Federation(
@@ -108,10 +110,24 @@ def gather(rows: GivenRows, *, n_terminals: int, centre: bool, seed: int) -> tup
         None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
         Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
+        preparation=rows.preparation,
     )
     given = federation.sample_weight
     weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
-    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight, offset)
+    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
+
+
+def features_of(X: Any) -> tuple[Any, Preparation | None]:
+    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
+    if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
+        return X, None
+    names, coded, spelled, left_out = coded_features(frame_table(X), "X")
+    if not left_out and not any(words is not None for words in spelled) and not np.isnan(coded).any():
+        return X, None
+    if left_out:
+        warnings.warn("left out: " + "; ".join(f"{name!r} {why}" for name, why in left_out.items()), stacklevel=4)
+    preparation = Preparation.learned(names, coded, spelled)
+    return preparation.encode(coded, spelled), preparation
 
 
 def column(values: Any, n_rows: int, what: str) -> Array:
@@ -167,16 +183,6 @@ def _shared_out(y: Array, task: IntArray, tasks: Array, n_terminals: int, seed: 
         rows = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
         terminal[here] = Iid().assign(rows, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
     return terminal
-
-
-def _labels(rows: GivenRows, kept: IntArray, centre: bool) -> tuple[float, Array]:
-    """Offset and labels: numbers lose their mean where an intercept can carry it, codes stay as they are."""
-    y = rows.y[kept]
-    if len(rows.classes):
-        return 0.0, y.astype(np.int32)
-    weight = None if rows.weight is None else rows.weight[kept]
-    offset = float(np.average(y, weights=weight)) if centre else 0.0
-    return offset, y.astype(np.float64) - offset
 
 
 def _normalised(weight: Float64Array, task: IntArray) -> Float64Array:

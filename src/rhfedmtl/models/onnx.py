@@ -1,22 +1,27 @@
 """One linear model as an ONNX graph: scaling, scores, and what they say, in one file that other runtimes read.
 
-Inputs are raw rows ``X``. Outputs are ``scores``, for classes also ``label``, and ``probabilities`` where the scores
-have any. Only operators that every runtime has are used.
+Inputs are raw rows ``X``. Where the models know a table with gaps or texts, ``X`` holds its columns of numbers, with
+NaN for a gap, and ``text`` its columns of text, with the empty text for one; the metadata has their names. Outputs are
+``scores``, for classes also ``label``, and ``probabilities`` where the scores have any. Only operators that every
+runtime has are used; texts need those of ``ai.onnx.ml``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 OPSET = 18
+ML_OPSET = 2
 IR_VERSION = 9
 DTYPES = ("float64", "float32")
 
@@ -29,6 +34,22 @@ class Linear(NamedTuple):
     intercept: npt.NDArray[np.float64]
     classes: npt.NDArray[Any]
     proper: bool
+    preparation: Preparation | None = None
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """How many columns of numbers and of text it takes."""
+        known = self.preparation
+        return (self.weights.shape[1], 0) if known is None else (len(known.numbers), len(known.texts))
+
+
+def inputs(model: Linear, feature_names: Sequence[str]) -> dict[str, str]:
+    """Names of the columns of ``X`` and of ``text``, as metadata."""
+    known = model.preparation
+    if known is None:
+        return {"features": json.dumps(feature_names)} if feature_names else {}
+    parts = {"features": known.numbers, "text": known.texts}
+    return {name: json.dumps([known.columns[j] for j in which]) for name, which in parts.items() if which}
 
 
 def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[str, str] | None = None) -> None:
@@ -42,17 +63,18 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
     graph = _Graph(np.dtype(dtype))
     graph.add_model(model)
     number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
-    width = model.weights.shape[1]
+    columns = zip(("X", "text"), (number, TensorProto.STRING), model.columns, strict=True)
+    domains = {"": OPSET} | ({"ai.onnx.ml": ML_OPSET} if model.columns[1] else {})
     made = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "rhfedmtl",
-            [helper.make_tensor_value_info("X", number, ["rows", width])],
+            [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, kind, width in columns if width],
             [helper.make_tensor_value_info(name, kind or number, shape) for name, kind, shape in graph.outputs],
             graph.constants,
         ),
         producer_name="rhfedmtl",
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=[helper.make_opsetid(domain, number) for domain, number in domains.items()],
         ir_version=IR_VERSION,
     )
     helper.set_model_props(made, dict(facts or {}))
@@ -71,7 +93,7 @@ class _Graph:
 
     def add_model(self, model: Linear) -> None:
         """From ``X`` to all outputs."""
-        rows = self._scaled(model.scaler)
+        rows = self._scaled(model.scaler, "X" if model.preparation is None else self._prepared(model.preparation))
         weights = self._constant("weights", np.ascontiguousarray(model.weights.T))
         self._node("MatMul", [rows, weights], "products")
         self._node("Add", ["products", self._constant("intercept", model.intercept)], "scores")
@@ -81,8 +103,28 @@ class _Graph:
         if model.proper:
             self._add_probabilities(len(model.classes))
 
-    def _scaled(self, scaler: Scaler) -> str:
-        rows = "X"
+    def _prepared(self, known: Preparation) -> str:
+        """Features as `Preparation.encode` makes them: numbers, where gaps were, and a column for each text."""
+        parts = []
+        if known.numbers:
+            gaps = self._node("IsNaN", ["X"], "gaps")
+            parts.append(self._node("Where", [gaps, self._constant("fill", known.fill[known.numbers]), "X"], "filled"))
+        if known.indicated:
+            which = self._whole("gappy", [known.numbers.index(j) for j in known.indicated])
+            some = self._node("Gather", ["gaps", which], "some", axis=1)
+            parts.append(self._node("Cast", [some], "missing", to=_element(self.dtype)))
+        for k, j in enumerate(known.texts):
+            column = self._node("Gather", ["text", self._whole(f"text_{k}", [k])], f"column_{k}", axis=1)
+            parts.append(self._one_hot(column, list(known.values[j] or ()), k))
+        return self._node("Concat", parts, "features", axis=1)
+
+    def _one_hot(self, column: str, values: list[str], k: int) -> str:
+        """A column of 0 and 1 for each of the values; all 0 for others."""
+        hot = self._node("OneHotEncoder", [column], f"hot_{k}", domain="ai.onnx.ml", cats_strings=values, zeros=1)
+        flat = self._node("Reshape", [hot, self._whole(f"width_{k}", [-1, len(values)])], f"flat_{k}")
+        return self._node("Cast", [flat], f"values_{k}", to=_element(self.dtype))
+
+    def _scaled(self, scaler: Scaler, rows: str) -> str:
         if scaler.mean is not None and scaler.scale is not None:
             self._node("Sub", [rows, self._constant("mean", scaler.mean)], "centred")
             rows = self._node("Div", ["centred", self._constant("scale", scaler.scale)], "standard")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,9 @@ import numpy.typing as npt
 
 from rhfedmtl import array_file as sealed
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
+from rhfedmtl.data.loaders.table import coded_rows, frame_table
+from rhfedmtl.data.loaders.table_files import Table
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
@@ -43,7 +45,8 @@ class TaskModels:
     ``models`` has the axes (task, column, feature), with the intercept as the last feature where there is one. One
     column serves two classes or a regression, otherwise every class has one. ``tasks`` and ``classes`` hold names as
     they were given, text or numbers; ``classes`` is empty for a regression. ``ledger`` has the totals of what was
-    spent, ``provenance`` whatever says how the models came about, in plain values.
+    spent, ``provenance`` whatever says how the models came about, in plain values, ``preparation`` how rows of a table
+    with gaps or texts become features: such rows are given as a frame.
     """
 
     models: Float64Array
@@ -56,6 +59,7 @@ class TaskModels:
     certificate: Certificate | None = None
     ledger: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -76,6 +80,8 @@ class TaskModels:
             raise DataError("a task or a class is named twice")
         if self.feature_names and len(self.feature_names) != self.n_features:
             raise DataError(f"{len(self.feature_names)} feature names for {self.n_features} features")
+        if self.preparation is not None and len(self.preparation.feature_names) != self.n_features:
+            raise DataError(f"a preparation of {len(self.preparation.feature_names)} for {self.n_features} features")
 
     @classmethod
     def from_result(
@@ -99,6 +105,7 @@ class TaskModels:
             result.certificate,
             ledger_totals(result),
             {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {})},
+            federation.preparation,
         )
 
     def updated(self, result: Result) -> TaskModels:
@@ -111,14 +118,6 @@ class TaskModels:
             ledger=ledger_totals(result),
             provenance=provenance,
         )
-
-    def shifted(self, offset: float) -> TaskModels:
-        """The same with ``offset`` added to every score, by the intercepts."""
-        if not self.intercept:
-            raise ConfigError("models without an intercept cannot be shifted")
-        models = self.models.copy()
-        models[:, :, -1] += offset
-        return replace(self, models=models)
 
     @property
     def intercept(self) -> bool:
@@ -162,6 +161,11 @@ class TaskModels:
             scaler, model = self._model(each)
             result[here] = scores(scaler.transform(rows[here]), model)
         return result
+
+    def prepared(self, table: Table, where: str) -> Float64Array:
+        """Features of rows of a table with gaps or texts, by what training rows agreed on."""
+        assert self.preparation is not None
+        return self.preparation.encode(*coded_rows(table, self.preparation, where))
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Labels, or numbers for a regression."""
@@ -212,10 +216,10 @@ class TaskModels:
         one = self.only(task)
         d, model = self.n_features, one.models[0]
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
-        linear = onnx_export.Linear(one.scalers[0], model[:, :d], intercept, self.classes, self.proper)
-        facts = {"task": str(one.tasks[0]), "rhfedmtl": VERSION}
-        if self.feature_names:
-            facts["features"] = json.dumps(self.feature_names)
+        linear = onnx_export.Linear(
+            one.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
+        )
+        facts = {"task": str(one.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
         with sealed.writing(Path(path)):
             onnx_export.save(linear, Path(path), dtype=dtype, facts=facts)
 
@@ -259,6 +263,7 @@ class TaskModels:
             _certificate(header["certificate"], arrays),
             header["ledger"],
             header["provenance"],
+            None if header.get("preparation") is None else Preparation.from_dict(header["preparation"]),
         )
 
     def _header(self) -> dict[str, Any]:
@@ -272,6 +277,7 @@ class TaskModels:
             "certificate": None if self.certificate is None else _numbers(self.certificate),
             "ledger": dict(self.ledger),
             "provenance": dict(self.provenance),
+            "preparation": None if self.preparation is None else self.preparation.to_dict(),
         }
 
     @property
@@ -307,6 +313,8 @@ class TaskModels:
         return b
 
     def _checked(self, X: Any) -> npt.NDArray[np.floating[Any]]:
+        if self.preparation is not None and hasattr(X, "columns"):
+            X = self.prepared(frame_table(X), "the frame")
         rows = as_rows(X)
         if rows.shape[1] != self.n_features:
             raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")

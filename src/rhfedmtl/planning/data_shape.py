@@ -82,8 +82,11 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shape = (method.rows(columns), features + method.intercept)
     shared, length, dtype = method.shared_rows(columns), method.profile_length, method.channel.dtype
     layout = _layout(subject)
-    if features and settings.scale.startswith("standard"):
-        for event in _round_zero(layout, features):
+    if features:
+        scaled = features if settings.scale.startswith("standard") else 0
+        labels = method.intercept and _regression(subject, method)
+        known = subject.preparation if isinstance(subject, Federation) else None
+        for event in _round_zero(layout, round_zero_bytes(scaled, labels=labels, preparation=known)):
             ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
@@ -128,9 +131,13 @@ def _layout(subject: Federation | DataShape) -> Placement:
     return Placement(subject.terminal_task.astype(np.int64), subject.n_tasks)
 
 
-def _round_zero(layout: Placement, features: int) -> tuple[Event, Event]:
-    """Messages of federated standardisation, as a run charges them."""
-    up, down = (float(size) for size in round_zero_bytes(features))
+def _regression(subject: Federation | DataShape, method: DualMethod) -> bool:
+    return subject.kind == "regression" if isinstance(subject, Federation) else not method.loss.classifier
+
+
+def _round_zero(layout: Placement, sizes: tuple[int, int]) -> tuple[Event, Event]:
+    """Messages of round zero, as a run charges them."""
+    up, down = (float(size) for size in sizes)
     return (
         RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
         CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),

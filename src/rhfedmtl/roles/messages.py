@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
@@ -213,6 +215,43 @@ class Scaling(Message):
         return Scaler(self.mean, self.scale, self.unit) if len(self.mean) else Scaler(unit=self.unit)
 
 
+@dataclass(frozen=True, eq=False)
+class ColumnsReport(Message):
+    """Terminal to station, or station to cloud, in round zero of a table with gaps or texts (`data.preparation`).
+
+    How many values each column has, their sums where they are numbers, and the different ones where they are texts.
+    """
+
+    sender: int
+    counts: Vector
+    sums: Vector
+    vocabulary: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsAgreed(Message):
+    """Cloud to stations to terminals in round zero of such a table: what fills gaps, which columns have any, texts."""
+
+    fill: Vector
+    gaps: Vector
+    vocabulary: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsReport(Message):
+    """Terminal to station, or station to cloud, in round zero of a regression: sums of labels (`data.centring`)."""
+
+    sender: int
+    sums: Vector
+
+
+@dataclass(frozen=True)
+class Centring(Message):
+    """Cloud to stations to terminals in round zero of a regression: subtract this level from the labels."""
+
+    level: float
+
+
 @cache
 def message_sizes(
     shape: tuple[int, int], shared_rows: int, profile_length: int, dtype: np.dtype[Any] = FLOAT64
@@ -231,10 +270,24 @@ def message_sizes(
     )
 
 
-def round_zero_bytes(n_features: int) -> tuple[int, int]:
-    """Bytes up (moments) and down (scaling) of one node in round zero."""
+def round_zero_bytes(
+    n_features: int, *, labels: bool = False, preparation: Preparation | None = None
+) -> tuple[int, int]:
+    """Bytes up and down of one node in round zero: scaling of features (if any), levels of labels, columns of a table.
+
+    Every node is charged for the whole vocabulary: no terminal has more to say.
+    """
     features = np.broadcast_to(0.0, n_features)
-    return MomentsReport(0, 0, features, features).n_bytes, Scaling(features, features, True).n_bytes
+    up: list[Message] = [MomentsReport(0, 0, features, features)] if n_features else []
+    down: list[Message] = [Scaling(features, features, True)] if n_features else []
+    if preparation is not None:
+        each, words = np.zeros(len(preparation.columns)), preparation.vocabulary
+        up.append(ColumnsReport(0, each, each, words))
+        down.append(ColumnsAgreed(each, each, words))
+    if labels:
+        up.append(LabelsReport(0, np.zeros(NUMBERS)))
+        down.append(Centring(0.0))
+    return sum(message.n_bytes for message in up), sum(message.n_bytes for message in down)
 
 
 def _bytes(value: object) -> int:
@@ -242,4 +295,6 @@ def _bytes(value: object) -> int:
         return int(value.size) * _NUMBER
     if isinstance(value, Verdict):
         return 4 * _NUMBER
+    if isinstance(value, bytes):
+        return len(value)
     return 0 if isinstance(value, np.dtype) else _NUMBER  # how numbers are written is part of the header

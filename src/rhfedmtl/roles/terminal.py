@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths import rounds
 from rhfedmtl.maths.kernel import Kernel, find_kernel
 from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import (
+    Centring,
     Goodbye,
     Join,
+    LabelsReport,
     Leave,
     MomentsReport,
     Probe,
@@ -129,7 +132,7 @@ class Terminal:
         self._X, self._y, self._weight = X, y, weight
         self._load_rows()
         self._duals = rounds.make_duals(self._rows)
-        self._scaled = False
+        self._scaled = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
         self.phase = Phase.DETACHED
@@ -203,6 +206,19 @@ class Terminal:
         self._scaled = True
         self._X = scaling.scaler.transform(self._X)
         self._load_rows()
+
+    def labels(self) -> LabelsReport:
+        """Round zero of a regression: sums over labels from which the level of the task is made."""
+        return LabelsReport(self.identity, label_sums(self._y[:, 0], self._weight, [0, self.n_samples], [0, 1])[0])
+
+    def centre(self, centring: Centring) -> None:
+        """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""
+        if self._last_round or self._duals.alpha.any():
+            raise ProtocolError(f"terminal {self.identity} has begun to learn: centring comes before the first round")
+        if not self._centred:
+            self._centred = True
+            self._y = self._y - centring.level
+            self._load_rows()
 
     def work(self, order: WorkOrder) -> Update | None:
         """H steps from the station's model; None where the order is stale."""

@@ -205,7 +205,9 @@ def solve(
     run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
-    return Solved(certificate.models, run.scalers, cloud.relationship, certificate, network.alpha.copy(), effort)
+    return Solved(
+        run.as_given(certificate.models), run.scalers, cloud.relationship, certificate, network.alpha.copy(), effort
+    )
 
 
 def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64Array) -> None:

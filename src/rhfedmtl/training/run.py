@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping
+from rhfedmtl.engines.network import Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
@@ -155,7 +156,7 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         try:
-            self.scalers = self._round_zero()
+            self.scalers, self.levels = self._round_zero(federation)
         except BaseException:
             self.close()
             raise
@@ -202,7 +203,7 @@ class Run:
         self.accounting.close(self.round, self._layout())
         certificate = self.certify()
         return Result(
-            certificate.models[self.task_station],
+            self.as_given(certificate.models)[self.task_station],
             [self.scalers[b] for b in self.task_station],
             certificate,
             self.metrics,
@@ -330,7 +331,7 @@ class Run:
             if self.certificate is None:
                 raise
             return self.certificate
-        self.metrics = self.evaluation.metrics(certificate.models[self.task_station])
+        self.metrics = self.evaluation.metrics(self.as_given(certificate.models)[self.task_station])
         self.history[-1:] = [self._moment(certificate)]
         return certificate
 
@@ -350,16 +351,37 @@ class Run:
             self.round, float(primal.mean()), -np.inf, 0.0, models, primal, np.full(len(primal), -np.inf)
         )
 
-    def _round_zero(self) -> list[Scaler]:
-        """Common scaling from sums over training rows, charged by its bytes alone."""
+    def as_given(self, models: Models) -> Models:
+        """Models of the stations for labels as they were given: levels stand in the intercepts."""
+        return self._shifted(models, 1.0)
+
+    def as_learned(self, models: Models) -> Models:
+        """Models of the stations for labels without their levels, as rounds have them: undoes `as_given`."""
+        return self._shifted(models, -1.0)
+
+    def _shifted(self, models: Models, sign: float) -> Models:
+        if self.levels is None:
+            return models
+        shifted = models.copy()
+        shifted[:, :, -1] += sign * self.levels[:, None]
+        return shifted
+
+    def _round_zero(self, federation: Federation) -> tuple[list[Scaler], npt.NDArray[np.float64] | None]:
+        """Common scaling and levels of labels, from sums over training rows, charged by their bytes alone."""
         used = scalers(self.network.moments(), self.settings.scale, self.settings.scale_per_station)
-        if self.settings.scale.startswith("standard"):
-            up, down = (float(size) for size in round_zero_bytes(self.network.shape[1] - self.method.intercept))
+        levels = None
+        if self.method.intercept and federation.kind == "regression" and isinstance(self.network, LabelCentring):
+            levels = centring.levels(self.network.labels())
+            self.network.centre(levels)
+        features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
+        sizes = round_zero_bytes(features, labels=levels is not None, preparation=federation.preparation)
+        up, down = (float(size) for size in sizes)
+        if up:
             layout = self._layout()
             self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
             self._charge(CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False))
         self.network.scale(used)
-        return used
+        return used, levels
 
     def _change(self) -> None:
         """Let terminals move and rows arrive; the cloud hears of it at once."""

@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.mapped import map_of
+from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import DataError
 
 ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
-NAMES = ("task_names", "class_names", "feature_names", "terminal_names")
+NAMES = ("task_names", "class_names", "feature_names", "terminal_names", "notes")
 INDEX = "federation.json"
-FORMAT = 1
+FORMAT = 2
 
 
 def allocate(folder: Path | None, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -43,6 +44,7 @@ def save(federation: Federation, folder: Path) -> None:
         "format": FORMAT,
         "arrays": {name: list(getattr(federation, name).shape) for name in stored},
         "origin": asdict(federation.origin),
+        "preparation": None if federation.preparation is None else federation.preparation.to_dict(),
         **{name: getattr(federation, name) for name in NAMES},
     }
     draft = folder / f"{INDEX}.part"
@@ -65,7 +67,9 @@ def load(folder: Path | None) -> Federation:
         if list(arrays[name].shape) != shape:
             raise DataError(f"{file} has shape {arrays[name].shape}, {INDEX} says {tuple(shape)}: write it again")
     names: dict[str, Any] = {name: tuple(index[name]) for name in NAMES}
-    return Federation(**arrays, **names, origin=Origin(**index["origin"]))
+    known = index["preparation"]
+    preparation = None if known is None else Preparation.from_dict(known)
+    return Federation(**arrays, **names, origin=Origin(**index["origin"]), preparation=preparation)
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

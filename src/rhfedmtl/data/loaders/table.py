@@ -1,36 +1,60 @@
 """A user's own table: CSV, Parquet, NPZ, or a pandas or Polars frame, with columns for label, task and terminal.
 
-Labels of text, truth values or whole numbers are classes, other numbers make a regression; ``kind`` overrides this.
-All columns that are not named for something else are features and must be numbers.
+All columns that are not named for something else are features: numbers as they are, with gaps filled by the mean of
+the training rows; texts as one column for each value. What was assumed and what was left out is said in notes.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Origin, Source
+from rhfedmtl.data.loaders import cells
+from rhfedmtl.data.loaders.cells import GAPS, Array, Cells, Float64Array
+from rhfedmtl.data.loaders.table_files import Table, read
+from rhfedmtl.data.preparation import Preparation, Spelled
 from rhfedmtl.data.registry import parse_names
-from rhfedmtl.errors import ConfigError, DataError, MissingExtraError
+from rhfedmtl.errors import ConfigError, DataError
 
-MOST_WHOLE_CLASSES = 50
-BLOCK_ROWS = 16384
-Array = npt.NDArray[Any]
-Place = Callable[[int], str]
-"""Words for where a row stands in its file."""
+MISSING = ("mean", "drop-rows", "drop-columns", "error")
+SMALL_TASKS = ("keep", "drop", "error")
+TERMINAL = "terminal"
+"""A column of this name is that of terminals, unless told otherwise."""
+INDEX = ("index", "__index_level_0__", "Unnamed: 0")
+"""Names under which the number of a row ends up among the columns."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what; ``drop`` lists columns to leave out, separated by commas."""
+    """Which column is what, and what to do where a table is not tidy; lists are separated by commas.
+
+    Parameters
+    ----------
+    label, task, terminal, group
+        Columns of labels, tasks, terminals and groups; keys are kept as they are written.
+    drop
+        Columns to leave out.
+    kind
+        ``classes`` or ``regression``. Without it, texts, truth values and up to 20 different whole numbers are
+        classes, other numbers a regression.
+    missing
+        What becomes of gaps: ``mean`` fills a number by the mean of the training rows and adds a column that says
+        where, and takes an empty text for a value of its own; ``drop-rows``, ``drop-columns`` and ``error`` say it.
+    na
+        More words that stand for a gap, beside the usual ones (`cells.GAPS`).
+    categories
+        Columns to take as text although they hold numbers.
+    most_values
+        Texts with more different values than this are left out.
+    small_tasks
+        What becomes of a task with one row, one class, or fewer rows than terminals: ``keep`` lets it learn from the
+        others with what it has, ``drop`` leaves it out, ``error`` names it.
+    """
 
     label: str = "y"
     task: str = "task"
@@ -38,10 +62,19 @@ class Columns:
     group: str | None = None
     drop: str = ""
     kind: str | None = None
+    missing: str = "mean"
+    na: str = ""
+    categories: str = ""
+    most_values: int = 100
+    small_tasks: str = "keep"
 
     def __post_init__(self) -> None:
-        if self.kind not in (None, "classes", "regression"):
-            raise ConfigError(f"kind must be classes or regression, got {self.kind!r}")
+        """Refuse words that mean nothing, and columns that are named for two things."""
+        choices = {"kind": (None, "classes", "regression"), "missing": MISSING, "small_tasks": SMALL_TASKS}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                words = ", ".join(word for word in known if word)
+                raise ConfigError(f"{name.replace('_', '-')} must be one of {words}, got {getattr(self, name)!r}")
         named = self.named()
         if len(set(named)) < len(named):
             raise ConfigError(f"a column can be named for one thing only, got {', '.join(named)}")
@@ -54,28 +87,33 @@ class Columns:
         """Columns to leave out."""
         return list(parse_names(self.drop))
 
+    def texts(self) -> list[str]:
+        """Columns to take as text."""
+        return list(parse_names(self.categories))
+
+    def gaps(self) -> frozenset[str]:
+        """Words that stand for a gap."""
+        return GAPS | set(parse_names(self.na)) if self.na else GAPS
+
 
 def load(path: Path | None = None, columns: Columns | None = None) -> Source:
     """Source from a file, told apart by its ending."""
     if path is None:
         raise DataError("a table needs --path FILE (.csv, .tsv, .parquet or .npz)")
     columns = columns or Columns()
-    table, place = read(path, columns.named())
-    return from_columns(table, columns, str(path), place)
-
-
-def read(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
-    """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
-    readers = {".csv": read_csv, ".tsv": read_csv, ".txt": read_csv, ".parquet": read_parquet, ".npz": read_npz}
-    if path.suffix.lower() not in readers:
-        raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {', '.join(readers)}")
-    return readers[path.suffix.lower()](cache.existing(path), text)
+    as_written = [*columns.named(), *columns.texts(), TERMINAL]
+    return from_table(read(path, as_written, columns.gaps()), columns, str(path))
 
 
 def from_frame(frame: Any, columns: Columns | None = None) -> Source:
     """Source from a pandas or Polars frame."""
-    table = {str(name): _from_series(frame[name]) for name in frame.columns}
-    return from_columns(table, columns or Columns(), f"a {type(frame).__module__.split('.')[0]} frame")
+    table = frame_table(frame)
+    return from_table(table, columns or Columns(), f"a {type(frame).__module__.split('.')[0]} frame")
+
+
+def frame_table(frame: Any) -> Table:
+    """Columns of a pandas or Polars frame."""
+    return Table({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
 def _from_series(series: Any) -> Array:
@@ -84,223 +122,212 @@ def _from_series(series: Any) -> Array:
     return values if values.dtype.kind in "fiubOUM" else values.astype(object)
 
 
-def from_columns(
-    table: Mapping[str, Array], columns: Columns, where: str, place: Place = lambda row: f"row {row}"
-) -> Source:
+def from_table(table: Table, columns: Columns, where: str) -> Source:
     """Source from named columns of equal length."""
-    columns = _with_terminal(columns, table)
-    for name in [*columns.named(), *columns.dropped()]:
-        if name not in table:
-            part = next((part for part in ("label", "task") if getattr(columns, part) == name), None)
-            way = f"; name the column of {part}s with --{part}" if part else ""
-            raise DataError(f"{where} has no column {name!r}: it has {listing(list(table))}{way}")
-    features = [name for name in table if name not in columns.named() and name not in columns.dropped()]
-    if not features:
-        raise DataError(f"{where} has no feature columns beside {', '.join(columns.named())}")
-    y, class_names = labels(table[columns.label], columns.kind, f"{where}, column {columns.label!r}", place)
-    task, task_names = codes(table[columns.task], f"{where}, column {columns.task!r}", place)
-    terminal: tuple[Any, tuple[str, ...]] = (None, ())
-    if columns.terminal is not None:
-        terminal = codes(table[columns.terminal], f"{where}, column {columns.terminal!r}", place)
-    group = None if columns.group is None else codes(table[columns.group], f"{where}, {columns.group!r}", place)[0]
-    return Source(
-        X=np.column_stack([numbers(table[name], f"{where}, column {name!r}", place) for name in features]),
-        y=y,
-        task=task,
-        task_names=task_names,
-        class_names=class_names,
-        feature_names=tuple(features),
-        terminal=terminal[0],
-        terminal_names=terminal[1],
-        group=group,
-        origin=Origin("table", where, "the user's own"),
-    )
+    return _Maker(table, _with_terminal(columns, table.columns), where).source()
+
+
+def coded_features(table: Table, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
+    """Columns of training rows that can be features: names, cells, what codes stand for; and why others cannot."""
+    most = Columns.most_values
+    found = {
+        name: cells.features(column, table.notation, False, most, f"{where}, column {name!r}", table.place)
+        for name, column in table.columns.items()
+    }
+    kept = {name: each for name, each in found.items() if isinstance(each, Cells)}
+    left_out = {name: each for name, each in found.items() if isinstance(each, str)}
+    if not kept:
+        raise DataError(f"{where} has no column that can be a feature: {left_out or 'it has none at all'}")
+    values = np.column_stack([each.values for each in kept.values()])
+    return tuple(kept), values, tuple(each.words for each in kept.values()), left_out
+
+
+def coded_rows(table: Table, preparation: Preparation, where: str) -> tuple[Float64Array, Spelled]:
+    """New rows, coded for `Preparation.encode`: columns are found by name, and are what they were in training."""
+    missing = [name for name in preparation.columns if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"{where} lacks {len(missing)} of the {len(preparation.columns)} columns that the models were learned "
+            f"from: {listing(missing)}"
+        )
+    found, notation = list[Cells](), table.notation._replace(gaps=GAPS | set(preparation.gap_words))
+    for name, known in zip(preparation.columns, preparation.values, strict=True):
+        column, cell = table.columns[name], f"{where}, column {name!r}"
+        if known is None:
+            found.append(Cells(cells.numbers_or_gaps(column, notation, cell, table.place)))
+        else:
+            codes, words = cells.factorised(notation.words(column))
+            found.append(Cells(np.where(codes < 0, np.nan, codes), words))
+    return np.column_stack([each.values for each in found]), tuple(each.words for each in found)
 
 
 def _with_terminal(columns: Columns, table: Mapping[str, Array]) -> Columns:
     """Take a column called ``terminal`` for what it says, where no other is named."""
-    if columns.terminal is not None or "terminal" not in table or "terminal" in columns.named() + columns.dropped():
+    if columns.terminal is not None or TERMINAL not in table or TERMINAL in columns.named() + columns.dropped():
         return columns
-    return Columns(columns.label, columns.task, "terminal", columns.group, columns.drop, columns.kind)
+    return replace(columns, terminal=TERMINAL)
 
 
-def labels(column: Array, kind: str | None, where: str, place: Place) -> tuple[Array, tuple[str, ...]]:
-    """Class codes with their names, or numbers without."""
-    typed = _typed(column)
-    if kind is None:
-        kind = "regression" if typed.dtype.kind == "f" else "classes"
-        distinct = len(np.unique(typed)) if typed.dtype.kind in "iu" else 0
-        if distinct > MOST_WHOLE_CLASSES:
+class _Maker:
+    """A source in the making: the table, what each column is, and what there is to say about it."""
+
+    def __init__(self, table: Table, columns: Columns, where: str) -> None:
+        self.table, self.place, self.columns, self.where = table.columns, table.place, columns, where
+        self.notation = table.notation._replace(gaps=columns.gaps())
+        self.notes, free = list(table.notes), set(self.table) - {*columns.named(), *columns.dropped()}
+        index = [name for name in INDEX if name in free and _counts_rows(self.table[name])]
+        self.left_out = dict.fromkeys(index, "counts the rows")
+        for name in [*columns.named(), *columns.dropped(), *columns.texts()]:
+            if name not in self.table:
+                part = next((part for part in ("label", "task") if getattr(columns, part) == name), None)
+                way = f"; name the column of {part}s with --{part}" if part else ""
+                raise DataError(f"{where} has no column {name!r}: it has {listing(list(self.table))}{way}")
+
+    def source(self) -> Source:
+        """All of it."""
+        self._keep_labelled()
+        found = self._features()
+        found = self._without_gaps(found)
+        columns = self.columns
+        rules = self.notation, columns.kind, columns.most_values
+        label = cells.labels(self.table[columns.label], *rules, self._at(columns.label), self.place)
+        self.notes.insert(0, f"label {columns.label!r}: {label.assumed}")
+        task, task_names = self._codes(columns.task)
+        terminal, terminal_names = (None, ()) if columns.terminal is None else self._codes(columns.terminal)
+        texts = {name: each.words for name, each in found.items() if each.words is not None}
+        gaps = {name: int(each.gaps.sum()) for name, each in found.items() if each.gaps.any()}
+        self._say(texts, gaps)
+        return Source(
+            X=np.column_stack([each.values for each in found.values()]),
+            y=label.y,
+            task=task,
+            task_names=task_names,
+            class_names=label.class_names,
+            feature_names=tuple(found),
+            terminal=terminal,
+            terminal_names=terminal_names,
+            group=None if columns.group is None else self._codes(columns.group)[0],
+            origin=Origin("table", self.where, "the user's own"),
+            spelled=tuple(each.words for each in found.values()) if texts or gaps else (),
+            gap_words=parse_names(columns.na),
+            small_tasks=columns.small_tasks,
+            notes=tuple(self.notes),
+            treatment=self._treatment(found),
+        )
+
+    def _at(self, name: str) -> str:
+        return f"{self.where}, column {name!r}"
+
+    def _codes(self, name: str) -> tuple[Any, tuple[str, ...]]:
+        return cells.factorised(cells.spelled(self.table[name]))
+
+    def _keep_labelled(self) -> None:
+        """Leave out rows without a label or a key: nobody could say what to learn from them."""
+        for name in self.columns.named():
+            column = self.table[name]
+            words = self.notation.words(column) if name == self.columns.label else cells.spelled(column)
+            empty = np.array([word is None for word in words], dtype=np.bool_)
+            if not empty.any():
+                continue
+            first = f"{self._at(name)}, {self.place(int(np.argmax(empty)))} is empty"
+            if self.columns.missing == "error" or empty.all():
+                raise DataError(f"{first}: fill it or drop the row" if not empty.all() else f"{first}, as is all of it")
+            self._keep(~empty, f"have no {name!r}")
+
+    def _keep(self, rows: Any, why: str) -> None:
+        """Go on with these rows alone, and say so."""
+        kept, place = np.flatnonzero(rows), self.place
+        gone = f"{len(rows) - len(kept):,} of {len(rows):,} rows {why}"
+        if not len(kept):
+            raise DataError(f"{self.where}: {gone}: nothing is left")
+        self.notes.append(f"{gone}: left out, the first is {place(int(np.argmin(rows)))}")
+        self.table = {name: column[kept] for name, column in self.table.items()}
+        self.place = lambda row: place(int(kept[row]))
+
+    def _features(self) -> dict[str, Cells]:
+        """All columns that can be features; the others are left out, and why."""
+        columns, found = self.columns, dict[str, Cells]()
+        for name, column in self.table.items():
+            if name in columns.named() or name in columns.dropped():
+                continue
+            if name in self.left_out:
+                continue
+            given = self.notation, name in columns.texts(), columns.most_values
+            cell = cells.features(column, *given, self._at(name), self.place)
+            if isinstance(cell, str):
+                self.left_out[name] = cell
+            else:
+                found[name] = cell
+        if not found:
+            why = "".join(f"; {name!r} {reason}" for name, reason in self.left_out.items())
+            raise DataError(f"{self.where} has no feature columns beside {', '.join(columns.named())}{why}")
+        return found
+
+    def _without_gaps(self, found: dict[str, Cells]) -> dict[str, Cells]:
+        """What the rule for gaps leaves of rows and columns."""
+        gappy = [name for name, each in found.items() if each.gaps.any()]
+        if not gappy or self.columns.missing == "mean":
+            return found
+        if self.columns.missing == "error":
+            row = int(np.argmax(found[gappy[0]].gaps))
             raise DataError(
-                f"{where} holds {distinct} different whole numbers: say kind=classes or kind=regression (--kind)"
+                f"{self._at(gappy[0])}, {self.place(row)} is empty: fill it, or say --missing mean, drop-rows or "
+                "drop-columns"
             )
-    if kind == "regression":
-        return numbers(column, where, place), ()
-    y, class_names = codes(column, where, place)
-    return y.astype(np.int16) if len(class_names) < 2**15 else y, class_names
+        if self.columns.missing == "drop-columns":
+            self.left_out |= dict.fromkeys(gappy, "has gaps (--missing drop-columns)")
+            left = {name: each for name, each in found.items() if name not in gappy}
+            if not left:
+                raise DataError(f"{self.where}: every feature column has gaps: use --missing mean or drop-rows")
+            return left
+        whole = ~np.any([found[name].gaps for name in gappy], axis=0)
+        self._keep(whole, f"have gaps in {listing(gappy)} (--missing drop-rows)")
+        return {name: Cells(each.values[whole], each.words) for name, each in found.items()}
+
+    def _say(self, texts: dict[str, tuple[str, ...]], gaps: dict[str, int]) -> None:
+        if self.left_out:
+            self.notes.append("left out: " + "; ".join(f"{name!r} {why}" for name, why in self.left_out.items()))
+        if texts:
+            more = ", and one for gaps" if texts.keys() & gaps.keys() else ""
+            self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value{more}")
+        if numbers := {name: count for name, count in gaps.items() if name not in texts}:
+            self.notes.append(
+                f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "
+                f"with a column that says where (--missing {', '.join(MISSING[1:])})"
+            )
+
+    def _treatment(self, found: dict[str, Cells]) -> tuple[tuple[str, str], ...]:
+        """What becomes of each column, in words."""
+        columns = self.columns
+        named = {getattr(columns, part): part for part in ("label", "task", "terminal", "group")}
+        told = {name: _done(each) for name, each in found.items()}
+        told |= {name: f"left out: {why}" for name, why in self.left_out.items()}
+        told |= dict.fromkeys(columns.dropped(), "left out, as told")
+        told |= {name: part for name, part in named.items() if name is not None}
+        return tuple((name, told[name]) for name in self.table)
 
 
-def codes(column: Array, where: str, place: Place) -> tuple[Array, tuple[str, ...]]:
-    """Codes of the different values, in their natural order, and their names; whole numbers sort as numbers."""
-    typed = _typed(column)
-    missing = _missing(typed)
-    if missing.any():
-        raise DataError(f"{where}, {place(int(np.argmax(missing)))} is empty: fill it or drop the row")
-    if typed.dtype == object:
-        typed = typed.astype(str)
-    values, code = np.unique(typed, return_inverse=True)
-    return code.astype(np.int64), tuple(str(value) for value in values.tolist())
+def _gaps(count: int) -> str:
+    return f"{count:,} gap{'s' * (count != 1)}"
 
 
-def numbers(column: Array, where: str, place: Place) -> npt.NDArray[np.float64]:
-    """Column of finite numbers; the error names the first value that is none."""
-    try:
-        if column.dtype.kind == "M":
-            raise TypeError
-        values = column.astype(np.float64)
-    except (ValueError, TypeError):
-        row = next(i for i, value in enumerate(column.tolist()) if not _is_number(value))
-        value = column[row]
-        if _missing(np.array([value], dtype=object))[0]:
-            raise DataError(f"{where}, {place(row)} is empty: fill it or drop the row") from None
-        raise DataError(
-            f"{where}, {place(row)} holds {str(value)!r}, which is not a number: "
-            "encode the column, name it as task, terminal or group, or drop it (--drop)"
-        ) from None
-    finite = np.isfinite(values)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise DataError(f"{where}, {place(row)} holds {values[row]}: fill it or drop the row")
-    return values
+def _done(found: Cells) -> str:
+    gaps = int(found.gaps.sum())
+    if found.words is not None:
+        shown = ", ".join(found.words[:5]) + (", …" if len(found.words) > 5 else "")
+        return f"text: {len(found.words)} values ({shown})" + (f", {_gaps(gaps)} as one more" if gaps else "")
+    known = found.values[~found.gaps]
+    spread = f"{known.min():g} to {known.max():g}" if known.min() < known.max() else f"always {known[0]:g}: of no use"
+    return f"number: {spread}" + (f", {_gaps(gaps)} filled by the mean and marked" if gaps else "")
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def _is_nan(value: Any) -> bool:
-    """NaN and NaT are not equal to themselves, and pandas' NA will not say."""
-    same = value == value  # noqa: PLR0124
-    return not (isinstance(same, bool | np.bool_) and bool(same))
-
-
-def _missing(column: Array) -> npt.NDArray[np.bool_]:
-    if column.dtype.kind in "iub":
-        return np.zeros(len(column), dtype=np.bool_)
-    if column.dtype.kind in "fM":
-        return np.asarray(np.isnan(column) if column.dtype.kind == "f" else np.isnat(column))
-    return np.array([value is None or value == "" or _is_nan(value) for value in column.tolist()], dtype=np.bool_)
-
-
-def _typed(column: Array) -> Array:
-    """Text as whole numbers or numbers where all of it is; everything else as it is."""
-    if column.dtype.kind not in "UO" or not all(isinstance(value, str) for value in column.tolist()):
-        return column
-    for dtype in (np.int64, np.float64):
-        try:
-            return column.astype(dtype)
-        except (ValueError, OverflowError):
-            continue
-    return column
+def _counts_rows(column: Array) -> bool:
+    """Whether it is 0, 1, 2, … or 1, 2, 3, …."""
+    rows = np.arange(len(column))
+    return column.dtype.kind in "fiu" and (np.array_equal(column, rows) or np.array_equal(column, rows + 1))
 
 
 def listing(names: list[str]) -> str:
     """Names for an error message, the first twelve of them."""
     shown = ", ".join(repr(name) for name in names[:12])
     return shown + (f" … ({len(names)} in all)" if len(names) > 12 else "")
-
-
-def read_csv(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
-    """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
-
-    Columns in ``text`` are kept as they are written; the others become numbers where all of them are.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            header = stream.readline()
-            delimiter = max(",;\t|", key=header.count)
-            stream.seek(0)
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            _check_header(names, path)
-            blocks = list(_blocks(reader, names, text, path))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
-    if not blocks:
-        raise DataError(f"{path} has a header and no rows")
-    lines = np.concatenate([line for line, _ in blocks])
-    columns = {name: np.concatenate([block[i] for _, block in blocks]) for i, name in enumerate(names)}
-    return columns, lambda row: f"line {lines[row]}"
-
-
-def _check_header(names: list[str], path: Path) -> None:
-    if len(names) < 2:
-        raise DataError(f"{path} has no header with two or more columns, its first line must name them")
-    twice = next((name for name in names if names.count(name) > 1 or not name), None)
-    if twice is not None:
-        raise DataError(f"{path}: the header names the column {twice!r} twice or not at all: rename it")
-
-
-def _blocks(reader: Any, names: list[str], text: Collection[str], path: Path) -> Iterator[tuple[Array, list[Array]]]:
-    """Line numbers and columns, block by block: only one block is held as text."""
-    rows = _rows(reader, names, path)
-    while block := list(islice(rows, BLOCK_ROWS)):
-        columns = zip(names, zip(*(fields for _, fields in block), strict=True), strict=True)
-        yield np.array([line for line, _ in block]), [_parsed(column, name in text) for name, column in columns]
-
-
-def _parsed(column: tuple[str, ...], as_text: bool) -> Array:
-    if not as_text:
-        try:
-            return np.array(column, dtype=np.float64)
-        except ValueError:
-            pass
-    return np.array(column, dtype=object)
-
-
-def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    for fields in reader:
-        if not fields:
-            continue
-        if len(fields) != len(names):
-            raise DataError(
-                f"{path}, line {reader.line_num} has {len(fields)} fields, the header names {len(names)}: "
-                "repair the line (a missing or unquoted separator?)"
-            )
-        yield reader.line_num, [field.strip() for field in fields]
-
-
-def read_parquet(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
-    """Columns of a Parquet file."""
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise MissingExtraError("Parquet needs pyarrow: pip install 'rhfedmtl[parquet]'") from error
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ArrowException) as error:
-        raise DataError(f"{path} cannot be read as Parquet ({error})") from error
-    return {name: table.column(name).to_numpy() for name in table.column_names}, lambda row: f"row {row}"
-
-
-def read_npz(path: Path, text: Collection[str] = ()) -> tuple[dict[str, Array], Place]:
-    """Columns of an NPZ file: arrays of one dimension are columns, of two dimensions several (``X0``, ``X1``, …)."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as .npz ({error})") from error
-    columns: dict[str, Array] = {}
-    for name, array in arrays.items():
-        if array.ndim == 2:
-            columns.update({f"{name}{j}": array[:, j] for j in range(array.shape[1])})
-        elif array.ndim == 1:
-            columns[name] = array
-    lengths = {name: len(column) for name, column in columns.items()}
-    if not columns or len(set(lengths.values())) > 1:
-        raise DataError(f"{path}: arrays must be as long as each other, got {dict(islice(lengths.items(), 6))}")
-    return columns, lambda row: f"row {row}"

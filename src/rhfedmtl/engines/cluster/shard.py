@@ -100,12 +100,13 @@ class Part(NamedTuple):
 
 
 class Visitor(NamedTuple):
-    """A terminal from another shard: its id, where its rows lie, and how they are scaled at home."""
+    """A terminal from another shard: its id, where its rows lie, and how they are scaled and centred at home."""
 
     terminal: int
     first: int
     last: int
     scaler: Scaler
+    level: float | None
 
 
 class Reported(NamedTuple):
@@ -121,6 +122,7 @@ class Snapshot(NamedTuple):
     """All of a shard but its rows: who is known here and who is here now, and the state by these terminals."""
 
     scalers: list[Scaler] | None
+    levels: Float64Array | None
     visitors: list[Visitor]
     here: BoolArray
     state: State
@@ -140,12 +142,24 @@ class Shard:
         self._ids = part.terminal + np.arange(self._federation.n_terminals)
         self._here = np.ones(len(self._ids), dtype=bool)
         self._scalers: list[Scaler] | None = None
+        self._levels: Float64Array | None = None
         self._visitors: list[Visitor] = []
         self._network = self._batched(part.present)
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station."""
         return self._network.moments()
+
+    def labels(self) -> Float64Array:
+        """Label sums of every station."""
+        return self._network.labels()
+
+    def centre(self, levels: Float64Array) -> None:
+        """Subtract its station's level from every label. Told again, it changes nothing."""
+        if self._levels is None:
+            self._levels = levels
+            self._federation = replace(self._federation, y=self._federation.y - levels[self._federation.row_task])
+            self._network = self._batched(self._part.present)
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale the rows of each station by its scaler. Told again, it changes nothing."""
@@ -236,10 +250,12 @@ class Shard:
 
     def snapshot(self) -> Snapshot:
         """All that a new shard of the same part needs to be this one."""
-        return Snapshot(self._scalers, list(self._visitors), self._here.copy(), self._network.state())
+        return Snapshot(self._scalers, self._levels, list(self._visitors), self._here.copy(), self._network.state())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become the shard of which this is a snapshot; for a new shard."""
+        if snapshot.levels is not None:
+            self.centre(snapshot.levels)
         if snapshot.scalers is not None:
             self.scale(snapshot.scalers)
         self._visitors = list(snapshot.visitors)
@@ -252,13 +268,14 @@ class Shard:
         """Put the rows of visitors behind the others, as rows of terminals that are under no station yet."""
         old = self._federation
         taken = [self._source.rows(visitor.first, visitor.last) for visitor in visitors]
-        X = [v.scaler.transform(np.ascontiguousarray(t.X)) for v, t in zip(visitors, taken, strict=True)]
+        pairs = list(zip(visitors, taken, strict=True))
+        X = [v.scaler.transform(np.ascontiguousarray(t.X)) for v, t in pairs]
         weight = old.sample_weight
         sizes = [len(t.X) for t in taken]
         self._federation = replace(
             old,
             X=np.concatenate([old.X, *X]),
-            y=np.concatenate([old.y, *(t.y for t in taken)]),
+            y=np.concatenate([old.y, *(t.y if v.level is None else t.y - v.level for v, t in pairs)]),
             sample_weight=None if weight is None else np.concatenate([weight, *(t.weight for t in taken)]),
             terminal_offsets=np.append(old.terminal_offsets, old.terminal_offsets[-1] + np.cumsum(sizes)),
             task_offsets=np.append(old.task_offsets[:-1], old.task_offsets[-1] + len(visitors)),

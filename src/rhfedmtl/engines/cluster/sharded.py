@@ -86,6 +86,7 @@ class Sharded:
         if any(part.present is not None for part in parts):
             self._sizes = np.concatenate([part.present for part in parts])
         self._scalers: list[Scaler] = []
+        self._levels: Float64Array | None = None
         self._reports: dict[int, Reported] | None = None
         self._reported = False
 
@@ -121,6 +122,17 @@ class Sharded:
         """Round zero: moments of the training rows of every station."""
         found = self.actors.ask("moments", self._each())
         return [moments for s in sorted(found) for moments in found[s]]
+
+    def labels(self) -> Float64Array:
+        """Round zero: label sums of every station."""
+        found = self.actors.ask("labels", self._each())
+        return np.concatenate([found[g] for g in sorted(found)])
+
+    def centre(self, levels: Float64Array) -> None:
+        """Round zero: subtract from the labels of every terminal the level of its station."""
+        self._levels = levels
+        for s in range(self._n_shards):
+            self.actors.post(s, "centre", levels[self._stations(s)])
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: scale the rows of every terminal as its station says."""
@@ -278,7 +290,8 @@ class Sharded:
     def _visitor(self, terminal: int) -> Visitor:
         first, last = self._offsets[terminal : terminal + 2].tolist()
         scaler = self._scalers[self._home[terminal]] if self._scalers else Scaler()
-        return Visitor(terminal, first, last, scaler)
+        level = None if self._levels is None else float(self._levels[self._home[terminal]])
+        return Visitor(terminal, first, last, scaler, level)
 
     def _fill_duals(self, out: Float64Array) -> None:
         for s in range(self._n_shards):
@@ -312,7 +325,8 @@ class Sharded:
             np.concatenate([alpha[span] for span in rows]),
         )
         scalers = self._scalers[own] if self._scalers else None
-        return Snapshot(scalers, [self._visitor(t) for t in guests.tolist()], here, parts)
+        levels = None if self._levels is None else self._levels[own]
+        return Snapshot(scalers, levels, [self._visitor(t) for t in guests.tolist()], here, parts)
 
 
 def _apart(values: IntArray) -> Any:

@@ -174,6 +174,11 @@ class Gpu(InProcess):
             return super().moments()
         return [self._moments(rows) for rows in self._home_rows]
 
+    def centre(self, levels: Float64Array) -> None:
+        """Subtract the level of its task from every label, on the card too."""
+        super().centre(levels)
+        self._y = self._send(np.asarray(self._rows.y, np.float32))
+
     def scale_rows(self, scalers: list[Scaler]) -> None:
         """Scale all rows where they lie."""
         if all(scaler is scalers[0] for scaler in scalers):

@@ -1,0 +1,163 @@
+"""Tables from files: CSV as people write it, Parquet, NPZ."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rhfedmtl.data import cache
+from rhfedmtl.data.loaders.cells import GAPS, Array, Notation, Place
+from rhfedmtl.errors import DataError, MissingExtraError
+
+BLOCK_ROWS = 16384
+BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+OLD_WINDOWS = "cp1252"
+"""What a file is taken for that is not UTF-8; Latin-1 is a part of it but for control characters."""
+
+
+class Table(NamedTuple):
+    """Named columns, words for where a row stands, how cells are written, and what the reader had to assume."""
+
+    columns: dict[str, Array]
+    place: Place = lambda row: f"row {row}"
+    notation: Notation = Notation()
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
+    """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
+    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        return read_csv(cache.existing(path), text, gaps)
+    readers = {".parquet": read_parquet, ".npz": read_npz}
+    if path.suffix.lower() not in readers:
+        known = ".csv, .tsv, .txt, .parquet, .npz"
+        raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {known}; export it as CSV")
+    return Table(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
+
+
+def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
+    """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
+
+    Columns in ``text`` are kept as they are written; the others become numbers where all of them are. Unless commas
+    separate, numbers may have a decimal comma. The encoding is that of the byte order mark, UTF-8 or Windows-1252.
+    """
+    with path.open("rb") as stream:
+        start = stream.read(4)
+    encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if start.startswith(mark)), "utf-8")
+    try:
+        return _Reader(path, encoding, gaps).read(set(text))
+    except UnicodeDecodeError as error:
+        if encoding != "utf-8":
+            raise DataError(f"{path} cannot be read as {encoding} ({error}): save it as UTF-8") from error
+    table = _Reader(path, OLD_WINDOWS, gaps).read(set(text))
+    return table._replace(notes=(f"{path.name} is not UTF-8, so it was read as Windows-1252 (Latin-1)",))
+
+
+class _Reader:
+    """One CSV file in one encoding."""
+
+    def __init__(self, path: Path, encoding: str, gaps: frozenset[str]) -> None:
+        self.path, self.encoding, self.notation = path, encoding, Notation(gaps)
+        self.memo: dict[str, str] = {}
+
+    def read(self, text: set[str]) -> Table:
+        """All columns; once more where one turned out to be text in the middle, to have it as it is written."""
+        try:
+            lines, columns = self._columns(text)
+        except csv.Error as error:
+            raise DataError(f"{self.path} cannot be read as CSV ({error}): is a quote not closed?") from error
+        mixed = {name for name, parts in columns.items() if len({part.dtype.kind for part in parts}) > 1}
+        if mixed:
+            return self.read(text | mixed)
+        joined = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
+        return Table(joined, lambda row: f"line {lines[row]}", self.notation)
+
+    def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
+        errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
+        with self.path.open(encoding=self.encoding, errors=errors, newline="") as stream:
+            header = stream.readline()
+            if "\0" in header:
+                raise DataError(f"{self.path} is no text, or UTF-16 without a byte order mark: save it as UTF-8")
+            delimiter = max(",;\t|", key=header.count)
+            self.notation = self.notation._replace(comma=delimiter != ",")
+            stream.seek(0)
+            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+            names = _header(next(reader, []), self.path)
+            columns: dict[str, list[Array]] = {name: [] for name in names}
+            lines = []
+            rows = _rows(reader, names, self.path)
+            while block := list(islice(rows, BLOCK_ROWS)):  # only one block is held as text
+                lines.append(np.array([line for line, _ in block]))
+                for name, cells in zip(names, zip(*(fields for _, fields in block), strict=True), strict=True):
+                    columns[name].append(self._parsed(cells, name in text))
+        if not lines:
+            raise DataError(f"{self.path} has a header and no rows")
+        return np.concatenate(lines), columns
+
+    def _parsed(self, cells: tuple[str, ...], as_text: bool) -> Array:
+        numbers = None if as_text else self.notation.numbers(cells)
+        if numbers is not None:
+            return numbers
+        keep = self.memo.setdefault  # equal texts are held once
+        return np.array([keep(cell, cell) for cell in cells], dtype=object)
+
+
+def _header(fields: list[str], path: Path) -> list[str]:
+    """Names of the columns; those without one get the name that pandas gives them."""
+    names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(fields)]
+    if len(names) < 2:
+        raise DataError(f"{path} has no header with two or more columns, its first line must name them")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: the header names the column {twice!r} twice: rename one of them")
+    return names
+
+
+def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    for fields in reader:
+        if not fields:
+            continue
+        if len(fields) != len(names):
+            raise DataError(
+                f"{path}, line {reader.line_num} has {len(fields)} fields, the header names {len(names)}: "
+                "repair the line (a missing or unquoted separator?)"
+            )
+        yield reader.line_num, [field.strip() for field in fields]
+
+
+def read_parquet(path: Path) -> dict[str, Array]:
+    """Columns of a Parquet file."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise MissingExtraError("Parquet needs pyarrow: pip install 'rhfedmtl[parquet]'") from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowException) as error:
+        raise DataError(f"{path} cannot be read as Parquet ({error})") from error
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Columns of an NPZ file: arrays of one dimension are columns, of two dimensions several (``X0``, ``X1``, …)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as .npz ({error})") from error
+    columns: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            columns.update({f"{name}{j}": array[:, j] for j in range(array.shape[1])})
+        elif array.ndim == 1:
+            columns[name] = array
+    lengths = {name: len(column) for name, column in columns.items()}
+    if not columns or len(set(lengths.values())) > 1:
+        raise DataError(f"{path}: arrays must be as long as each other, got {dict(islice(lengths.items(), 6))}")
+    return columns
