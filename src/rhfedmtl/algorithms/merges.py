@@ -31,6 +31,10 @@ class Merge(Protocol):
     def line_search(self) -> bool:
         """Whether terminals must report the course."""
 
+    @property
+    def adapts(self) -> bool:
+        """Whether a run may take other steps than coordinate ascent where they bring more."""
+
     def sigma(self, n_terminals: int) -> float:
         """σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
 
@@ -40,6 +44,8 @@ class Merge(Protocol):
 
 class Average(NamedTuple):
     """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
+
+    adapts: bool = False
 
     @property
     def line_search(self) -> bool:
@@ -58,6 +64,8 @@ class Average(NamedTuple):
 class Add(NamedTuple):
     """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
 
+    adapts: bool = False
+
     @property
     def line_search(self) -> bool:
         """No course needed."""
@@ -74,6 +82,8 @@ class Add(NamedTuple):
 
 class LineSearch(NamedTuple):
     """Best factor along the sum of updates, within the box: never less dual gain than the average."""
+
+    adapts: bool = False
 
     @property
     def line_search(self) -> bool:
@@ -119,4 +129,9 @@ def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
     return float(factors[best]) if gains[best] >= ceiling else average
 
 
-MERGES: dict[str, Merge] = {"average": Average(), "add": Add(), "line-search": LineSearch()}
+MERGES: dict[str, Merge] = {
+    "auto": Add(adapts=True),
+    "average": Average(),
+    "add": Add(),
+    "line-search": LineSearch(),
+}

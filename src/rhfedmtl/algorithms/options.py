@@ -13,7 +13,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
 from rhfedmtl.maths.losses import LOSSES, Loss
-from rhfedmtl.maths.relationships import RELATIONSHIPS
+from rhfedmtl.maths.relationships import RELATIONSHIPS, Relationship
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.registry import POLICIES
 
@@ -46,7 +46,7 @@ class Options:
     relationship: str = "mean"
     lambda1: float = LAMBDA1
     lambda2: float = LAMBDA2
-    merge: str = "average"
+    merge: str = "auto"
     intercept: bool = True
     uniform: bool = False
     policy: str | None = None
@@ -76,6 +76,7 @@ class Options:
             "intercept": self.intercept,
             "uniform": self.uniform,
             "lambda1": self.lambda1,
+            "relationship": self.chosen_relationship(),
             "step": self.step,
             "decay": self.decay,
         }
@@ -86,7 +87,7 @@ class Options:
             loss=self.chosen_loss(kind),
             intercept=self.intercept,
             uniform=self.uniform,
-            relationship=pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2),
+            relationship=self.chosen_relationship(),
             merge=pick("merge", self.merge, MERGES),
         )
 
@@ -121,6 +122,10 @@ class Options:
         if self.epsilon is not None and name == "measured":
             raise ConfigError("policy 'measured' has no epsilon: it goes as far as the budget; use a target gap")
         return build() if self.epsilon is None else build(epsilon=self.epsilon)
+
+    def chosen_relationship(self) -> Relationship:
+        """How tasks are coupled; for a method that couples them otherwise, the problem that it is certified for."""
+        return pick("relationship", self.relationship, RELATIONSHIPS)(self.lambda1, self.lambda2)
 
     def chosen_loss(self, kind: str) -> Loss:
         """Loss by name, or by the kind of labels."""

@@ -15,6 +15,7 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 from rhfedmtl.roles.station import refuse_divergence
 
@@ -166,7 +167,7 @@ class InProcess:
         self._check_round(number, local_steps)
         actors = self._actors(local_steps, arrives)
         models = self.models
-        scale = self._lam * self._n
+        scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
             sent = models.astype(self._rows.X.dtype)
@@ -219,20 +220,26 @@ class InProcess:
             for b, (v, n, membership) in enumerate(zip(self.V, self._n, self._membership, strict=True))
         ]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models."""
-        needed = (self._n_stations, *self.shape)
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points."""
+        needed, models = (self._n_stations, *self.shape), points.models
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        losses, duals = self._sums(models)
+        losses, duals = self._sums(points)
+        gradients = self._gradients(models[0]) if points.gradient else np.empty((self._n_stations, 0))
         return [
-            StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]), int(self._membership[b]))
-            for b in range(self._n_stations)
+            StationSums(b, self._last_round, losses[b], duals[b], gradients[b], int(self._n[b]), int(membership))
+            for b, membership in enumerate(self._membership)
         ]
 
-    def _sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Losses under each of the models, and dual terms, summed by station."""
-        return sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models, threads=self.threads)
+    def _sums(self, points: Points) -> tuple[Float64Array, Float64Array]:
+        """Losses at each of the points, and dual terms, summed by station."""
+        loss, rows, layout, duals = self.method.loss, self._rows, self._layout, self._duals
+        return sdca.run_sums(loss, rows, layout, duals, points.models, points.combinations, threads=self.threads)
+
+    def _gradients(self, models: Float64Array) -> Float64Array:
+        """−Σ s L′(z) x of every station under its model."""
+        return sdca.run_gradients(self.method.loss, self._rows, self._layout, models, threads=self.threads)
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""

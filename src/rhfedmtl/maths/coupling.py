@@ -116,6 +116,15 @@ class Relationship(ABC):
         """W = V G, the models that belong to the dual vectors V under the whole coupling."""
         return mix(self.dense(len(V)).G, V)
 
+    def apply(self, W: Models) -> Models:
+        """W Q."""
+        return mix(self.dense(len(W)).Q, W)
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """W (Q + h I)⁻¹: a metric that knows the coupling, and of the losses their curvature h."""
+        dense = self.dense(len(W))
+        return mix((dense.U / (dense.kappa + curvature)) @ dense.U.T, W)
+
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """λ_b = 2/n_b, but within diag(least) ≤ D ≤ diag(most), and c = A W + B V; see the top of this file.
 
@@ -201,6 +210,14 @@ class Safe(Relationship):
     def solve(self, V: Models) -> Models:
         """As the inner one says."""
         return self.inner.solve(V)
+
+    def apply(self, W: Models) -> Models:
+        """As the inner one says."""
+        return self.inner.apply(W)
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """As the inner one says."""
+        return self.inner.precondition(W, curvature)
 
     def learns(self) -> LearningSchedule | None:
         """When the inner one learns."""

@@ -35,6 +35,9 @@ from rhfedmtl.maths.rounds import (
 # Factors at which a terminal reports its dual sum, where the conjugate is not quadratic (line search).
 FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
 
+# Shares of α at which a terminal reports its dual sum, where the conjugate is not quadratic (`scaled_dual`).
+THETAS: Float64Array = np.array([0.0625, 0.125, 0.25, 0.5, 0.75, 1.0])
+
 # Terminals with more rows than this never make a Gram matrix.
 GRAM_ROWS = 256
 # In `Duals.n_visited`: the change may be in any row.
@@ -192,8 +195,9 @@ def _list_changes(duals: Any, start: Any, visited: Any, c: Any, workspace: Any) 
 
 
 @inlined
-def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, answers: Any, block: Any) -> None:
-    """Add X_tᵀΔα_t, summed in double precision, to the block."""
+def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, answers: Any, block: Any) -> Any:
+    """Add u_t = X_tᵀΔα_t, summed in double precision, to the block; returns ‖u_t‖²."""
+    squares = 0.0
     changed, factors, width = workspace.changed, workspace.factors, workspace.delta.shape[1]
     for c in range(duals.alpha.shape[1]):
         n = _list_changes(duals, start, visited, c, workspace)
@@ -205,6 +209,8 @@ def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, an
             add_rows(by, rows.X, four, workspace.delta, c)
         for j in range(width if n else 0):
             answers.delta[block, c, j] += workspace.delta[c, j]
+            squares += workspace.delta[c, j] * workspace.delta[c, j]
+    return squares
 
 
 @inlined
@@ -264,7 +270,7 @@ def _clear(loss: Any, answers: Any, block: Any) -> None:
         answers.gains[block, k] = 0.0
     for k in range(answers.lines.shape[1]):
         answers.lines[block, k] = 0.0
-    if answers.lines.shape[1] and is_quadratic(loss):
+    if answers.lines.shape[1] > 1 and is_quadratic(loss):
         answers.lines[block, 2] = np.inf
 
 
@@ -287,48 +293,98 @@ def _round_blocks(
                 _prepare(rows, orders, start, n, b, by_gram, workspace)
                 _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, workspace)
                 visited = n if orders.uniform else min(n, steps)
-                _collect(rows, duals, start, visited, workspace, answers, block)
+                squares = _collect(rows, duals, start, visited, workspace, answers, block)
                 _remember(duals, t, start, n, visited, workspace)
                 for k in range(CURVE):
                     answers.gains[block, k] += workspace.curve[k]
-                if len(workspace.profile):
+                if len(workspace.profile) == 1:
+                    answers.lines[block, 0] += squares
+                elif len(workspace.profile):
                     _course(loss, rows, duals, t, workspace.profile)
                     _merge_course(loss, workspace.profile, answers.lines, block)
 
 
+class OwnSums(NamedTuple):
+    """Room for the sums of one terminal after the other: scores of a row, losses at every point, f(θ)."""
+
+    scores: Float64Array
+    losses: Float64Array
+    dual: Float64Array
+
+
+@inlined
+def _fill(table: Any, row: Any) -> None:
+    for k in range(table.shape[1]):
+        table[row, k] = 0.0
+
+
+@inlined
+def _add_losses(
+    loss: Any, rows: Any, i: Any, models: Any, station: Any, n_stations: Any, points: Any, own: Any
+) -> None:
+    """Add the losses of row i at every point."""
+    columns = rows.y.shape[1]
+    for c in range(columns):
+        for m in range(points.shape[1]):
+            own.scores[m] = score(rows.X, i, models, (m * n_stations + station) * columns + c)
+        for k in range(points.shape[0]):
+            z = 0.0
+            for m in range(points.shape[1]):
+                z += points[k, m] * own.scores[m]
+            own.losses[0, k] += rows.weight[i] * value(loss, z, rows.y[i, c])
+
+
+@inlined
+def _add_dual(loss: Any, rows: Any, duals: Any, i: Any, into: Any) -> None:
+    """Add row i's part of f(θ) = Σ −s L*(−θα/s): linear and quadratic term, or its values at ``THETAS``."""
+    s = rows.weight[i]
+    for c in range(duals.alpha.shape[1]):
+        a = duals.alpha[i, c] / s
+        if is_quadratic(loss):
+            linear, quadratic, _ = line(loss, 0.0, rows.y[i, c], a)
+            into[0, 0] += s * linear
+            into[0, 1] += s * quadratic
+        else:
+            for k in range(len(THETAS)):
+                into[0, k] -= s * conjugate(loss, THETAS[k] * a, rows.y[i, c])
+
+
 @compiled
 def _sum_blocks(
-    loss: Any, rows: Any, layout: Any, duals: Any, models: Any, losses: Any, duals_sum: Any, first: Any, last: Any
+    loss: Any,
+    rows: Any,
+    layout: Any,
+    duals: Any,
+    models: Any,
+    points: Any,
+    losses: Any,
+    dual_sums: Any,
+    own: Any,
+    first: Any,
+    last: Any,
 ) -> None:
-    """Settle, then add up each block's losses under every model, and its dual terms −s L*(−α/s).
+    """Settle, then add up each block's losses at every point, and what f(θ) is made from.
 
-    ``models`` has a row for each (model, station, column).
+    ``models`` has a row for each (model, station, column); ``points`` combines models, a row for each point.
     """
-    columns = rows.y.shape[1]
     n_stations = len(layout.starts) - 1
     for block in range(first, last):
-        for m in range(losses.shape[1]):
-            losses[block, m] = 0.0
-        duals_sum[block] = 0.0
+        _fill(losses, block)
+        _fill(dual_sums, block)
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             start, stop = rows.starts[t], rows.ends[t]
             _settle(duals, t, start, stop)
-            for m in range(losses.shape[1]):
-                w = (m * n_stations + layout.station[block]) * columns
-                total = 0.0
-                for i in range(start, stop):
-                    for c in range(columns):
-                        if rows.weight[i] > 0.0:
-                            total += rows.weight[i] * value(loss, score(rows.X, i, models, w + c), rows.y[i, c])
-                losses[block, m] += total
-            total = 0.0
+            _fill(own.losses, 0)
+            _fill(own.dual, 0)
             for i in range(start, stop):
-                s = rows.weight[i]
-                for c in range(columns):
-                    if s > 0.0:
-                        total -= s * conjugate(loss, duals.alpha[i, c] / s, rows.y[i, c])
-            duals_sum[block] += total
+                if rows.weight[i] > 0.0:
+                    _add_losses(loss, rows, i, models, layout.station[block], n_stations, points, own)
+                    _add_dual(loss, rows, duals, i, own.dual)
+            for k in range(losses.shape[1]):
+                losses[block, k] += own.losses[0, k]
+            for k in range(dual_sums.shape[1]):
+                dual_sums[block, k] += own.dual[0, k]
 
 
 @compiled
@@ -415,21 +471,48 @@ def run_round(
 
 
 def run_sums(
-    loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+    loss: Loss,
+    rows: Rows,
+    layout: Blocks,
+    duals: Duals,
+    models: Float64Array,
+    points: Float64Array,
+    *,
+    threads: int = 1,
 ) -> tuple[Float64Array, Float64Array]:
-    """Loss sums of each station under each model of ``models`` (m, station, column, feature), and dual sums."""
+    """Loss sums of each station at each point, and what its f(θ) is made from (`Profile` of `scaled_dual`).
+
+    A point is a combination of the ``models`` (m, station, column, feature); ``points`` has a row for each.
+    """
     n_blocks = len(layout.station)
-    losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
+    losses = np.empty((n_blocks, len(points)))
+    dual_sums = np.empty((n_blocks, dual_length(loss)))
     models = np.ascontiguousarray(models, dtype=np.float64)
+    points = np.ascontiguousarray(points, dtype=np.float64)
     parts = cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
     flat = models.reshape(-1, models.shape[-1])
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
+        own = OwnSums(np.empty(len(models)), np.empty((1, len(points))), np.empty((1, dual_sums.shape[1])))
         for first, last in stretches:
-            _sum_blocks(loss, rows, layout, duals, flat, losses, dual_sums, first, last)
+            _sum_blocks(loss, rows, layout, duals, flat, points, losses, dual_sums, own, first, last)
 
     in_threads(threads, parts, work)
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
+
+
+def dual_length(loss: Loss) -> int:
+    """How many numbers describe f(θ): two where the conjugate is quadratic, else its values at ``THETAS``."""
+    return 2 if loss.quadratic else len(THETAS)
+
+
+def run_gradients(loss: Loss, rows: Rows, layout: Blocks, models: Float64Array, *, threads: int = 1) -> Float64Array:
+    """−Σ s L′(z) x of each station under its model (station, column, feature): a pass of steps from α = 0 with q = 0."""
+    n_stations = len(layout.starts) - 1
+    steps = np.where(np.isin(np.arange(len(rows.sizes)), layout.order), rows.sizes, 0)
+    sent = models.astype(rows.X.dtype)
+    orders = Orders(sent, np.full(n_stations, np.inf), steps, np.uint64(0), np.uint64(0), False)
+    return run_round(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
 
 def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
@@ -442,7 +525,7 @@ def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64A
 
 def _by_station(answers: Answers, layout: Blocks, quadratic: bool) -> Answers:
     lines = add_blocks(answers.lines, layout.starts)
-    if quadratic and lines.shape[1]:
+    if quadratic and lines.shape[1] > 1:
         room = np.full(len(lines), np.inf)
         np.minimum.at(room, layout.station, answers.lines[:, 2])
         lines[:, 2] = room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,27 @@ from rhfedmtl.resources.ledger import Ledger
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+Solver = Literal["coordinate-ascent", "quasi-newton"]
 MOST_COUNT = 10**9
 
 
+ASCENT: Solver = "coordinate-ascent"
+NEWTON: Solver = "quasi-newton"
+
+
 class Observation(NamedTuple):
-    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
+    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps.
+
+    ``gap`` is the certified one after it, NaN where none was computed.
+    """
 
     round: int
     local_steps: IntArray
     answers: IntArray
     factor: FloatArray
     gains: FloatArray
+    solver: Solver = ASCENT
+    gap: float = float("nan")
 
 
 class RoundBytes(NamedTuple):
@@ -62,6 +72,7 @@ class Situation:
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
+    solvers: tuple[Solver, ...] = (ASCENT,)
     planning_prices: Cost | None = None
     in_step: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
@@ -137,13 +148,14 @@ class Plan:
 
     local_steps: IntArray
     station_rounds: IntArray
+    solver: Solver = ASCENT
     why: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
         """The same H and K for all."""
         H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
-        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
+        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why=why)
 
 
 class Policy(Protocol):

@@ -155,12 +155,17 @@ class Terminal:
                 f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{needed}), "
                 "all finite"
             )
+        if probe.points.ndim != 2 or probe.points.shape[1] != len(probe.models) or not np.isfinite(probe.points).all():
+            raise PeerError(
+                f"probe has points of shape {probe.points.shape} for {len(probe.models)} models, or not finite"
+            )
         if not self._speaks_to_me(probe.verdict):
             return None
         self._settle(probe.verdict)
-        models = probe.models[:, None]
-        losses, dual = sdca.run_sums(self.method.loss, self._rows, self._layout, self._duals, models)
-        return Sums(self.identity, probe.number, losses[0], float(dual[0]))
+        loss, models = self.method.loss, probe.models[:, None]
+        losses, dual = sdca.run_sums(loss, self._rows, self._layout, self._duals, models, probe.points)
+        gradient = sdca.run_gradients(loss, self._rows, self._layout, models[0]) if probe.gradient else np.empty((1, 0))
+        return Sums(self.identity, probe.number, losses[0], dual[0], gradient[0])
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""

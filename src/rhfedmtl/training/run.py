@@ -22,7 +22,7 @@ from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.network import Keeping, Network
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Observation, Plan, Policy, RoundBytes, Situation
+from rhfedmtl.policies.base import NEWTON, Observation, Plan, Policy, RoundBytes, Situation, Solver
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -35,10 +35,11 @@ from rhfedmtl.resources.billing import (
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
-from rhfedmtl.training.clouds import make_cloud, regularisation
+from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
 from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, evaluate, mean, scores
@@ -169,6 +170,7 @@ class Run:
         samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
         self._n_classes = len(federation.class_names)
+        self._solvers = solvers(method)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self._tests = [
             (self.scalers[b].transform(X), y)
@@ -304,6 +306,7 @@ class Run:
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,
+            solvers=self._solvers,
             planning_prices=self._planning_prices,
             in_step=self.in_step,
             memo=self._memo,
@@ -316,6 +319,8 @@ class Run:
             if certificate is None:
                 raise ConfigError("no certificate: a terminal or station did not report its sums")
             self.certificate = certificate
+            if self.observed:
+                self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap)
             self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
             self.history[-1:] = [self._moment(certificate)]
         return self.certificate
@@ -326,12 +331,7 @@ class Run:
             return self.cloud.certify(self.network.sums(self.cloud.candidates()))
         assert isinstance(self.method, SgdMethod)
         models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
-        sums = [s for s in self.network.sums(models[None]) if s is not None]
-        norms = np.square(models).sum(axis=(1, 2))
-        primal = np.array([s.losses[0] / max(s.n_samples, 1) for s in sums]) + self.method.lambda1 / 2.0 * norms
-        return Certificate(
-            self.round, float(primal.mean()), -np.inf, 0.0, models, primal, np.full(len(primal), -np.inf)
-        )
+        return self.cloud.certify(models, self.network.sums(any_models(models)), self.method.relationship)
 
     def _round_zero(self) -> list[Scaler]:
         """Common scaling from sums over training rows, charged by its bytes alone."""
@@ -366,7 +366,7 @@ class Run:
         if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
             return False
         self._charge(situation.cloud_event())
-        self.network.assign(self.cloud.assign())
+        self.network.assign(self.cloud.assign(plan.solver))
         self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
         return True
 
@@ -379,9 +379,9 @@ class Run:
             worst = event_totals(situation.prices, planned)
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
-            self._station_iteration(planned, worst)
+            self._station_iteration(planned, worst, plan.solver)
             self._under_way = plan, k + 1
-            if self.round % self.settings.certify_every == 0:
+            if self.round % self.settings.certify_every == 0 or plan.solver == NEWTON:
                 self._review()
             self._interrupted = watch is not None and watch(self._progress(plan)) is False
             if keep is not None and (self._interrupted or keep.due):
@@ -398,7 +398,7 @@ class Run:
         ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
         return replace(event, round=self.round + 1, ahead=ahead)
 
-    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
+    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let it happen as the weather has it, and charge what was really used."""
         self.round = planned.round
         event, arrives = self._as_it_happens(planned)
@@ -410,7 +410,7 @@ class Run:
             steps[event.terminal_ids] = everyone[event.terminal_ids]
         outcome = self.network.round(self.round, steps, arrives)
         self.terminal_steps += int(steps.sum())
-        self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains))
+        self.observed.append(Observation(self.round, steps, outcome.answers, outcome.factor, outcome.gains, solver))
         self.history.append(self._moment())
 
     def _as_it_happens(self, planned: RoundEvent) -> tuple[RoundEvent, npt.NDArray[np.bool_] | None]:

@@ -19,6 +19,7 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Runs, Tally, compact
 from rhfedmtl.roles.messages import Anchor, Report, Sizes, StationSums
 
@@ -164,15 +165,16 @@ class Sharded:
             for i, (v, n, membership) in enumerate(zip(*known[1:], strict=True))
         ]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models, for the certificate."""
-        needed = (len(self._of_station), *self.shape)
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points, for the certificate."""
+        needed, models = (len(self._of_station), *self.shape), points.models
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        found = self.actors.ask("sums", {g: (models[:, self._stations(g)],) for g in range(self._n)})
-        losses, duals = (np.concatenate([found[g][i] for g in sorted(found)]) for i in range(2))
+        parts = {g: (points._replace(models=models[:, self._stations(g)]),) for g in range(self._n)}
+        found = self.actors.ask("sums", parts)
+        told = [np.concatenate([found[g][i] for g in sorted(found)]) for i in range(3)]
         return [
-            StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
+            StationSums(r.task, r.round, *(part[r.task] for part in told), r.n_samples, r.membership)
             for r in self.reports(0)
         ]
 

@@ -24,9 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.policies.base import Plan, Situation
+from rhfedmtl.policies.base import ASCENT, NEWTON, Plan, Situation
 from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, shapes
 from rhfedmtl.policies.measured.progress import Evidence, Outlook
+from rhfedmtl.policies.measured.solver import BETTER, promised_by_newton
 from rhfedmtl.policies.measured.station_rounds import StationRounds
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
@@ -37,6 +38,7 @@ __all__ = ["Measured", "Outlook", "Schedule"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+DEBUG = False
 # Server iterations that coupled tasks should get.
 COUPLED_ROUNDS = 3
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
@@ -116,6 +118,8 @@ class Measured:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
         if not situation.ledger.budget:
             return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
+        if NEWTON in situation.solvers and (plan := self._newton(situation)) is not None:
+            return plan
         held: Held | None = situation.memo.get("held")
         if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
             held = None
@@ -130,6 +134,26 @@ class Measured:
         held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
         return _plan(held)
 
+    def _newton(self, s: Situation) -> Plan | None:
+        """A quasi-Newton round, where it promises more than ascent with the rest of the budget; looked at now and then."""
+        if s.rounds < s.memo.get("solver until", 0):
+            return None if s.memo["solver"] == ASCENT else self._pass(s)
+        if not fits(event_totals(s.prices, s.cloud_event(), s.round_event(s.sizes)), s.ledger.room):
+            return None
+        best = self.schedule(s)
+        ascent = 0.0 if best is None else -best.log_left
+        newton = promised_by_newton(s)
+        last = s.observed[-1].solver if s.observed else ASCENT
+        chosen = NEWTON if newton > ascent * (BETTER if last == ASCENT else 1.0 / BETTER) else ASCENT
+        s.memo["solver"], s.memo["solver until"] = chosen, s.rounds + (4 if s.rounds else 2)
+        if DEBUG: print(s.rounds, 'ascent', ascent, 'newton', newton, chosen)
+        return self._pass(s) if chosen == NEWTON else None
+
+    @staticmethod
+    def _pass(s: Situation) -> Plan:
+        s.memo.pop("held", None)
+        return Plan(s.sizes, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
+
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
         return self._best(s, self.outlook(s)) if self._payable(s) else None
@@ -140,7 +164,8 @@ class Measured:
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
-        rate, keep = Basis.of(s, self.least_steps).evidence.fit(s.observed[-self.memory :], self.prior)
+        seen = [each for each in s.observed if each.solver == ASCENT]
+        rate, keep = Basis.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
     def _best(self, s: Situation, outlook: Outlook) -> Schedule:
@@ -180,7 +205,7 @@ def _knows_little(s: Situation) -> bool:
 
 
 def _plan(held: Held) -> Plan:
-    return Plan(held.schedule.local_steps, held.schedule.station_rounds, {"cloud_rounds": held.cloud_rounds})
+    return Plan(held.schedule.local_steps, held.schedule.station_rounds, why={"cloud_rounds": held.cloud_rounds})
 
 
 def _same(s: Situation, station_rounds: int | IntArray) -> IntArray:
