@@ -28,7 +28,8 @@ NEWTON: Solver = "quasi-newton"
 class Observation(NamedTuple):
     """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps.
 
-    ``gap`` is the certified one after it, NaN where none was computed.
+    ``gap`` is the certified one after it, NaN where none was computed; a round is ``astray`` where what the stations
+    hold is worse than models that are zero.
     """
 
     round: int
@@ -38,6 +39,7 @@ class Observation(NamedTuple):
     gains: FloatArray
     solver: Solver = ASCENT
     gap: float = float("nan")
+    astray: bool = False
 
 
 class RoundBytes(NamedTuple):

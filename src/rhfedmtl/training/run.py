@@ -320,7 +320,9 @@ class Run:
                 raise ConfigError("no certificate: a terminal or station did not report its sums")
             self.certificate = certificate
             if self.observed:
-                self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap)
+                self.observed[-1] = self.observed[-1]._replace(
+                    gap=certificate.gap, astray=certificate.held > certificate.zero
+                )
             self.metrics = evaluate(certificate.models[self.task_station], self._tests, self._n_classes)
             self.history[-1:] = [self._moment(certificate)]
         return self.certificate

@@ -16,6 +16,7 @@ each may have a number of rounds of its own, K_b (`uneven.py`), once the anchors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,10 +25,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.policies.base import ASCENT, NEWTON, Plan, Situation
+from rhfedmtl.policies.base import ASCENT, NEWTON, Plan, Situation, Solver
 from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, shapes
-from rhfedmtl.policies.measured.progress import Evidence, Outlook
-from rhfedmtl.policies.measured.solver import BETTER, promised_by_newton
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
+from rhfedmtl.policies.measured.solver import (
+    BETTER,
+    FEW_PASSES,
+    UNLIMITED,
+    newton_rounds,
+    promised_by_ascent,
+    promised_by_newton,
+    stay,
+)
 from rhfedmtl.policies.measured.station_rounds import StationRounds
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
@@ -38,7 +47,6 @@ __all__ = ["Measured", "Outlook", "Schedule"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-DEBUG = False
 # Server iterations that coupled tasks should get.
 COUPLED_ROUNDS = 3
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
@@ -116,10 +124,10 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        if not situation.ledger.budget:
-            return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
         if NEWTON in situation.solvers and (plan := self._newton(situation)) is not None:
             return plan
+        if not situation.ledger.budget:
+            return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
         held: Held | None = situation.memo.get("held")
         if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
             held = None
@@ -136,18 +144,26 @@ class Measured:
 
     def _newton(self, s: Situation) -> Plan | None:
         """A quasi-Newton round, where it promises more than ascent with the rest of the budget; looked at now and then."""
-        if s.rounds < s.memo.get("solver until", 0):
-            return None if s.memo["solver"] == ASCENT else self._pass(s)
-        if not fits(event_totals(s.prices, s.cloud_event(), s.round_event(s.sizes)), s.ledger.room):
-            return None
+        last = s.observed[-1] if s.observed else None
+        astray = last is not None and last.astray and last.solver == ASCENT
+        if astray or s.rounds >= s.memo.get("solver until", 0):
+            before = ASCENT if last is None else last.solver
+            s.memo["solver"] = NEWTON if astray and newton_rounds(s) >= FEW_PASSES else self._better(s, before)
+            s.memo["solver until"] = s.rounds + stay(before, s.memo["solver"])
+        return self._pass(s) if s.memo["solver"] == NEWTON and newton_rounds(s) else None
+
+    def _better(self, s: Situation, before: Solver) -> Solver:
+        """The solver that promises more; the one in use is left only for one that promises clearly more."""
+        if not s.ledger.budget:
+            predicted = -float(self.outlook(s).log_left(1.0 - math.exp(-PASS_RATE))) * UNLIMITED
+            ascent, newton = promised_by_ascent(s, predicted, UNLIMITED), promised_by_newton(s)
+            return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
         best = self.schedule(s)
-        ascent = 0.0 if best is None else -best.log_left
-        newton = promised_by_newton(s)
-        last = s.observed[-1].solver if s.observed else ASCENT
-        chosen = NEWTON if newton > ascent * (BETTER if last == ASCENT else 1.0 / BETTER) else ASCENT
-        s.memo["solver"], s.memo["solver until"] = chosen, s.rounds + (4 if s.rounds else 2)
-        if DEBUG: print(s.rounds, 'ascent', ascent, 'newton', newton, chosen)
-        return self._pass(s) if chosen == NEWTON else None
+        if best is None:
+            return before
+        rounds = best.cloud_rounds * int(best.station_rounds.max())
+        ascent, newton = promised_by_ascent(s, -best.log_left, rounds), promised_by_newton(s)
+        return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
 
     @staticmethod
     def _pass(s: Situation) -> Plan:
