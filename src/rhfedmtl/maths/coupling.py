@@ -148,10 +148,6 @@ class Relationship(ABC):
         root = np.sqrt(np.diag(G))
         return np.asarray(np.clip(G / np.outer(root, root), -1.0, 1.0))
 
-    def strength(self, n_tasks: int) -> float:
-        """How many times stronger λ2 acts here than in `mean`."""
-        return 1.0
-
     def learn(self, W: Models) -> Self:
         """Return the relationship as these models suggest it; a given one stays as it is."""
         return self
@@ -234,10 +230,6 @@ class Safe(Relationship):
     def coupling(self, n_tasks: int) -> float:
         """As the inner one says."""
         return self.inner.coupling(n_tasks)
-
-    def strength(self, n_tasks: int) -> float:
-        """As the inner one says."""
-        return self.inner.strength(n_tasks)
 
     def learn(self, W: Models) -> Self:
         """Let the inner one learn."""
