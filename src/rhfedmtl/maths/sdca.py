@@ -195,9 +195,8 @@ def _list_changes(duals: Any, start: Any, visited: Any, c: Any, workspace: Any) 
 
 
 @inlined
-def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, answers: Any, block: Any) -> Any:
-    """Add u_t = X_tᵀΔα_t, summed in double precision, to the block; returns ‖u_t‖²."""
-    squares = 0.0
+def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, answers: Any, block: Any) -> None:
+    """Add X_tᵀΔα_t, summed in double precision, to the block."""
     changed, factors, width = workspace.changed, workspace.factors, workspace.delta.shape[1]
     for c in range(duals.alpha.shape[1]):
         n = _list_changes(duals, start, visited, c, workspace)
@@ -209,8 +208,6 @@ def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, an
             add_rows(by, rows.X, four, workspace.delta, c)
         for j in range(width if n else 0):
             answers.delta[block, c, j] += workspace.delta[c, j]
-            squares += workspace.delta[c, j] * workspace.delta[c, j]
-    return squares
 
 
 @inlined
@@ -270,7 +267,7 @@ def _clear(loss: Any, answers: Any, block: Any) -> None:
         answers.gains[block, k] = 0.0
     for k in range(answers.lines.shape[1]):
         answers.lines[block, k] = 0.0
-    if answers.lines.shape[1] > 1 and is_quadratic(loss):
+    if answers.lines.shape[1] and is_quadratic(loss):
         answers.lines[block, 2] = np.inf
 
 
@@ -293,13 +290,11 @@ def _round_blocks(
                 _prepare(rows, orders, start, n, b, by_gram, workspace)
                 _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, workspace)
                 visited = n if orders.uniform else min(n, steps)
-                squares = _collect(rows, duals, start, visited, workspace, answers, block)
+                _collect(rows, duals, start, visited, workspace, answers, block)
                 _remember(duals, t, start, n, visited, workspace)
                 for k in range(CURVE):
                     answers.gains[block, k] += workspace.curve[k]
-                if len(workspace.profile) == 1:
-                    answers.lines[block, 0] += squares
-                elif len(workspace.profile):
+                if len(workspace.profile):
                     _course(loss, rows, duals, t, workspace.profile)
                     _merge_course(loss, workspace.profile, answers.lines, block)
 
@@ -525,7 +520,7 @@ def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64A
 
 def _by_station(answers: Answers, layout: Blocks, quadratic: bool) -> Answers:
     lines = add_blocks(answers.lines, layout.starts)
-    if quadratic and lines.shape[1] > 1:
+    if quadratic and lines.shape[1]:
         room = np.full(len(lines), np.inf)
         np.minimum.at(room, layout.station, answers.lines[:, 2])
         lines[:, 2] = room

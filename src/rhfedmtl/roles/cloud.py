@@ -150,7 +150,7 @@ class Cloud:
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self.candidates(), max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        self._keep_best(points, primals, number)
+        self._keep_best(points, losses, primals, number)
         plain = objective.dual_sums(duals)
         self._best_dual = max(
             self._best_dual,
@@ -172,11 +172,13 @@ class Cloud:
             found=best.round,
         )
 
-    def _keep_best(self, points: Points, primals: Vector, number: int) -> None:
-        """Keep the best point; the zero model counts only where nothing else has come as far."""
+    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
+        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""
         best = int(np.argmin(primals))
-        if self._best is None or primals[best] < self._best.primal:
-            self._best = _Best(float(primals[best]), points.at(best), number)
+        models = points.at(best)
+        primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
+        if self._best is None or primal < self._best.primal:
+            self._best = _Best(primal, models, number)
 
     def _steer(self, primals: Vector, plain: Vector) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.

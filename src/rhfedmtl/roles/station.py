@@ -274,7 +274,7 @@ class BaseStation:
     def _factor(self, delta: Vector, updates: list[Update | None]) -> float:
         arrived = [u for u in updates if u is not None]
         profile = add_in_blocks([u.profile if u else None for u in updates], (self.method.profile_length,))
-        if len(profile) > 1 and self.method.loss.quadratic:
+        if len(profile) and self.method.loss.quadratic:
             profile[2] = min(u.profile[2] for u in arrived)
         samples = sum(self.members[u.terminal].n_samples for u in arrived)
         scale = self._anchored().lam * max(self.n_samples, 1)
