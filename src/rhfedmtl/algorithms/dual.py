@@ -5,6 +5,7 @@ HFedMTL, RHFedMTL, CoCoA, MOCHA and local models are all settings of this one me
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,11 @@ class DualMethod(Method):
 
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Average)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the solver may change in the course of a run; passes need rows drawn without replacement."""
+        return self.merge.adapts and not self.uniform
 
     @property
     def profile_length(self) -> int:
@@ -65,11 +71,11 @@ class DualMethod(Method):
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
         """λ_b n_b/σ′."""
-        return lam * n / self.merge.sigma(members)
+        return lam * max(n, 1.0) / self.merge.sigma(members)
 
     def factor(self, arrived: Arrived) -> float:
-        """As the merge says."""
-        return self.merge.factor(arrived)
+        """As the merge says; a gradient (λ_b = ∞) takes the place of what was there before."""
+        return 1.0 if math.isinf(arrived.scale) else self.merge.factor(arrived)
 
 
 def _wide(x: Any) -> Any:

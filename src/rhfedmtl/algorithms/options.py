@@ -19,6 +19,7 @@ from rhfedmtl.registry import Entry, Option, Registry
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.maths.losses import Loss
+    from rhfedmtl.maths.relationships import Relationship
     from rhfedmtl.policies.base import Policy
 
 DECLARING: dict[str, Registry[Any]] = {
@@ -42,7 +43,7 @@ class Options:
     relationship: str = "mean"
     lambda1: float = LAMBDA1
     lambda2: float = LAMBDA2
-    merge: str = "average"
+    merge: str = "auto"
     intercept: bool = True
     uniform: bool = False
     policy: str | None = None
@@ -115,6 +116,7 @@ class Options:
             "intercept": self.intercept,
             "uniform": self.uniform,
             "lambda1": self.lambda1,
+            "relationship": self.chosen_relationship(),
             "step": self["step"],
             "decay": self["decay"],
         }
@@ -123,12 +125,12 @@ class Options:
         """Method for labels of this kind (binary, classes or regression)."""
         from rhfedmtl.algorithms.dual import DualMethod
 
-        relationship, merge = RELATIONSHIPS[self.relationship], MERGES[self.merge]
+        merge = MERGES[self.merge]
         return DualMethod(
             loss=self.chosen_loss(kind),
             intercept=self.intercept,
             uniform=self.uniform,
-            relationship=relationship(self.lambda1, self.lambda2, **self._of(relationship)),
+            relationship=self.chosen_relationship(),
             merge=merge(**self._of(merge)),
         )
 
@@ -163,6 +165,11 @@ class Options:
         if foreign := sorted((_names(POLICIES) & self.own.keys()) - self._of(entry).keys()):
             raise ConfigError(f"policy {name!r} has no {foreign[0]}: leave it out, or take another policy")
         return entry(**self._of(entry))
+
+    def chosen_relationship(self) -> Relationship:
+        """How tasks are coupled; for a method that couples them otherwise, the problem that it is certified for."""
+        relationship = RELATIONSHIPS[self.relationship]
+        return relationship(self.lambda1, self.lambda2, **self._of(relationship))
 
     def chosen_loss(self, kind: str) -> Loss:
         """Loss by name, or by the kind of labels."""

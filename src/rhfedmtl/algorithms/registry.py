@@ -155,6 +155,7 @@ MERGES: Registry[Entry[Merge]] = Registry(
     "merges",
     Entry,
     {
+        "auto": Entry("cautious sums, or quasi-Newton where it brings more", "rhfedmtl.algorithms.merges:Auto"),
         "average": Entry("mean of the updates", "rhfedmtl.algorithms.merges:Average"),
         "add": Entry("sum of cautious updates", "rhfedmtl.algorithms.merges:Add"),
         "line-search": Entry("best factor along the sum", "rhfedmtl.algorithms.merges:LineSearch"),

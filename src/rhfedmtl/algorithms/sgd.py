@@ -16,6 +16,7 @@ from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernel import Kernel
 from rhfedmtl.maths.registry import LAMBDA1
+from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Orders, Rows, Slots
 
 
@@ -24,9 +25,11 @@ class SgdMethod(Method):
     """One model for all tasks, averaged by stations and cloud by their samples.
 
     The step size of round k is ``step``/(1 + ``decay`` (k − 1)); ``lambda1`` is the weight of the model's norm.
+    ``relationship`` is that of the problem for which the models are certified.
     """
 
     lambda1: float = field(default=LAMBDA1, kw_only=True)
+    relationship: Relationship = field(default_factory=MeanRegularised, kw_only=True)
     step: float = field(default=0.5, kw_only=True)
     decay: float = field(default=0.0, kw_only=True)
 

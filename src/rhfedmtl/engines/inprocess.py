@@ -18,6 +18,8 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, O
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths import compiled_kernel, loops, rounds
+from rhfedmtl.maths.kernel import gradients
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
@@ -192,7 +194,7 @@ class InProcess:
         self._check_round(number, local_steps)
         cohort = self._cohort(local_steps, arrives)
         models = self.models
-        scale = self._lam * self._n
+        scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
             sent = models.astype(self._rows.X.dtype)
@@ -278,22 +280,26 @@ class InProcess:
             for b, (v, n, membership) in enumerate(zip(self.V, self._n, self._membership, strict=True))
         ]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models."""
-        needed = (self._n_stations, *self.shape)
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points."""
+        needed, models = (self._n_stations, *self.shape), points.models
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        losses, duals = self.add_up(models)
+        losses, duals = self.add_up(points)
+        slopes = self.gradients(models[0]) if points.gradient else np.empty((self._n_stations, 0))
         return [
-            StationSums(b, self._last_round, losses[b], float(duals[b]), int(self._n[b]), int(self._membership[b]))
-            for b in range(self._n_stations)
+            StationSums(b, self._last_round, losses[b], duals[b], slopes[b], int(self._n[b]), int(membership))
+            for b, membership in enumerate(self._membership)
         ]
 
-    def add_up(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Losses under each of the models, and dual terms, summed by station."""
-        return compiled_kernel.sums(
-            self.method.loss, self._rows, self.layout, self._duals, models, threads=self.threads
-        )
+    def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
+        """Losses at each of the points, and dual terms, summed by station."""
+        loss, rows, layout, duals = self.method.loss, self._rows, self.layout, self._duals
+        return compiled_kernel.sums(loss, rows, layout, duals, points.models, points.combinations, threads=self.threads)
+
+    def gradients(self, models: Float64Array) -> Float64Array:
+        """−Σ s L′(z) x of every station under its model."""
+        return gradients(compiled_kernel, self.method.loss, self._rows, self.layout, models, threads=self.threads)
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""

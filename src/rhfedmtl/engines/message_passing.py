@@ -10,6 +10,7 @@ from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler, total
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
 from rhfedmtl.roles.station import BaseStation, Merged
@@ -102,12 +103,13 @@ class MessagePassing:
         """v_b of every station."""
         return [station.report(cloud_round) for station in self.stations]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
+    def sums(self, points: Points) -> list[StationSums | None]:
         """Probe every terminal, and add up at the stations."""
-        return [self._station_sums(station, models[:, station.task]) for station in self.stations]
+        return [self._station_sums(station, points) for station in self.stations]
 
-    def _station_sums(self, station: BaseStation, models: Float64Array) -> StationSums | None:
-        answers = [self.terminals[probe.terminal].probe(probe) for probe in station.probes(models)]
+    def _station_sums(self, station: BaseStation, points: Points) -> StationSums | None:
+        probes = station.probes(points.models[:, station.task], points.combinations, gradient=points.gradient)
+        answers = [self.terminals[probe.terminal].probe(probe) for probe in probes]
         return station.add_sums([sums for sums in answers if sums is not None])
 
     def moments(self) -> list[Moments]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Report, StationSums
 
@@ -90,8 +91,8 @@ class Network(Protocol):
     def reports(self, cloud_round: int) -> list[Report]:
         """Carry the stations' reports to the cloud."""
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models (m, task, column, feature), for the certificate."""
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points, for the certificate."""
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the training rows of every station."""

@@ -114,6 +114,15 @@ class Relationship(ABC):
         """W = V G, the models that belong to the dual vectors V under the whole coupling."""
         return mix(self.dense(len(V)).G, V)
 
+    def apply(self, W: Models) -> Models:
+        """W Q."""
+        return mix(self.dense(len(W)).Q, W)
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """W (Q + h I)⁻¹: a metric that knows the coupling, and of the losses their curvature h."""
+        dense = self.dense(len(W))
+        return mix((dense.U / (dense.kappa + curvature)) @ dense.U.T, W)
+
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """λ_b = 2/n_b, but within diag(least) ≤ D ≤ diag(most), and c = A W + B V; see the top of this file.
 
@@ -136,10 +145,6 @@ class Relationship(ABC):
         G = self.dense(n_tasks).G
         root = np.sqrt(np.diag(G))
         return np.asarray(np.clip(G / np.outer(root, root), -1.0, 1.0))
-
-    def strength(self, n_tasks: int) -> float:
-        """How many times stronger λ2 acts here than in `mean`."""
-        return 1.0
 
     def learn(self, W: Models) -> Self:
         """Return the relationship as these models suggest it; a given one stays as it is."""
@@ -200,6 +205,14 @@ class Safe(Relationship):
         """As the inner one says."""
         return self.inner.solve(V)
 
+    def apply(self, W: Models) -> Models:
+        """As the inner one says."""
+        return self.inner.apply(W)
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """As the inner one says."""
+        return self.inner.precondition(W, curvature)
+
     def learns(self) -> LearningSchedule | None:
         """When the inner one learns."""
         return self.inner.learns()
@@ -215,10 +228,6 @@ class Safe(Relationship):
     def coupling(self, n_tasks: int) -> float:
         """As the inner one says."""
         return self.inner.coupling(n_tasks)
-
-    def strength(self, n_tasks: int) -> float:
-        """As the inner one says."""
-        return self.inner.strength(n_tasks)
 
     def learn(self, W: Models) -> Self:
         """Let the inner one learn."""

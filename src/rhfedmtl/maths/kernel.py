@@ -10,8 +10,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Protocol, cast
 
+import numpy as np
+
 from rhfedmtl.maths.losses import Loss
-from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots
+from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots, make_duals
 
 
 class Kernel(Protocol):
@@ -39,15 +41,37 @@ class Kernel(Protocol):
         """Profile of each terminal along its pending change, in the order of the layout."""
 
     def sums(
-        self, loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+        self,
+        loss: Loss,
+        rows: Rows,
+        layout: Blocks,
+        duals: Duals,
+        models: Float64Array,
+        points: Float64Array,
+        *,
+        threads: int = 1,
     ) -> tuple[Float64Array, Float64Array]:
-        """Settle, then add up losses under each of the models (m, station, column, feature), and dual terms."""
+        """Settle, then add up losses at each of the points, and what f(θ) = Σ −s L*(−θα/s) is made from.
+
+        A point is a combination, a row of ``points``, of the models (m, station, column, feature).
+        """
 
     def settle(self, rows: Rows, layout: Blocks, duals: Duals) -> None:
         """Apply to each terminal what became of its pending change."""
 
     def shares(self, rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
         """Settle, then u_t = X_tᵀα_t of each terminal, in the order of the layout."""
+
+
+def gradients(
+    kernel: Kernel, loss: Loss, rows: Rows, layout: Blocks, models: Float64Array, *, threads: int = 1
+) -> Float64Array:
+    """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
+    steps = np.zeros(len(rows.sizes), dtype=np.int64)
+    steps[layout.order] = rows.sizes[layout.order]
+    sent, scale = models.astype(rows.X.dtype), np.full(len(layout.starts) - 1, np.inf)
+    orders = Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False)
+    return kernel.ascend(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
 
 @cache

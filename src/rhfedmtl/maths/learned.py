@@ -32,11 +32,11 @@ MOST_CLUSTERS = 8
 
 @dataclass(frozen=True, eq=False)
 class Learned(Relationship):
-    """Q = λ1 I + 2 λ2 Ω⁻¹ with Ω ← (WᵀW + εI)^½ / tr(·), which starts at I/N.
+    """Q = λ1 I + (λ2/N) Ω⁻¹ with Ω ← (WᵀW + εI)^½ / tr(·), which starts at I/N: there λ2 acts as in `mean`.
 
     Tasks are columns of W; several classes are one long column. The outer objective, which no exact step raises, is
-    (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2 tr(W Ω⁻¹ Wᵀ) + λ2 ε tr(Ω⁻¹)]. As tr Ω = 1, λ2 acts about 2N times stronger
-    than in `mean` (`strength`): tune it apart. ``tolerance`` is the relative change of Ω below which it stays.
+    (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2/(2N) (tr(W Ω⁻¹ Wᵀ) + ε tr(Ω⁻¹))]. (The paper's λ2 is this one over 2N: with
+    tr Ω = 1 it acts that much stronger.) ``tolerance`` is the relative change of Ω below which it stays.
     """
 
     lambda1: float = LAMBDA1
@@ -66,18 +66,15 @@ class Learned(Relationship):
         return np.eye(n_tasks) / n_tasks if self.omega is None else self.omega
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I + 2 λ2 Ω⁻¹."""
+        """λ1 I + (λ2/N) Ω⁻¹."""
         omega = self.covariance(n_tasks)
         _check_size("omega", len(omega), n_tasks)
         inverse = np.linalg.inv(omega)
-        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 * (inverse + inverse.T))
+        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 / (2.0 * n_tasks) * (inverse + inverse.T))
 
     def coupling(self, n_tasks: int) -> float:
-        """As Q says, or, before Ω is learned, the share 2 λ2 N/(λ1 + 2 λ2 N) that it is going to tie."""
-        if self.omega is not None:
-            return super().coupling(n_tasks)
-        tied = self.strength(n_tasks) * self.lambda2
-        return tied / (self.lambda1 + tied)
+        """As Q says, or, before Ω is learned, the share λ2/(λ1 + λ2) that it is going to tie."""
+        return super().coupling(n_tasks) if self.omega is not None else self.lambda2 / (self.lambda1 + self.lambda2)
 
     def affinity(self, n_tasks: int) -> Matrix:
         """Ω_bb′/√(Ω_bb Ω_b′b′)."""
@@ -85,14 +82,11 @@ class Learned(Relationship):
         root = np.sqrt(np.diag(omega))
         return np.asarray(np.clip(omega / np.outer(root, root), -1.0, 1.0))
 
-    def strength(self, n_tasks: int) -> float:
-        """2N: Ω⁻¹ is N I where all tasks are alike, and the penalty has no ½."""
-        return 2.0 * n_tasks
-
     def penalty(self, W: Models) -> float:
-        """(1/N) [λ1/2 ‖W‖² + λ2 tr(W Ω⁻¹ Wᵀ) + λ2 ε tr(Ω⁻¹)]: the outer objective without its losses."""
+        """(1/N) [½ tr(W Q Wᵀ) + λ2/(2N) ε tr(Ω⁻¹)]: the outer objective without its losses."""
         inverse = np.linalg.inv(self.covariance(len(W)))
-        return float((self.energy(W) / 2.0 + self.lambda2 * self.epsilon * np.trace(inverse)) / len(W))
+        spread = self.lambda2 * self.epsilon * np.trace(inverse) / len(W)
+        return float((self.energy(W) + spread) / (2.0 * len(W)))
 
     def learn(self, W: Models) -> Self:
         """Ω-step: the Ω of trace 1 that is best for these models."""

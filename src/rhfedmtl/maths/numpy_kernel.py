@@ -21,6 +21,7 @@ from rhfedmtl.maths.rounds import (
     RHO,
     SAMPLES,
     SQUARE,
+    THETAS,
     Answers,
     Blocks,
     Duals,
@@ -31,6 +32,7 @@ from rhfedmtl.maths.rounds import (
     Rows,
     Slots,
     draw,
+    dual_length,
     stream,
 )
 
@@ -200,20 +202,37 @@ def profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) 
 
 
 def sums(
-    loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+    loss: Loss,
+    rows: Rows,
+    layout: Blocks,
+    duals: Duals,
+    models: Float64Array,
+    points: Float64Array,
+    *,
+    threads: int = 1,
 ) -> tuple[Float64Array, Float64Array]:
-    """Loss sums of each station under each of the models, and dual sums."""
+    """Loss sums of each station at each of the points, and what its f(θ) is made from."""
     n = len(layout.starts) - 1
-    losses, dual_sums = np.zeros((n, len(models))), np.zeros(n)
-    value, conjugate = np.frompyfunc(loss.value, 2, 1), np.frompyfunc(loss.conjugate, 2, 1)
+    losses, dual_sums = np.zeros((n, len(points))), np.zeros((n, dual_length(loss)))
+    value = np.frompyfunc(loss.value, 2, 1)
     for job in _jobs(rows, layout):
         _settle(duals, job)
         kept = np.flatnonzero(rows.weight[job.here]) + job.here.start
         X, y, s = rows.X[kept], rows.y[kept], rows.weight[kept, None]
-        for m, model in enumerate(models[:, job.station]):
-            losses[job.row, m] += float(np.sum(s * value(_scores(X, model), y)))
-        dual_sums[job.row] -= float(np.sum(s * conjugate(duals.alpha[kept] / s, y)))
+        scores = np.array([_scores(X, model) for model in models[:, job.station]])
+        for k, point in enumerate(points):
+            losses[job.row, k] += float(np.sum(s * value(np.einsum("m,mic->ic", point, scores), y)))
+        dual_sums[job.row] += _dual_terms(loss, duals.alpha[kept] / s, y, s)
     return losses, dual_sums
+
+
+def _dual_terms(loss: Loss, a: Float64Array, y: Float64Array, s: Float64Array) -> Float64Array:
+    """Σ −s L*(−θα/s): its linear and quadratic term, or its values at `THETAS`."""
+    if loss.quadratic:
+        terms: Any = np.frompyfunc(loss.line, 3, 3)(0.0, y, a)
+        return np.array([np.sum(s * terms[0]), np.sum(s * terms[1])], dtype=np.float64)
+    conjugate = np.frompyfunc(loss.conjugate, 2, 1)
+    return np.array([-np.sum(s * conjugate(theta * a, y)) for theta in THETAS], dtype=np.float64)
 
 
 def settle(rows: Rows, layout: Blocks, duals: Duals) -> None:

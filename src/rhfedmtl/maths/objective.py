@@ -5,13 +5,24 @@ All functions take sums over samples that a station may report (Σ s L, Σ −s 
 
 from __future__ import annotations
 
+import itertools
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship
+from rhfedmtl.maths.rounds import THETAS
 
 Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Models4 = npt.NDArray[np.float64]
+
+# Tasks beyond which a matrix of their products costs more than a certificate with a θ for each is worth.
+MOST_SCALED = 512
+# Sweeps of coordinate ascent over the θ_b; it stops when none moves.
+SWEEPS = 100
 
 
 def held_models(anchors: Anchors, V: Models) -> Models:
@@ -21,7 +32,8 @@ def held_models(anchors: Anchors, V: Models) -> Models:
 
 def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Vector:
     """P_b(w) = (1/n_b) Σ L + λ_b/2 ‖w_b − c_b‖² + constant_b."""
-    return losses / n + anchors.lam / 2.0 * squared_norms(W - anchors.center) + anchors.constant
+    apart = squared_norms(W - anchors.center)
+    return losses / n + np.where(apart > 0.0, anchors.lam, 0.0) / 2.0 * apart + anchors.constant
 
 
 def station_dual(dual_sums: Vector, n: Vector, V: Models, anchors: Anchors) -> Vector:
@@ -44,3 +56,92 @@ def _inner(A: Models, B: Models) -> Vector:
     """⟨A_b, B_b⟩ of every task."""
     products: Vector = np.einsum("bcd,bcd->b", A, B)
     return products
+
+
+class Points(NamedTuple):
+    """Models to look at: combinations (a row each) of a few ``models`` (m, task, column, feature).
+
+    Scores are linear in the model, so a terminal finds its losses at any number of points from its scores under a few
+    models. ``gradient`` asks for the gradient of the losses under the first of them too.
+    """
+
+    models: Models4
+    combinations: Matrix
+    gradient: bool = False
+
+    def at(self, k: int) -> Models:
+        """The k-th point."""
+        return np.asarray(np.einsum("m,mbcd->bcd", self.combinations[k], self.models))
+
+
+def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relationship) -> Vector:
+    """P at every point, from the loss sums (task, point): tr(W Q Wᵀ) is quadratic in the combination."""
+    models = points.models
+    squares = np.array([relationship.energy(W) for W in models])
+    products = np.diag(squares)
+    for i, j in itertools.combinations(range(len(models)), 2):
+        products[i, j] = products[j, i] = (relationship.energy(models[i] + models[j]) - squares[i] - squares[j]) / 2.0
+    energies = np.einsum("ki,ij,kj->k", points.combinations, products, points.combinations)
+    return np.asarray((losses.T @ (1.0 / n) + np.maximum(energies, 0.0) / 2.0) / len(n))
+
+
+def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models, relationship: Relationship) -> float:
+    """A lower bound on every objective from the losses and V = [−∇loss_b(w_b)] at any W: α_i = −L′(z_i) is feasible.
+
+    Σ −L*(−α) = Σ L + Σ αz, so D needs no conjugate; for θ < 1 the chord from 0 lies below f.
+    """
+    curves = losses + n * _inner(V, W)
+    return scaled_dual(np.column_stack([curves, np.zeros(len(W))]), n, V, relationship)
+
+
+def dual_sums(sums: Matrix) -> Vector:
+    """f_b(1) = Σ −L*(−α) of every task."""
+    return np.asarray(sums[:, 0] - sums[:, 1] / 2.0 if sums.shape[1] == 2 else sums[:, -1])
+
+
+def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship) -> float:
+    """Largest D(θ_b α_b) over one θ_b in [0, 1] per task: a lower bound on P(W) for every W, and at least D(0) = 0.
+
+    ``sums`` (task, …) describe f_b(θ) = Σ −L*(−θα): (linear, quadratic), or values at `THETAS`, between which the
+    chord lies below f, so that the bound holds. Beyond ``MOST_SCALED`` tasks all have the same θ.
+    """
+    if len(V) > MOST_SCALED:
+        return max(0.0, _common_scale(sums / n[:, None], V, relationship))
+    flat = V.reshape(len(V), -1)
+    K = relationship.dense(len(V)).G * (flat @ flat.T)
+    curves = sums / n[:, None]
+    theta = np.ones(len(V))
+    for _ in range(SWEEPS):
+        before = theta.copy()
+        for b in range(len(V)):
+            pull = float(K[b] @ theta - K[b, b] * theta[b])
+            theta[b] = _best_share(curves[b], pull, float(K[b, b]))
+        if np.abs(theta - before).max() <= 1e-9:
+            break
+    gained = sum(_curve(curves[b], float(theta[b])) for b in range(len(V)))
+    return max(0.0, float(gained - relationship.dual_energy(theta[:, None, None] * V) / 2.0) / len(V))
+
+
+def _common_scale(curves: Matrix, V: Models, relationship: Relationship) -> float:
+    total, energy = curves.sum(axis=0), relationship.dual_energy(V)
+    theta = _best_share(total, 0.0, energy)
+    return (_curve(total, theta) - theta * theta * energy / 2.0) / len(V)
+
+
+def _curve(curve: Vector, theta: float) -> float:
+    """f(θ), or less between the points where it is known."""
+    if len(curve) == 2:
+        return float(theta * curve[0] - theta * theta * curve[1] / 2.0)
+    return float(np.interp(theta, np.append(0.0, THETAS), np.append(0.0, curve)))
+
+
+def _best_share(curve: Vector, pull: float, square: float) -> float:
+    """Argmax over θ in [0, 1] of  f(θ) − θ pull − θ² square/2."""
+    if len(curve) == 2:
+        bend = curve[1] + square
+        return float(np.clip((curve[0] - pull) / bend, 0.0, 1.0)) if bend > 0.0 else float(curve[0] > pull)
+    grid, values = np.append(0.0, THETAS), np.append(0.0, curve)
+    slopes = np.diff(values) / np.diff(grid) - pull
+    best = np.clip(slopes / square, grid[:-1], grid[1:]) if square > 0.0 else np.where(slopes > 0, grid[1:], grid[:-1])
+    gains = np.interp(best, grid, values) - best * pull - best * best * square / 2.0
+    return float(best[int(np.argmax(gains))])

@@ -71,6 +71,15 @@ class MeanRegularised(Relationship):
         mean: Models = V.mean(axis=0)
         return (V + (self.lambda2 / self.lambda1) * mean) / (self.lambda1 + self.lambda2)
 
+    def apply(self, W: Models) -> Models:
+        """(λ1+λ2) W − λ2 W̄ in linear time."""
+        return np.asarray((self.lambda1 + self.lambda2) * W - self.lambda2 * W.mean(axis=0))
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """The mean by 1/(λ1+h), what sets tasks apart by 1/(λ1+λ2+h)."""
+        mean: Models = W.mean(axis=0)
+        return (W - mean) / (self.lambda1 + self.lambda2 + curvature) + mean / (self.lambda1 + curvature)
+
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """r = mean_b w_b, c_b = λ2 r/λ, λ_b = λ = λ1+λ2; the constant is λ1 λ2 ‖r‖²/(2λ).
 
@@ -117,6 +126,14 @@ class Unrelated(Relationship):
     def solve(self, V: Models) -> Models:
         """V/λ1."""
         return V / self.lambda1
+
+    def apply(self, W: Models) -> Models:
+        """λ1 W."""
+        return self.lambda1 * W
+
+    def precondition(self, W: Models, curvature: float) -> Models:
+        """W/(λ1+h)."""
+        return W / (self.lambda1 + curvature)
 
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """Centre 0, weight λ1."""

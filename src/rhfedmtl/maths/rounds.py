@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.losses import Loss
+
 FloatArray = npt.NDArray[np.floating[Any]]
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -24,6 +26,8 @@ BLOCK = 16
 CURVE = 17
 # Factors at which a terminal reports its dual sum, where the conjugate is not quadratic (line search).
 FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
+# Shares of α at which a terminal reports its dual sum, where the conjugate is not quadratic (`scaled_dual`).
+THETAS: Float64Array = np.array([0.0625, 0.125, 0.25, 0.5, 0.75, 1.0])
 # In `Duals.n_visited`: the change may be in any row.
 ANY = -1
 # Places of a curve that hold estimates, each times n_t, where gradient steps are controlled; see `sgd.py`.
@@ -241,3 +245,8 @@ def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def dual_length(loss: Loss) -> int:
+    """How many numbers describe f(θ) = Σ −s L*(−θα/s): two where the conjugate is quadratic, else one for a θ."""
+    return 2 if loss.quadratic else len(THETAS)

@@ -27,6 +27,7 @@ from rhfedmtl.maths.rounds import (
     ANY,
     CURVE,
     FACTORS,
+    THETAS,
     Answers,
     Blocks,
     Duals,
@@ -35,6 +36,7 @@ from rhfedmtl.maths.rounds import (
     IntArray,
     Orders,
     Rows,
+    dual_length,
 )
 
 # Terminals with more rows than this never make a Gram matrix.
@@ -282,39 +284,87 @@ def _round_blocks(
                     _add_profile(loss, workspace.profile, answers.profile, block)
 
 
+class OwnSums(NamedTuple):
+    """Room for the sums of one terminal after the other: scores of a row, losses at every point, f(θ)."""
+
+    scores: Float64Array
+    losses: Float64Array
+    dual: Float64Array
+
+
+@inlined
+def _fill(table: Any, row: Any) -> None:
+    for k in range(table.shape[1]):
+        table[row, k] = 0.0
+
+
+@inlined
+def _add_losses(
+    loss: Any, rows: Any, i: Any, models: Any, station: Any, n_stations: Any, points: Any, own: Any
+) -> None:
+    """Add the losses of row i at every point."""
+    columns = rows.y.shape[1]
+    for c in range(columns):
+        for m in range(points.shape[1]):
+            own.scores[m] = score(rows.X, i, models, (m * n_stations + station) * columns + c)
+        for k in range(points.shape[0]):
+            z = 0.0
+            for m in range(points.shape[1]):
+                z += points[k, m] * own.scores[m]
+            own.losses[0, k] += rows.weight[i] * value(loss, z, rows.y[i, c])
+
+
+@inlined
+def _add_dual(loss: Any, rows: Any, duals: Any, i: Any, into: Any) -> None:
+    """Add row i's part of f(θ) = Σ −s L*(−θα/s): linear and quadratic term, or its values at ``THETAS``."""
+    s = rows.weight[i]
+    for c in range(duals.alpha.shape[1]):
+        a = duals.alpha[i, c] / s
+        if is_quadratic(loss):
+            linear, quadratic, _ = line(loss, 0.0, rows.y[i, c], a)
+            into[0, 0] += s * linear
+            into[0, 1] += s * quadratic
+        else:
+            for k in range(len(THETAS)):
+                into[0, k] -= s * conjugate(loss, THETAS[k] * a, rows.y[i, c])
+
+
 @compiled
 def _sum_blocks(
-    loss: Any, rows: Any, layout: Any, duals: Any, models: Any, losses: Any, duals_sum: Any, first: Any, last: Any
+    loss: Any,
+    rows: Any,
+    layout: Any,
+    duals: Any,
+    models: Any,
+    points: Any,
+    losses: Any,
+    dual_sums: Any,
+    own: Any,
+    first: Any,
+    last: Any,
 ) -> None:
-    """Settle, then add up each block's losses under every model, and its dual terms −s L*(−α/s).
+    """Settle, then add up each block's losses at every point, and what f(θ) is made from.
 
-    ``models`` has a row for each (model, station, column).
+    ``models`` has a row for each (model, station, column); ``points`` combines models, a row for each point.
     """
-    columns = rows.y.shape[1]
     n_stations = len(layout.starts) - 1
     for block in range(first, last):
-        for m in range(losses.shape[1]):
-            losses[block, m] = 0.0
-        duals_sum[block] = 0.0
+        _fill(losses, block)
+        _fill(dual_sums, block)
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
             t = layout.order[place]
             start, stop = rows.starts[t], rows.ends[t]
             _settle(duals, t, start, stop)
-            for m in range(losses.shape[1]):
-                w = (m * n_stations + layout.station[block]) * columns
-                total = 0.0
-                for i in range(start, stop):
-                    for c in range(columns):
-                        if rows.weight[i] > 0.0:
-                            total += rows.weight[i] * value(loss, score(rows.X, i, models, w + c), rows.y[i, c])
-                losses[block, m] += total
-            total = 0.0
+            _fill(own.losses, 0)
+            _fill(own.dual, 0)
             for i in range(start, stop):
-                s = rows.weight[i]
-                for c in range(columns):
-                    if s > 0.0:
-                        total -= s * conjugate(loss, duals.alpha[i, c] / s, rows.y[i, c])
-            duals_sum[block] += total
+                if rows.weight[i] > 0.0:
+                    _add_losses(loss, rows, i, models, layout.station[block], n_stations, points, own)
+                    _add_dual(loss, rows, duals, i, own.dual)
+            for k in range(losses.shape[1]):
+                losses[block, k] += own.losses[0, k]
+            for k in range(dual_sums.shape[1]):
+                dual_sums[block, k] += own.dual[0, k]
 
 
 @compiled
@@ -398,18 +448,31 @@ def run_round(
 
 
 def run_sums(
-    loss: Loss, rows: Rows, layout: Blocks, duals: Duals, models: Float64Array, *, threads: int = 1
+    loss: Loss,
+    rows: Rows,
+    layout: Blocks,
+    duals: Duals,
+    models: Float64Array,
+    points: Float64Array,
+    *,
+    threads: int = 1,
 ) -> tuple[Float64Array, Float64Array]:
-    """Loss sums of each station under each model of ``models`` (m, station, column, feature), and dual sums."""
+    """Loss sums of each station at each point, and what its f(θ) is made from (`Profile` of `scaled_dual`).
+
+    A point is a combination of the ``models`` (m, station, column, feature); ``points`` has a row for each.
+    """
     n_blocks = len(layout.station)
-    losses, dual_sums = np.empty((n_blocks, len(models))), np.empty(n_blocks)
+    losses = np.empty((n_blocks, len(points)))
+    dual_sums = np.empty((n_blocks, dual_length(loss)))
     models = np.ascontiguousarray(models, dtype=np.float64)
+    points = np.ascontiguousarray(points, dtype=np.float64)
     parts = cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
     flat = models.reshape(-1, models.shape[-1])
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
+        own = OwnSums(np.empty(len(models)), np.empty((1, len(points))), np.empty((1, dual_sums.shape[1])))
         for first, last in stretches:
-            _sum_blocks(loss, rows, layout, duals, flat, losses, dual_sums, first, last)
+            _sum_blocks(loss, rows, layout, duals, flat, points, losses, dual_sums, own, first, last)
 
     in_threads(threads, parts, work)
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)

@@ -364,7 +364,7 @@ def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
         "round": int(certificate.round),
         "primal": float(certificate.primal),
         "dual": dual if math.isfinite(dual) else None,
-        "joint_share": float(certificate.joint_share),
+        "zero": float(certificate.zero) if math.isfinite(certificate.zero) else None,
     }
 
 
@@ -376,10 +376,11 @@ def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Ce
         numbers["round"],
         numbers["primal"],
         dual,
-        numbers["joint_share"],
         arrays["models"],
         arrays["station_primal"],
         arrays["station_dual"],
+        zero=math.inf if numbers["zero"] is None else numbers["zero"],
+        found=numbers["round"],
     )
 
 

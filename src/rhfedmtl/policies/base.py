@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.runs import bincount, pairs
 from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent
 from rhfedmtl.resources.costs import Cost
@@ -22,13 +23,20 @@ MOST_COUNT = 10**9
 
 
 class Observation(NamedTuple):
-    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps."""
+    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps.
+
+    ``gap`` is the certified one after it, NaN where none was computed; a round is ``astray`` where what the stations
+    hold is worse than models that are zero.
+    """
 
     round: int
     local_steps: IntArray
     answers: IntArray
     factor: FloatArray
     gains: FloatArray
+    solver: Solver = ASCENT
+    gap: float = float("nan")
+    astray: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +62,7 @@ class Situation:
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
+    solvers: tuple[Solver, ...] = (ASCENT,)
     planning_prices: Cost | None = None
     in_step: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
@@ -129,13 +138,14 @@ class Plan:
 
     local_steps: IntArray
     station_rounds: IntArray
+    solver: Solver = ASCENT
     why: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
         """The same H and K for all."""
         H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
-        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why)
+        return cls(H, np.full(situation.layout.n_tasks, station_rounds), why=why)
 
 
 class Policy(Protocol):

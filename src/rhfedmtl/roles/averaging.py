@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.relationships import Models
-from rhfedmtl.roles.cloud import CloudStates
-from rhfedmtl.roles.messages import Anchor, Report, Vector
+from rhfedmtl.maths import objective
+from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.quasi_newton import ASCENT, Solver
+from rhfedmtl.maths.relationships import Models, Relationship
+from rhfedmtl.roles.cloud import Certificate, CloudStates
+from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
 
 class AveragingCloud(CloudStates):
     """State machine of the cloud: send the mean model, collect the stations' models, repeat.
 
-    There is no dual and so no certificate.
+    There is no dual; models are certified by the gradient of their losses (`certify`).
     """
 
     def __init__(self, initial: Vector, n_tasks: int) -> None:
@@ -21,6 +27,7 @@ class AveragingCloud(CloudStates):
         self.cloud_round = 0
         self._models: Models = np.broadcast_to(initial, (n_tasks, *initial.shape)).copy()
         self._n = np.ones(n_tasks)
+        self._best_dual = 0.0
 
     @property
     def mean(self) -> Vector:
@@ -37,7 +44,7 @@ class AveragingCloud(CloudStates):
         matrices[:, : self._models.shape[1]] = self.mean
         return matrices
 
-    def assign(self) -> list[Anchor]:
+    def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: the same models for all stations."""
         self._check(Anchor)
         self.cloud_round += 1
@@ -55,5 +62,35 @@ class AveragingCloud(CloudStates):
         self._models[b], self._n[b] = report.v, report.n_samples
         return True
 
+    def certify(
+        self, models: Models, sums: Sequence[StationSums | None], relationship: Relationship
+    ) -> Certificate | None:
+        """Certificate of these models for a problem; None while a station's sums are missing."""
+        found = certify_models(models, sums, relationship)
+        if found is None:
+            return None
+        self._best_dual = max(self._best_dual, found.dual)
+        return replace(found, dual=self._best_dual)
+
     def learn(self) -> None:
         """Averaging has no relationship to learn."""
+
+
+def any_models(models: Models) -> Points:
+    """What to ask of the stations to certify these models: their losses, those of zero models, and a gradient."""
+    return Points(models[None], np.array([[1.0], [0.0]]), gradient=True)
+
+
+def certify_models(
+    models: Models, sums: Sequence[StationSums | None], relationship: Relationship
+) -> Certificate | None:
+    """P of any models and a lower bound on every P, from one round of `any_models`; None if sums are missing."""
+    told = [s for s in sums if s is not None]
+    if len(told) != len(models):
+        return None
+    n = np.maximum([s.n_samples for s in told], 1).astype(np.float64)
+    losses, V = np.array([s.losses for s in told]), np.array([s.gradient for s in told]) / n[:, None, None]
+    primal, zero = objective.joint_primals(losses, n, any_models(models), relationship)
+    dual = objective.gradient_dual(losses[:, 0], n, models, V, relationship)
+    number, each = max(s.round for s in told), losses[:, 0] / n
+    return Certificate(number, float(primal), dual, models, each, np.zeros(len(n)), zero=float(zero), found=number)

@@ -10,15 +10,18 @@ import numpy as np
 
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
+from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
-
-ASTRAY = 1e3
-"""A gap so many times the objective of the first certificate makes the cloud turn to the safe joint form."""
+SCALES = (1.0, 0.5, 0.25, 0.0625, 0.0039)
+"""By what to scale each of these points: under weak regularisation early models are too long."""
+ASTRAY = 10.0
+"""Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
 
 class CloudPhase(Enum):
@@ -48,19 +51,21 @@ CLOUD: Table[CloudPhase] = frozen(
 class Certificate:
     """P(W) − D(α) ≥ 0 bounds the distance of the returned models from the optimum, as of a round.
 
-    ``joint_share`` says which models it speaks of: 0 for those that the stations hold, 1 for the joint ones W = V G,
-    and what lies between for the points of `SHARES` between them; the best of these is returned. ``station_gaps``
-    are those of each station's own problem at its present anchor. All of it is conditional on the relationship as
-    it stands, and assumes honest terminals.
+    The models are the best that were found so far for the present problem, in round ``found``; the bound is the best
+    so far too. ``zero`` is the objective of models that are zero, ``held`` that of what the stations hold now.
+    ``station_gaps`` are those of each station's own problem at its present anchor. All of it is conditional on the
+    relationship as it stands, and assumes honest terminals.
     """
 
     round: int
     primal: float
     dual: float
-    joint_share: float
     models: Models = field(repr=False)
     station_primal: Vector = field(repr=False)
     station_dual: Vector = field(repr=False)
+    zero: float = np.inf
+    held: float = np.inf
+    found: int = 0
 
     @property
     def gap(self) -> float:
@@ -80,6 +85,15 @@ class Certificate:
         return self.station_primal - self.station_dual
 
 
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best models for the present problem, and the round in which they were found."""
+
+    primal: float
+    models: Models
+    round: int
+
+
 class CloudStates:
     """The part of a cloud that knows where it stands, by the table ``CLOUD``: server iterations are its states."""
 
@@ -95,7 +109,11 @@ class CloudStates:
 
 
 class Cloud(CloudStates):
-    """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked."""
+    """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked.
+
+    An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
+    quasi-Newton search on the joint problem (`maths/quasi_newton.py`).
+    """
 
     def __init__(self, relationship: Relationship, n_tasks: int, shape: tuple[int, int]) -> None:
         self.relationship = relationship
@@ -108,19 +126,30 @@ class Cloud(CloudStates):
         self._n = np.ones(n_tasks)
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
-        self._scale: float | None = None
+        self._best: _Best | None = None
+        self._newton: QuasiNewton | None = None
 
-    def assign(self) -> list[Anchor]:
+    def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
         self._check(Anchor)
         schedule = self.relationship.learns()
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
         self.cloud_round += 1
-        self.anchors = self.relationship.anchors(self.W, self.V, self._n)
+        self.anchors = self._search() if solver == NEWTON else self._ascend()
         return [
             Anchor(self.cloud_round, b, self.anchors.center[b], float(self.anchors.lam[b])) for b in range(self.n_tasks)
         ]
+
+    def _ascend(self) -> Anchors:
+        self._newton = None
+        return self.relationship.anchors(self.W, self.V, self._n)
+
+    def _search(self) -> Anchors:
+        if self._newton is None:
+            self._newton = QuasiNewton(self.W.copy() if self._best is None else self._best.models)
+        nothing = np.zeros(self.n_tasks)
+        return Anchors(self._newton.trial(self.relationship), np.full(self.n_tasks, np.inf), nothing)
 
     def receive(self, report: Report) -> bool:
         """Take a station's v_b; False, and no change, for an earlier server iteration or an overtaken report."""
@@ -139,48 +168,70 @@ class Cloud(CloudStates):
         self.W[b] = self.anchors.center[b] + report.v / self.anchors.lam[b]
         return True
 
-    def candidates(self) -> Models:
-        """Models worth returning, those held by the stations first (candidate, task, column, feature)."""
+    def candidates(self) -> Points:
+        """Points worth returning: between what the stations hold and W = V G, or along a quasi-Newton step; and 0."""
+        if self._newton is not None and self._newton.gradient is not None:
+            models = np.stack([self.W, self._newton.W])
+            return Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
         joint = self.relationship.solve(self.V)
         if np.array_equal(joint, self.W):
-            return self.W[None].copy()
-        return np.stack([self.W + share * (joint - self.W) for share in SHARES])
+            return Points(self.W[None].copy(), np.array([*((scale,) for scale in SCALES), (0.0,)]))
+        shares = [(scale * (1.0 - share), scale * share) for scale in SCALES for share in SHARES]
+        return Points(np.stack([self.W, joint]), np.array([*shares, (0.0, 0.0)]))
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
-        """Certificate for the better of the candidates; None while a station's sums are missing or out of step."""
+        """Certificate for the best models so far; None while a station's sums are missing or out of step."""
         self._check(StationSums)
         assert self.anchors is not None, "there are anchors in every server iteration"
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         if len(by_task) != self.n_tasks:
             return None
         complete = [by_task[b] for b in range(self.n_tasks)]
-        losses = np.array([s.losses for s in complete])
-        duals = np.array([s.dual for s in complete])
-        models = self.candidates()
-        primals = [
-            objective.joint_primal(losses[:, k], self._n, models[k], self.relationship) for k in range(len(models))
-        ]
-        self._best_dual = max(self._best_dual, objective.joint_dual(duals, self._n, self.V, self.relationship))
-        best = int(np.argmin(primals))
-        self._stay_safe(primals[best])
-        return Certificate(
-            max(number for number, _ in self._as_of),
-            primals[best],
+        losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
+        points, number = self.candidates(), max(number for number, _ in self._as_of)
+        primals = objective.joint_primals(losses, self._n, points, self.relationship)
+        self._keep_best(points, losses, primals, number)
+        plain = objective.dual_sums(duals)
+        self._best_dual = max(
             self._best_dual,
-            SHARES[best],
-            models[best],
+            objective.scaled_dual(duals, self._n, self.V, self.relationship),
+            objective.joint_dual(plain, self._n, self.V, self.relationship),
+        )
+        self._steer(primals, plain)
+        best = self._best
+        assert best is not None
+        return Certificate(
+            number,
+            best.primal,
+            self._best_dual,
+            best.models,
             objective.station_primal(losses[:, 0], self._n, self.W, self.anchors),
-            objective.station_dual(duals, self._n, self.V, self.anchors),
+            objective.station_dual(plain, self._n, self.V, self.anchors),
+            zero=float(primals[-1]),
+            held=float(primals[0]),
+            found=best.round,
         )
 
-    def _stay_safe(self, primal: float) -> None:
-        """Take the safe joint form from now on if the gap has left all bounds: alternation is fast, not guaranteed.
+    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
+        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""
+        best = int(np.argmin(primals))
+        models = points.at(best)
+        primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
+        if self._best is None or primal < self._best.primal:
+            self._best = _Best(primal, models, number)
 
-        The measure is the objective at the first certificate, not its gap: a warm start may begin with a gap of 0.
+    def _steer(self, primals: Vector, plain: Vector) -> None:
+        """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
+
+        Alternation is fast and not guaranteed; in the safe form the joint dual never falls.
         """
-        if self._scale is None:
-            self._scale = max(abs(primal), abs(self._best_dual))
-        if primal - self._best_dual > ASTRAY * self._scale and not isinstance(self.relationship, Safe):
+        if self._newton is not None:
+            tangent = self.relationship.apply(self.W) - self.V
+            gap = primals[0] - objective.joint_dual(plain, self._n, self.V, self.relationship)
+            missing = gap - self.relationship.dual_energy(tangent) / (2.0 * self.n_tasks)
+            exact = bool(missing <= 1e-6 * max(abs(gap), 1e-12))
+            self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
+        elif primals[0] > ASTRAY * primals[-1] and not isinstance(self.relationship, Safe):
             self.relationship = Safe(self.relationship)
 
     def resume(self, reports: Sequence[Report], models: Models | None = None) -> None:
@@ -195,7 +246,7 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual = 0.0
+        self._best_dual, self._best, self._newton = 0.0, None, None
 
     def learn(self) -> bool:
         """Let the relationship learn from the models as they stand; True if that made it another one.
@@ -205,7 +256,7 @@ class Cloud(CloudStates):
         schedule = self.relationship.learns()
         if schedule is None or self.changes >= schedule.most:
             return False
-        learned = self.relationship.learn(self.W)
+        learned = self.relationship.learn(self.W if self._best is None else self._best.models)
         if learned is self.relationship:
             return False
         self.relationship = learned

@@ -101,25 +101,32 @@ class Update(Message):
 
 @dataclass(frozen=True, eq=False)
 class Probe(Message):
-    """Station to terminal: sum your losses under these models; and what became of your last update.
+    """Station to terminal: sum your losses at these points; and what became of your last update.
 
-    ``number`` tells the answers to one probe from those to another.
+    A point is a combination of the models, a row of ``points`` each: many points cost few vectors. ``number`` tells
+    the answers to one probe from those to another. With ``gradient`` the gradient under the first model is asked for.
     """
 
     terminal: int
     number: int
     models: Vector
+    points: Vector
+    gradient: bool
     verdict: Verdict
 
 
 @dataclass(frozen=True, eq=False)
 class Sums(Message):
-    """Terminal to station: Σ s L under each probed model, and Σ −s L*(−α/s), in answer to probe ``number``."""
+    """Terminal to station, in answer to probe ``number``: Σ s L at each point, what Σ −s L*(−θα/s) is made from.
+
+    ``gradient`` is −Σ s L′(z) x under the first model where it was asked for, else empty.
+    """
 
     terminal: int
     number: int
     losses: Vector
-    dual: float
+    dual: Vector
+    gradient: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +151,8 @@ class StationSums(Message):
     task: int
     round: int
     losses: Vector
-    dual: float
+    dual: Vector
+    gradient: Vector
     n_samples: int
     membership: int
 

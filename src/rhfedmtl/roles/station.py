@@ -11,7 +11,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
-from rhfedmtl.maths.rounds import CURVE, add_in_blocks
+from rhfedmtl.maths.rounds import CURVE, add_in_blocks, dual_length
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,
@@ -121,7 +121,7 @@ class BaseStation:
         self.phase = StationPhase.UNANCHORED
         self.membership = 0
         self._probe = 0
-        self._probed_models = 0
+        self._probed: tuple[tuple[int, ...], ...] = ()
         self._departed: dict[int, Member] = {}
         self._asked: frozenset[int] = frozenset()
         self._updates: dict[int, Update] = {}
@@ -219,13 +219,15 @@ class BaseStation:
         self.phase = self._after(Report)
         return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
 
-    def probes(self, models: Vector) -> list[Probe]:
-        """Ask every member for its sums under these models (m, columns, features)."""
+    def probes(self, models: Vector, points: Vector, *, gradient: bool = False) -> list[Probe]:
+        """Ask every member for its sums at combinations, rows of ``points``, of these models (m, columns, features)."""
         self.phase = self._after(Probe)
         self._probe += 1
-        self._probed_models = len(models)
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
-        return [Probe(t, self._probe, models, verdict) for t, verdict in verdicts.items()]
+        asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
+        shape = models.shape[1:] if gradient else (0,)
+        self._probed = ((len(points),), (dual_length(self.method.loss),), shape)
+        return asked
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
         """Add up the members' sums in the order of ids; None while one is missing: no certificate without it.
@@ -236,15 +238,16 @@ class BaseStation:
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
-        ordered = [by_id[t] for t in sorted(self.members)]
-        shape = (self._probed_models,)
-        if not all(s.losses.shape == shape and np.isfinite(s.losses).all() and np.isfinite(s.dual) for s in ordered):
-            raise PeerError(
-                f"a terminal of station {self.task} reported sums that are not finite, or not of shape {shape}"
-            )
-        losses = add_in_blocks([s.losses for s in ordered], (self._probed_models,))
-        dual = add_in_blocks([np.array(s.dual) for s in ordered], ())
-        return StationSums(self.task, self.round, losses, float(dual), self.n_samples, self.membership)
+        parts = [(by_id[t].losses, by_id[t].dual, by_id[t].gradient) for t in sorted(self.members)]
+        for told in parts:
+            if tuple(p.shape for p in told) != self._probed or not all(np.isfinite(p).all() for p in told):
+                raise PeerError(
+                    f"a terminal of station {self.task} told sums not finite, or not of shapes {self._probed}"
+                )
+        losses, dual, slope = (
+            add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
+        )
+        return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership)
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
@@ -311,7 +314,7 @@ class BaseStation:
         if len(profile) and self.method.loss.quadratic:
             profile[2] = min(u.profile[2] for u in arrived)
         samples = sum(self.members[u.terminal].n_samples for u in arrived)
-        scale = self._anchored().lam * self.n_samples
+        scale = self._anchored().lam * max(self.n_samples, 1)
         return self.method.factor(Arrived(len(arrived), delta, self.model, scale, profile, samples))
 
     def _check_update(self, update: Update) -> None:

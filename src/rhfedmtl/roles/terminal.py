@@ -14,7 +14,7 @@ from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths import rounds
-from rhfedmtl.maths.kernel import Kernel, find_kernel
+from rhfedmtl.maths.kernel import Kernel, find_kernel, gradients
 from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import (
     Centring,
@@ -241,12 +241,18 @@ class Terminal:
                 f"probe has models of shape {probe.models.shape}, terminal {self.identity} needs (any, *{needed}), "
                 "all finite"
             )
+        if probe.points.ndim != 2 or probe.points.shape[1] != len(probe.models) or not np.isfinite(probe.points).all():
+            raise PeerError(
+                f"probe has points of shape {probe.points.shape} for {len(probe.models)} models, or not finite"
+            )
         if not self._speaks_to_me(probe.verdict):
             return None
         self._settle(probe.verdict)
         self.phase, models = after, probe.models[:, None]
-        losses, dual = self._kernel.sums(self.method.loss, self._rows, self._layout, self._duals, models)
-        return Sums(self.identity, probe.number, losses[0], float(dual[0]))
+        work = self.method.loss, self._rows, self._layout
+        losses, dual = self._kernel.sums(*work, self._duals, models, probe.points)
+        slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
+        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0])
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""

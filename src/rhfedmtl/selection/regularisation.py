@@ -107,19 +107,18 @@ def choose(
     settings: Settings | None = None,
     judged: Federation | None = None,
 ) -> Choice:
-    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1, in the strength of `mean`.
+    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1.
 
     ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
     """
     settings = settings or Settings()
     parts = make_folds(federation, folds, settings.seed)
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
-    strength = method.relationship.strength(federation.n_tasks)
     tied = method.relationship.coupling(federation.n_tasks) > 0.0
-    path.leg([(value, value / strength if tied else 0.0) for value in lambda1])
+    path.leg([(value, value if tied else 0.0) for value in lambda1])
     if tied:
         best = path.best()
-        path.leg([(best.lambda1, best.lambda1 * ratio / strength) for ratio in ratios])
+        path.leg([(best.lambda1, best.lambda1 * ratio) for ratio in ratios])
         best = path.best()
         path.leg([(best.lambda1 * factor, best.lambda2) for factor in near])
     best = path.best()

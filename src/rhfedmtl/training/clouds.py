@@ -9,6 +9,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
@@ -21,6 +22,11 @@ def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | 
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks)
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
+
+
+def solvers(method: Method) -> tuple[Solver, ...]:
+    """Solvers that a run may choose from: a merge that adapts may also take quasi-Newton steps on the joint problem."""
+    return (ASCENT, NEWTON) if isinstance(method, DualMethod) and method.adapts else (ASCENT,)
 
 
 def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[float, float]:

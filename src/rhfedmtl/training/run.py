@@ -23,16 +23,18 @@ from rhfedmtl.engines.network import Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
+from rhfedmtl.maths.quasi_newton import NEWTON, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Observation, Plan, Policy, Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
-from rhfedmtl.training.clouds import make_cloud, regularisation
+from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
 from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, mean
@@ -162,6 +164,7 @@ class Run:
             raise
         samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
         self._lam, self._coupling = regularisation(method, samples)
+        self._solvers = solvers(method)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self.evaluation: Evaluation = (
             LocalEvaluation(judged, self.task_station, self.scalers) if site is None else site.evaluation
@@ -313,6 +316,7 @@ class Run:
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed,
+            solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
             memo=self._memo,
@@ -331,6 +335,9 @@ class Run:
             if self.certificate is None:
                 raise
             return self.certificate
+        if self.observed:
+            astray = certificate.held > certificate.zero
+            self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap, astray=astray)
         self.metrics = self.evaluation.metrics(self.as_given(certificate.models)[self.task_station])
         self.history[-1:] = [self._moment(certificate)]
         return certificate
@@ -344,12 +351,10 @@ class Run:
             return certificate
         assert isinstance(self.method, SgdMethod)
         models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
-        sums = [s for s in self.network.sums(models[None]) if s is not None]
-        norms = np.square(models).sum(axis=(1, 2))
-        primal = np.array([s.losses[0] / max(s.n_samples, 1) for s in sums]) + self.method.lambda1 / 2.0 * norms
-        return Certificate(
-            self.round, float(primal.mean()), -np.inf, 0.0, models, primal, np.full(len(primal), -np.inf)
-        )
+        found = self.cloud.certify(models, self.network.sums(any_models(models)), self.method.relationship)
+        if found is None:
+            raise IncompleteError("no certificate: a station did not report its sums")
+        return found
 
     def as_given(self, models: Models) -> Models:
         """Models of the stations for labels as they were given: levels stand in the intercepts."""
@@ -406,7 +411,7 @@ class Run:
         if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
             return False
         self._charge(situation.cloud_event())
-        self.network.assign(self.cloud.assign())
+        self.network.assign(self.cloud.assign(plan.solver))
         self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
         return True
 
@@ -419,9 +424,9 @@ class Run:
             worst = event_totals(situation.prices, planned)
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
-            self._station_iteration(planned, worst)
+            self._station_iteration(planned, worst, plan.solver)
             self._under_way = plan, k + 1
-            if self.round % self.settings.certify_every == 0:
+            if self.round % self.settings.certify_every == 0 or plan.solver == NEWTON:
                 self._review()
             self._interrupted = watch is not None and watch(self._progress(plan)) is False
             if keep is not None and (self._interrupted or keep.due):
@@ -438,7 +443,7 @@ class Run:
         ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
         return replace(event, round=self.round + 1, ahead=ahead)
 
-    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float]) -> None:
+    def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
         self.round = planned.round
         reservation = self.accounting.reserve(worst)
@@ -449,7 +454,7 @@ class Run:
         total = int(done.sum())
         self.terminal_steps += total
         seen = done if total else steps
-        self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains))
+        self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
         self.history.append(self._moment())
         if self._remembered is not None:
             del self.events[:-1], self.observed[: -self._remembered], self.history[:-1]

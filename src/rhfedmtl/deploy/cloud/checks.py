@@ -18,7 +18,7 @@ from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.maths.rounds import CURVE, dual_length
 from rhfedmtl.roles.messages import MomentsReport, Report, StationSums
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
@@ -36,7 +36,7 @@ class AnswerChecks:
         method = method_of(job)
         (rows, width), shared = jobs.matrix_of(job, method)
         self._matrix, self._shared, self._features = (rows, width), (shared, width), job.features
-        self._limits, self._patience = limits, patience
+        self._limits, self._patience, self._dual_length = limits, patience, dual_length(method.loss)
         self._checks: dict[str, Callable[[Any], None]] = {
             "report": self._report,
             "moments": self._moments,
@@ -111,9 +111,12 @@ class AnswerChecks:
             raise PeerError(f"a report of shape {v.shape} and norm {norm:.3g}")
 
     def _sums(self, asked: wire.SumsRequest, said: wire.StationSums) -> None:
-        losses = codec.from_wire(StationSums, said).losses
-        if losses.shape != tuple(asked.models.shape[:1]) or (losses < 0.0).any():
-            raise PeerError(f"loss sums of shape {losses.shape} for models of shape {tuple(asked.models.shape)}")
+        sums = codec.from_wire(StationSums, said)
+        if sums.losses.shape != tuple(asked.points.shape[:1]) or (sums.losses < 0.0).any():
+            raise PeerError(f"loss sums of shape {sums.losses.shape} for points of shape {tuple(asked.points.shape)}")
+        slope = tuple(asked.models.shape[1:]) if asked.gradient else (0,)
+        if sums.dual.shape != (self._dual_length,) or sums.gradient.shape != slope:
+            raise PeerError(f"dual sums of shape {sums.dual.shape} and a gradient of shape {sums.gradient.shape}")
 
     def _moments(self, moments: wire.MomentsReport) -> None:
         if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):

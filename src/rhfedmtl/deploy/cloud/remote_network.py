@@ -17,6 +17,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, MomentsReport, Report, Scaling, StationSums, message_sizes
@@ -135,10 +136,15 @@ class RemoteNetwork:
         self.overhead.note(answers)
         return [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models; refused where a terminal or a station did not tell."""
-        requests = self._all(lambda b: wire.Request(sums=wire.SumsRequest(models=codec.tensor(models[:, b]))))
-        answers = self._ask("sums", len(models), requests, 2.0 * self.config.waits.answer)
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points; refused where a terminal or a station did not tell."""
+        combinations = codec.tensor(points.combinations)
+
+        def asked(b: int) -> wire.Request:
+            models = codec.tensor(points.models[:, b])
+            return wire.Request(sums=wire.SumsRequest(models=models, points=combinations, gradient=points.gradient))
+
+        answers = self._ask("sums", len(points.combinations), self._all(asked), 2.0 * self.config.waits.answer)
         return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
 
     def trial(self, models: Float64Array) -> list[dict[str, float]]:

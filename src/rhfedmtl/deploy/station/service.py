@@ -255,19 +255,19 @@ class StationService:
         answer.report.CopyFrom(codec.to_wire(self.memory.station.report(content)))
 
     async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
-        models = codec.array(content.models, "models")
+        models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
         here = await self.members.gather(self.memory.station.members)
         async with self.memory.turn:
             role = self.memory.station
             if silent := sorted(set(role.members) - set(here)):
                 raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
-            probes = role.probes(models)
+            probes = role.probes(models, points, gradient=content.gradient)
             messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
 
             def fits(sums: Sums) -> bool:
                 if sums.number != probes[0].number:
                     return False
-                if sums.losses.shape != (len(models),) or (sums.losses < 0.0).any():
+                if sums.losses.shape != (len(points),) or (sums.losses < 0.0).any():
                     raise PeerError(f"loss sums of shape {sums.losses.shape}, the smallest {sums.losses.min():.3g}")
                 return True
 

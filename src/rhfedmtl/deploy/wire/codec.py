@@ -72,9 +72,9 @@ def array(given: wire.Tensor, what: str, *, finite: bool = True) -> Vector:
     return numbers
 
 
-def finite(value: float, what: str) -> float:
-    """A number that is finite."""
-    if not math.isfinite(value):
+def finite(value: float, what: str, *, unless_infinite: bool = False) -> float:
+    """A number that is finite, or, where that has a meaning, +∞."""
+    if not (math.isfinite(value) or (unless_infinite and value == math.inf)):
         raise PeerError(f"{what} is {value}")
     return value
 
@@ -125,7 +125,9 @@ def _reader(hint: Any, form: Form, of: str) -> Reader:
     if get_origin(hint) is np.ndarray:
         return lambda given, name: array(getattr(given, name), f"{name} of {of}", finite=name not in form.infinite)
     if hint is float:
-        return lambda given, name: finite(getattr(given, name), f"{name} of {of}")
+        return lambda given, name: finite(
+            getattr(given, name), f"{name} of {of}", unless_infinite=name in form.infinite
+        )
     if hint in FORMS:
         return lambda given, name: from_wire(hint, getattr(given, name))
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -165,8 +167,8 @@ class Form:
 
 FORMS: dict[type, Form] = {
     said.Verdict: Form(wire.Verdict),
-    said.Anchor: Form(wire.Anchor),
-    said.WorkOrder: Form(wire.WorkOrder, rounded=("model",)),
+    said.Anchor: Form(wire.Anchor, infinite=("lam",)),
+    said.WorkOrder: Form(wire.WorkOrder, rounded=("model",), infinite=("scale",)),
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
     said.Probe: Form(wire.Probe),
     said.Sums: Form(wire.Sums),

@@ -149,28 +149,34 @@ class Update(_message.Message):
     def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., delta: _Optional[_Union[Tensor, _Mapping]] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., profile: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Probe(_message.Message):
-    __slots__ = ("terminal", "number", "models", "verdict")
+    __slots__ = ("terminal", "number", "models", "verdict", "points", "gradient")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
     models: Tensor
     verdict: Verdict
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+    points: Tensor
+    gradient: bool
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ...) -> None: ...
 
 class Sums(_message.Message):
-    __slots__ = ("terminal", "number", "losses", "dual")
+    __slots__ = ("terminal", "number", "losses", "dual", "gradient")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DUAL_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
     losses: Tensor
-    dual: float
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[float] = ...) -> None: ...
+    dual: Tensor
+    gradient: Tensor
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("cloud_round", "task", "round", "v", "n_samples", "membership")
@@ -189,20 +195,22 @@ class Report(_message.Message):
     def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., round: _Optional[int] = ..., v: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
 
 class StationSums(_message.Message):
-    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership")
+    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership", "gradient")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DUAL_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
     task: int
     round: int
     losses: Tensor
-    dual: float
+    dual: Tensor
     n_samples: int
     membership: int
-    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[float] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
+    gradient: Tensor
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("terminal", "incarnation", "n_samples", "share")
@@ -389,10 +397,14 @@ class RoundResult(_message.Message):
     def __init__(self, round: _Optional[int] = ..., efforts: _Optional[_Iterable[_Union[Effort, _Mapping]]] = ..., factor: _Optional[float] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class SumsRequest(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "points", "gradient")
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
     models: Tensor
-    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    points: Tensor
+    gradient: bool
+    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
     __slots__ = ("model",)

@@ -21,6 +21,7 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
 from rhfedmtl.errors import ProtocolError
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Tally
 from rhfedmtl.roles.messages import Anchor
 
@@ -203,10 +204,10 @@ class Shard:
         """What orders start from, of every station."""
         return self._network.models
 
-    def sums(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Losses of every station under each of the models, and its dual sum."""
-        known = [sums for sums in self._network.sums(models) if sums is not None]
-        return np.array([sums.losses for sums in known]), np.array([sums.dual for sums in known])
+    def sums(self, points: Points) -> tuple[Float64Array, ...]:
+        """Losses of every station at each of the points, its dual sums, and its gradient where asked for."""
+        known = [sums for sums in self._network.sums(points) if sums is not None]
+        return tuple(np.array(part) for part in zip(*((s.losses, s.dual, s.gradient) for s in known), strict=True))
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal that is here to a station of the shard, or out of the network (−1)."""

@@ -19,6 +19,7 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Runs, Tally, compact
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
@@ -182,15 +183,16 @@ class Sharded:
             for i, (v, n, membership) in enumerate(zip(*known[1:], strict=True))
         ]
 
-    def sums(self, models: Float64Array) -> list[StationSums | None]:
-        """Sums of every station under each of the models, for the certificate."""
-        needed = (len(self._of_station), *self.shape)
+    def sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at each of the points, for the certificate."""
+        needed, models = (len(self._of_station), *self.shape), points.models
         if models.ndim != 4 or models.shape[1:] != needed:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
-        found = self.actors.ask("sums", {s: (models[:, self._stations(s)],) for s in range(self._n_shards)})
-        losses, duals = (np.concatenate([found[s][i] for s in sorted(found)]) for i in range(2))
+        parts = {s: (points._replace(models=models[:, self._stations(s)]),) for s in range(self._n_shards)}
+        found = self.actors.ask("sums", parts)
+        losses, duals, slopes = (np.concatenate([found[s][i] for s in sorted(found)]) for i in range(3))
         return [
-            StationSums(r.task, r.round, losses[r.task], float(duals[r.task]), r.n_samples, r.membership)
+            StationSums(r.task, r.round, losses[r.task], duals[r.task], slopes[r.task], r.n_samples, r.membership)
             for r in self.reports(0)
         ]
 

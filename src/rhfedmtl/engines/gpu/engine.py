@@ -23,7 +23,8 @@ from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths import rounds
-from rhfedmtl.maths.rounds import CURVE, FACTORS, Answers, Blocks, FloatArray, Orders
+from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.rounds import CURVE, FACTORS, THETAS, Answers, Blocks, FloatArray, Orders
 
 # Rows are moved and scaled this many numbers at a time.
 CHUNK = 2**27
@@ -345,12 +346,24 @@ class Gpu(InProcess):
             self._card_alpha, self._pending, factors, self._row_terminal, n, self.shape[0], N=1024
         )
 
-    def add_up(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Losses under each of the models, and dual terms, summed by station."""
+    def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
+        """Losses at each of the points, and dual terms, summed by station."""
+        models = np.stack([points.at(k) for k in range(len(points.combinations))])
+        if not self.method.loss.quadratic:
+            values = [self._losses(models[:1], theta)[1] for theta in THETAS[:-1]]
+            losses, last = self._losses(models)
+            return losses, np.column_stack([*values, last])
+        _, half = self._losses(models[:1], 0.5)
+        losses, whole = self._losses(models)
+        quadratic = 4.0 * (2.0 * half - whole)  # f(θ) = linear θ − quadratic θ²/2, known at ½ and 1
+        return losses, np.column_stack([whole + quadratic / 2.0, quadratic])
+
+    def _losses(self, models: Float64Array, theta: float = 1.0) -> tuple[Float64Array, Float64Array]:
+        """Losses under each of the models, and dual terms of θα, summed by station."""
         card, shape, columns = self._on_card(), self._card_shape, self.shape[0]
         losses, duals = self._room(card.n_blocks, columns, len(models)), self._room(card.n_blocks, columns, 1)
         self._kernels.add_up[(len(models), card.n_blocks, columns)](
-            self._X, self._y, self._weight, self._card_alpha, self._starts, card.ends, card.order, card.blocks,
+            self._X, self._y, self._weight, theta * self._card_alpha, self._starts, card.ends, card.order, card.blocks,
             card.station_of_block, self._send(shape.pad(models, np.float64)), losses, duals, self._gamma, columns,
             len(self._home_rows), **self._loss, INTERCEPT=shape.intercept, STRIDE=shape.stride, WIDTH=shape.width,
             N=16, D=min(128, shape.main),

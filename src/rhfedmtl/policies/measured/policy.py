@@ -16,6 +16,7 @@ speed, each may have a number of rounds of its own, K_b (`station_rounds.py`), o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,9 +25,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, shapes
-from rhfedmtl.policies.measured.progress import Evidence, Outlook
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
+from rhfedmtl.policies.measured.solver import (
+    BETTER,
+    FEW_PASSES,
+    UNLIMITED,
+    newton_rounds,
+    promised_by_ascent,
+    promised_by_newton,
+    stay,
+)
 from rhfedmtl.policies.measured.station_rounds import StationRounds
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
@@ -114,6 +125,8 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
+        if NEWTON in situation.solvers and (plan := self._newton(situation)) is not None:
+            return plan
         if not situation.ledger.budget:
             return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
         held: Held | None = situation.memo.get("held")
@@ -130,6 +143,34 @@ class Measured:
         held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
         return _plan(held)
 
+    def _newton(self, s: Situation) -> Plan | None:
+        """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then."""
+        last = s.observed[-1] if s.observed else None
+        astray = last is not None and last.astray and last.solver == ASCENT
+        if astray or s.rounds >= s.memo.get("solver until", 0):
+            before = ASCENT if last is None else last.solver
+            s.memo["solver"] = NEWTON if astray and newton_rounds(s) >= FEW_PASSES else self._better(s, before)
+            s.memo["solver until"] = s.rounds + stay(before, s.memo["solver"])
+        return self._pass(s) if s.memo["solver"] == NEWTON and newton_rounds(s) else None
+
+    def _better(self, s: Situation, before: Solver) -> Solver:
+        """The solver that promises more; the one in use is left only for one that promises clearly more."""
+        if not s.ledger.budget:
+            predicted = -float(self.outlook(s).log_left(1.0 - math.exp(-PASS_RATE))) * UNLIMITED
+            ascent, newton = promised_by_ascent(s, predicted, UNLIMITED), promised_by_newton(s)
+            return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
+        best = self.schedule(s)
+        if best is None:
+            return before
+        rounds = best.cloud_rounds * int(best.station_rounds.max())
+        ascent, newton = promised_by_ascent(s, -best.log_left, rounds), promised_by_newton(s)
+        return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
+
+    @staticmethod
+    def _pass(s: Situation) -> Plan:
+        s.memo.pop("held", None)
+        return Plan(s.sizes, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
+
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
         return self._best(s, self.outlook(s)) if self._payable(s) else None
@@ -140,7 +181,8 @@ class Measured:
 
     def outlook(self, s: Situation) -> Outlook:
         """The model of progress, from prior belief and the last rounds."""
-        rate, keep = Basis.of(s, self.least_steps).evidence.fit(s.observed[-self.memory :], self.prior)
+        seen = [each for each in s.observed if each.solver == ASCENT]
+        rate, keep = Basis.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
         return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
 
     def _best(self, s: Situation, outlook: Outlook) -> Schedule:
@@ -180,7 +222,7 @@ def _knows_little(s: Situation) -> bool:
 
 
 def _plan(held: Held) -> Plan:
-    return Plan(held.schedule.local_steps, held.schedule.station_rounds, {"cloud_rounds": held.cloud_rounds})
+    return Plan(held.schedule.local_steps, held.schedule.station_rounds, why={"cloud_rounds": held.cloud_rounds})
 
 
 def _same(s: Situation, station_rounds: int | IntArray) -> IntArray:

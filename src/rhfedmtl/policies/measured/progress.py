@@ -29,6 +29,8 @@ FloatArray = npt.NDArray[np.float64]
 PASS_RATE = 1.15
 # Something waits for the cloud even where tasks are independent: hundreds of rounds would leave 0, without a logarithm.
 _NEVER_NOTHING = 1e-290
+# Coupled tasks beyond which more of them make a server iteration no slower.
+MOST_PARTNERS = 3.0
 _RATES = [PASS_RATE * math.exp(x / 12.0) for x in range(-24, 25)]
 _DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
 
@@ -100,7 +102,8 @@ class Evidence:
         # Rows of the terminal on which an average row lies.
         _, rows, counts = s.alike
         self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
-        self.believed = kept_by_merge(len(s.home) / np.count_nonzero(s.members) if len(rows) else 1.0)
+        members = len(s.home) / np.count_nonzero(s.members) if len(rows) else 1.0
+        self.believed = min(kept_by_merge(members), kept_by_merge(partners(s.coupling, s.layout.n_tasks)))
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
@@ -159,6 +162,11 @@ class Evidence:
 def kept_by_merge(members: float) -> float:
     """Share of progress that the average of so many updates, for different rows, keeps: 1 − (1 − 1/N_b)²; below 1."""
     return min(1.0 - (1.0 - 1.0 / members) ** 2, 0.999)
+
+
+def partners(coupling: float, n_tasks: int) -> float:
+    """Tasks whose models move with each other count as terminals whose updates are merged: up to ``MOST_PARTNERS``."""
+    return min(1.0 + coupling * (n_tasks - 1), MOST_PARTNERS)
 
 
 def _explained(b: float, points: int, steps: float, gains: list[float]) -> float:

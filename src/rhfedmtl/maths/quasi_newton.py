@@ -1,0 +1,101 @@
+"""Quasi-Newton steps on the joint problem: L-BFGS in the metric Q + h I, for the cloud.
+
+From any W terminals can set α_i = −L′(z_i), so that V = [−∇loss_b(w_b)] and the gradient of N·P is W Q − V. A step
+at a station with λ_b = ∞ does just that: such a round costs one pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the
+way is a dual point with a certificate. Coordinate ascent goes on from there, and back, at no cost.
+
+The metric knows the coupling exactly (Q) and the losses by one number, h, their curvature along the last step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from rhfedmtl.maths.coupling import Models, Relationship, Vector
+
+Solver = Literal["coordinate-ascent", "quasi-newton"]
+ASCENT: Solver = "coordinate-ascent"
+NEWTON: Solver = "quasi-newton"
+
+MEMORY = 12
+"""Pairs of steps and changes of the gradient that are remembered."""
+ENOUGH_DECREASE = 1e-4
+"""Share of the decrease that the slope promises which a step must bring (Armijo)."""
+STRETCHES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
+"""Where along a step the objective is looked at, its end first: scores are linear, so this costs no vector."""
+
+
+@dataclass
+class QuasiNewton:
+    """Where the search stands: the best point so far, its gradient and objective, and the step that is tried next.
+
+    It begins at a point of which only the models are known: the first trial is that point itself.
+    """
+
+    W: Models
+    gradient: Models | None = None
+    value: float = np.inf
+    curvature: float = 1.0
+    direction: Models | None = None
+    steps: list[Models] = field(default_factory=list)
+    changes: list[Models] = field(default_factory=list)
+
+    def trial(self, relationship: Relationship) -> Models:
+        """The next point to look at."""
+        if self.gradient is None:
+            return self.W
+        if self.direction is None:
+            self.direction = self._descent(relationship)
+        return self.W + self.direction
+
+    def observe(self, relationship: Relationship, V: Models, along: Vector, *, exact: bool) -> None:
+        """Learn from V at the trial and the objective at ``STRETCHES`` of the step to it.
+
+        Where not everybody answered, V is not the ``exact`` gradient, and tells nothing of curvature.
+        """
+        trial = self.trial(relationship)
+        gradient = relationship.apply(trial) - V
+        if self.direction is None or self.gradient is None:
+            self.gradient, self.value = gradient, float(along[0])
+            return
+        if exact:
+            self._remember(relationship, self.direction, gradient - self.gradient)
+        promised = ENOUGH_DECREASE * float(np.sum(self.gradient * self.direction)) / len(trial)
+        if along[0] <= self.value + promised:
+            self.W, self.gradient, self.value, self.direction = trial, gradient, float(along[0]), None
+        else:
+            best = int(np.argmin(along))
+            self.direction = (STRETCHES[best] if along[best] < self.value else STRETCHES[-1]) * self.direction
+
+    def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
+        bend = float(np.sum(step * change))
+        if bend <= 1e-12 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            return
+        self.steps, self.changes = [*self.steps, step][-MEMORY:], [*self.changes, change][-MEMORY:]
+        self.curvature = max((bend - relationship.energy(step)) / float(np.sum(step * step)), 1e-12)
+
+    def _descent(self, relationship: Relationship) -> Models:
+        """−H g by the two loops of L-BFGS; without memory where rounding has made it useless."""
+        assert self.gradient is not None
+        direction = self._two_loops(relationship, self.gradient)
+        if float(np.sum(direction * self.gradient)) >= 0.0:
+            self.steps, self.changes = [], []
+            direction = self._two_loops(relationship, self.gradient)
+        return direction
+
+    def _two_loops(self, relationship: Relationship, gradient: Models) -> Models:
+        pairs = [(s, y, 1.0 / float(np.sum(s * y))) for s, y in zip(self.steps, self.changes, strict=True)]
+        left, weights = gradient.copy(), []
+        for s, y, r in reversed(pairs):
+            weights.append(r * float(np.sum(s * left)))
+            left -= weights[-1] * y
+        found = relationship.precondition(left, self.curvature)
+        if pairs:
+            _, y, r = pairs[-1]
+            found /= r * float(np.sum(y * relationship.precondition(y, self.curvature)))
+        for (s, y, r), weight in zip(pairs, reversed(weights), strict=True):
+            found += (weight - r * float(np.sum(y * found))) * s
+        return -found

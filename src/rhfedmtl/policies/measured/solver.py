@@ -1,0 +1,79 @@
+"""Which solver brings more with what is left of the budget: coordinate ascent, or quasi-Newton on the joint problem.
+
+A quasi-Newton round costs a pass over all rows, however few rows a terminal has and however many terminals there are:
+its progress depends on neither. Coordinate ascent is ahead while a round of a few terminals solves much of their
+problems. Both are judged by how fast the certified gap fell: before it was seen, by what is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
+from rhfedmtl.policies.base import Observation, Situation
+from rhfedmtl.resources.billing import event_totals
+
+# How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does.
+NEWTON_RATE, NEWTON_START = 0.13, 6
+# Rounds of a solver over which its progress is measured, and the weight, in rounds, of what is believed without them.
+WINDOW, PRIOR = 8, 1.5
+# Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much.
+FADES = 0.6
+# Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
+FEW_PASSES, UNLIMITED = 3, 1000
+# Rounds between two looks at the choice.
+LOOK = 3
+# A solver in use is left only for one that promises so much more.
+BETTER = 1.05
+
+
+def newton_rounds(s: Situation) -> int:
+    """Passes over all rows that what is left would pay."""
+    price = event_totals(s.prices, s.cloud_event(), s.round_event(s.sizes))
+    room = s.ledger.room
+    return int(
+        min((room[name] / cost for name, cost in price.items() if cost > 0.0 and name in room), default=UNLIMITED)
+    )
+
+
+def promised_by_newton(s: Situation) -> float:
+    """Fall of the logarithm of the gap that the rest of the budget buys by quasi-Newton."""
+    seen = _last(s.observed, NEWTON)
+    under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
+    rate = _blend(NEWTON_RATE, seen[NEWTON_START:][-WINDOW:])
+    return rate * max(newton_rounds(s) - max(NEWTON_START - under_way, 0), 0)
+
+
+def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
+    """The same by ascent in so many rounds; the model of progress predicts a fall, but not for one that is astray."""
+    seen = _last(s.observed, ASCENT)[-WINDOW:]
+    believed = 0.0 if seen and seen[-1].astray else predicted / rounds
+    return _blend(believed, seen, FADES) * rounds
+
+
+def stay(before: Solver, now: Solver) -> int:
+    """Rounds before the choice is looked at again: a search that has just begun has nothing to show yet."""
+    return NEWTON_START + LOOK if now == NEWTON != before else LOOK
+
+
+def _blend(believed: float, seen: Sequence[Observation], keeps: float = 1.0) -> float:
+    """Fall in a round: what is believed, drawn to what is kept of the pace that these rounds have shown."""
+    shown = max(len(seen) - 1, 0)
+    return (PRIOR * believed + keeps * _fall(seen)) / (PRIOR + shown)
+
+
+def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
+    """The certified rounds of a solver when it was last in use, up to a window of them."""
+    found: list[Observation] = []
+    for each in reversed(observed):
+        if found and (each.solver != solver or len(found) >= WINDOW + NEWTON_START):
+            break
+        if each.solver == solver and each.gap > 0.0:
+            found.append(each)
+    return found[::-1]
+
+
+def _fall(seen: Sequence[Observation]) -> float:
+    """Fall of the logarithm of the gap from the first to the last of these rounds."""
+    return max(0.0, math.log(seen[0].gap / seen[-1].gap)) if len(seen) > 1 else 0.0

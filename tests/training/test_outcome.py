@@ -1,0 +1,117 @@
+"""What comes out is the best that was found, and the certificate says how good that is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference.problems import cloud_of, federation
+from tests.reference.solvers import by_cvxpy
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import MERGES
+from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.maths import objective
+from rhfedmtl.maths.losses import LOSSES, SmoothedHinge
+from rhfedmtl.maths.relationships import RELATIONSHIPS, MeanRegularised
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.run import Result, Settings, train
+
+WEIGHTS = st.floats(-6.0, 1.0).map(lambda x: 10.0**x)
+
+
+def learn(data: Any, method: Any, budget: float, policy: Any = None) -> Result:
+    """A run at the usual prices."""
+    ledger = Ledger("energy=0.1,10", {"energy": budget})
+    return train(data, method, policy or Measured(), Settings(scale="none"), ledger=ledger)
+
+
+@settings(max_examples=10)
+@given(WEIGHTS, WEIGHTS, st.sampled_from(list(MERGES)), st.sampled_from([1, 3, 30, 300]))
+@pytest.mark.parametrize("relationship", ["mean", "learned", "none"])
+def test_no_weights_merges_or_numbers_of_terminals_make_it_diverge(
+    relationship: str, lambda1: float, lambda2: float, merge: str, terminals: int
+) -> None:
+    """The objective of what is returned is never above that of zero models, nor below its certified bound."""
+    data = federation(sizes=[[2] * terminals, [1] * terminals, [max(1, 60 // terminals)] * terminals], seed=terminals)
+    method = DualMethod(SmoothedHinge(), RELATIONSHIPS[relationship](lambda1, lambda2), MERGES[merge])
+    found = learn(data, method, 40.0 * terminals + 600.0).certificate
+    assert np.isfinite(found.models).all()
+    assert found.primal <= found.zero
+    assert -1e-9 * max(1.0, found.primal) <= found.gap
+
+
+@pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-4, 1.0), (1e-3, 10.0)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_gap_holds_the_true_distance_from_the_optimum(loss: str, weights: tuple[float, float]) -> None:
+    """Against another solver: D ≤ P* ≤ P after any budget, and with enough of it the gap is small."""
+    data = federation("regression" if loss == "squared" else "binary")
+    method = DualMethod(LOSSES[loss](), MeanRegularised(*weights), MERGES["auto"])
+    optimum, _ = by_cvxpy(data, method.loss, *weights, intercept=True)
+    for budget in (80.0, 400.0, 4000.0):
+        found = learn(data, method, budget).certificate
+        assert found.dual <= optimum + 1e-8
+        assert found.primal >= optimum - 1e-8
+    assert found.relative_gap < (0.2 if loss == "hinge" else 1e-2)
+
+
+def test_more_budget_never_returns_a_worse_objective() -> None:
+    """Along a run the certified objective falls or stays, also where what stations hold goes astray."""
+    data = federation("regression", sizes=[[9]] * 12)
+    method = DualMethod(LOSSES["squared"](), MeanRegularised(1e-2, 3.0), MERGES["add"])
+    history = [moment.primal for moment in learn(data, method, 3000.0).history]
+    assert all(later <= before for before, later in pairwise(history))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_scaling_the_dual_finds_the_best_share_of_every_task(loss: str) -> None:
+    """The bound is at least D(0), D(α) and D at random shares, and still below the optimum."""
+    data = federation("regression" if loss == "squared" else "binary")
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-4, 1.0), MERGES["average"])
+    network = InProcess(data, method)
+    cloud = cloud_of(network, method.relationship)
+    network.assign(cloud.assign())
+    network.round(1, np.full(len(network.station), 20))
+    sums = np.array([s.dual for s in network.sums(cloud.candidates()) if s is not None])
+    n = np.bincount(data.row_task).astype(float)
+    bound = objective.scaled_dual(sums, n, network.V, method.relationship)
+    optimum, _ = by_cvxpy(data, method.loss, 1e-4, 1.0, intercept=True)
+    assert 0.0 <= bound <= optimum + 1e-8
+    rng, conjugate = np.random.default_rng(0), np.vectorize(method.loss.conjugate)
+    alpha, y = network.alpha[:, 0], data.targets()[:, 0]
+    for _ in range(20):
+        theta = rng.random(3) if loss != "logistic" else rng.choice([0.0, 0.25, 0.5, 1.0], 3)
+        terms = np.bincount(data.row_task, -conjugate(theta[data.row_task] * alpha, y))
+        value = objective.joint_dual(terms, n, theta[:, None, None] * network.V, method.relationship)
+        assert bound >= value - 1e-12
+
+
+def test_a_method_without_a_dual_is_certified_by_its_gradient() -> None:
+    """FedAvg's models have a finite gap for the problem of the comparison, and it holds the true distance."""
+    data = federation()
+    result = learn(data, SgdMethod(SmoothedHinge(), relationship=MeanRegularised(1e-2, 1e-3)), 600.0, Fixed(5, 1, 20))
+    optimum, _ = by_cvxpy(data, SmoothedHinge(), 1e-2, 1e-3, intercept=True)
+    found = result.certificate
+    assert np.isfinite(found.gap)
+    assert found.dual <= optimum + 1e-9
+    assert found.primal >= optimum - 1e-9
+
+
+def test_many_small_terminals_are_as_quick_as_few() -> None:
+    """With 10, 100 and 1,000 terminals a station, rounds to a relative gap of 1e-3 are within a factor of 2."""
+    rounds = []
+    for terminals in (10, 100, 1000):
+        data = federation(sizes=[[4] * terminals] * 3, d=8, seed=1)
+        method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1e-2), MERGES["auto"])
+        settings_ = Settings(scale="none", target_relative_gap=1e-3, max_rounds=500)
+        result = train(data, method, Measured(), settings_)
+        assert result.stopped == "target gap reached"
+        rounds.append(result.rounds)
+    assert max(rounds) <= 2 * min(rounds)
