@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rhfedmtl.algorithms.merges import Arrived, Average, Merge
+from rhfedmtl.algorithms.merges import Arrived, Auto, Average, Merge
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.maths.kernel import Kernel
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
@@ -28,7 +28,7 @@ class DualMethod(Method):
     @property
     def adapts(self) -> bool:
         """Whether the solver may change in the course of a run; passes need rows drawn without replacement."""
-        return self.merge.adapts and not self.uniform
+        return isinstance(self.merge, Auto) and not self.uniform
 
     @property
     def profile_length(self) -> int:

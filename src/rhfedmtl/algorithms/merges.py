@@ -31,10 +31,6 @@ class Merge(Protocol):
     def line_search(self) -> bool:
         """Whether terminals must report the profile."""
 
-    @property
-    def adapts(self) -> bool:
-        """Whether a run may take other steps than coordinate ascent where they bring more."""
-
     def sigma(self, n_terminals: int) -> float:
         """σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
 
@@ -44,11 +40,6 @@ class Merge(Protocol):
 
 class Average(NamedTuple):
     """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
-
-    @property
-    def adapts(self) -> bool:
-        """No."""
-        return False
 
     @property
     def line_search(self) -> bool:
@@ -68,11 +59,6 @@ class Add(NamedTuple):
     """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
 
     @property
-    def adapts(self) -> bool:
-        """No."""
-        return False
-
-    @property
     def line_search(self) -> bool:
         """No profile needed."""
         return False
@@ -88,11 +74,6 @@ class Add(NamedTuple):
 
 class LineSearch(NamedTuple):
     """Best factor along the sum of updates, within the box: never less dual gain than the average."""
-
-    @property
-    def adapts(self) -> bool:
-        """No."""
-        return False
 
     @property
     def line_search(self) -> bool:
@@ -140,8 +121,3 @@ def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
 
 class Auto(Add):
     """As `Add`; a run may also take quasi-Newton steps on the joint problem, where these bring more."""
-
-    @property
-    def adapts(self) -> bool:
-        """Yes."""
-        return True

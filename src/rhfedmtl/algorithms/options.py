@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES, Algorithm
+from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES, Algorithm
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2, LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
@@ -18,6 +18,7 @@ from rhfedmtl.registry import Entry, Option, Registry
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.dual import DualMethod
+    from rhfedmtl.algorithms.method import Channel
     from rhfedmtl.maths.losses import Loss
     from rhfedmtl.maths.relationships import Relationship
     from rhfedmtl.policies.base import Policy
@@ -26,6 +27,7 @@ DECLARING: dict[str, Registry[Any]] = {
     "loss": LOSSES,
     "relationship": RELATIONSHIPS,
     "merge": MERGES,
+    "channel": CHANNELS,
     "cloud_rounds": POLICIES,
     "own": ALGORITHMS,
 }
@@ -44,6 +46,7 @@ class Options:
     lambda1: float = LAMBDA1
     lambda2: float = LAMBDA2
     merge: str = "auto"
+    channel: str = "identity"
     intercept: bool = True
     uniform: bool = False
     policy: str | None = None
@@ -117,6 +120,7 @@ class Options:
             "uniform": self.uniform,
             "lambda1": self.lambda1,
             "relationship": self.chosen_relationship(),
+            "channel": self.chosen_channel(),
             "step": self["step"],
             "decay": self["decay"],
         }
@@ -132,6 +136,7 @@ class Options:
             uniform=self.uniform,
             relationship=self.chosen_relationship(),
             merge=merge(**self._of(merge)),
+            channel=self.chosen_channel(),
         )
 
     def fixed_policy(self, station_rounds: int | None = None) -> Policy:
@@ -165,6 +170,11 @@ class Options:
         if foreign := sorted((_names(POLICIES) & self.own.keys()) - self._of(entry).keys()):
             raise ConfigError(f"policy {name!r} has no {foreign[0]}: leave it out, or take another policy")
         return entry(**self._of(entry))
+
+    def chosen_channel(self) -> Channel:
+        """What happens to updates on their way."""
+        channel = CHANNELS[self.channel]
+        return channel(**self._of(channel))
 
     def chosen_relationship(self) -> Relationship:
         """How tasks are coupled; for a method that couples them otherwise, the problem that it is certified for."""
@@ -217,7 +227,7 @@ def build(name: str, options: Options, kind: str) -> Algorithm:
     """Algorithm called ``name`` for labels of this kind; it does not see options that only other algorithms declare."""
     entry = ALGORITHMS[name]
     mine = {option.name for option in entry.options}
-    seen = mine | _names(LOSSES) | _names(RELATIONSHIPS) | _names(MERGES) | _names(POLICIES)
+    seen = mine | _names(LOSSES) | _names(RELATIONSHIPS) | _names(MERGES) | _names(CHANNELS) | _names(POLICIES)
     return entry(options.without(_names(ALGORITHMS) - seen), kind)
 
 

@@ -1,4 +1,4 @@
-"""The algorithms and the merges by name. A new one is one file, and its line here."""
+"""The algorithms, merges and channels by name. A new one is one file, and its line here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rhfedmtl.registry import Entry, Option, Registry
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.merges import Merge
-    from rhfedmtl.algorithms.method import Method
+    from rhfedmtl.algorithms.method import Channel, Method
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.policies.base import Policy
 
@@ -162,6 +162,28 @@ MERGES: Registry[Entry[Merge]] = Registry(
     },
 )
 """Called with its options, an entry makes a `Merge`."""
+
+CHANNELS: Registry[Entry[Channel]] = Registry(
+    "channel",
+    "channels",
+    Entry,
+    {
+        "identity": Entry("as it is, eight bytes a number", "rhfedmtl.algorithms.method:Channel"),
+        "clip": Entry(
+            "scaled to a norm, where it is longer",
+            "rhfedmtl.roles.channel:Clip",
+            options=(Option("clip_norm", float, 1.0, "Longest update"),),
+        ),
+        "float32": Entry("four bytes a number, the rest with the next update", "rhfedmtl.roles.channel:Float32"),
+        "int8": Entry("one byte a number, the rest with the next update", "rhfedmtl.roles.channel:Int8"),
+        "fixed-point": Entry(
+            "multiples of a public step",
+            "rhfedmtl.roles.channel:FixedPoint",
+            options=(Option("grid_step", float, 2.0**-20, "Step of the grid"),),
+        ),
+    },
+)
+"""Called with its options, an entry makes a `Channel`: what happens to an update on its way to the station."""
 
 
 def is_yardstick(name: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from rhfedmtl.algorithms.options import Options, declared
-from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
+from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli.text import paragraph
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
@@ -101,6 +101,10 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "lambda2": _learn(float, "--lambda2", f"Weight of the coupling. [{Options.lambda2:g}]"),
     "merge": _learn(str, "--merge", f"How stations merge: {_names(MERGES)}. [{Options.merge}]"),
     **_own(MERGES),
+    "channel": _learn(
+        str, "--channel", f"What becomes of updates on their way: {_names(CHANNELS)}. [{Options.channel}]"
+    ),
+    **_own(CHANNELS),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
     **_own(ALGORITHMS),

@@ -10,7 +10,8 @@ simulation send the same numbers, to the bit. It keeps U_b tied to the dual vari
 
 Gains are told as the steps made them, before the channel.
 
-Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rounded``), add it to ``CHANNELS``.
+Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rounded``), and its line in
+``CHANNELS`` (`algorithms/registry.py`).
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from rhfedmtl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Clip(Channel):
-    """No update is longer than ``bound``: Δα_t is scaled by min(1, bound/‖X_tᵀΔα_t‖)."""
+    """No update is longer than ``clip_norm``, C: Δα_t is scaled by min(1, C/‖X_tᵀΔα_t‖)."""
 
-    bound: float
+    clip_norm: float = 1.0
 
     identity: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse a bound that lets nothing through, or is none."""
-        _check_positive("bound", self.bound)
+        _check_positive("clip_norm", self.clip_norm)
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """Scaled to the bound where they are longer."""
         norm = np.sqrt(np.square(_flat(delta)).sum(axis=1))
-        factor = np.divide(self.bound, norm, out=np.ones(len(delta)), where=norm > self.bound)
+        factor = np.divide(self.clip_norm, norm, out=np.ones(len(delta)), where=norm > self.clip_norm)
         return Sent(factor[:, None, None] * delta, factor)
 
 
@@ -93,19 +94,19 @@ class Int8(Rounding):
 
 @dataclass(frozen=True)
 class FixedPoint(Rounding):
-    """Whole multiples of one public ``step``: integers, which can be added up under masks."""
+    """Whole multiples of one public ``grid_step``: integers, which can be added up under masks."""
 
-    step: float = 2.0**-20
+    grid_step: float = 2.0**-20
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int64)
 
     def __post_init__(self) -> None:
         """Refuse a step that is none."""
-        _check_positive("step", self.step)
+        _check_positive("grid_step", self.grid_step)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To multiples of the step."""
-        return np.asarray(np.rint(wanted / self.step) * self.step)
+        return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
 
 
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
@@ -121,12 +122,3 @@ def _flat(updates: FloatArray) -> FloatArray:
 def _check_positive(name: str, value: float) -> None:
     if not (np.isfinite(value) and value > 0.0):
         raise ConfigError(f"{name} of a channel must be a finite number > 0, got {value}")
-
-
-CHANNELS: dict[str, type[Channel]] = {
-    "identity": Channel,
-    "clip": Clip,
-    "float32": Float32,
-    "int8": Int8,
-    "fixed-point": FixedPoint,
-}

@@ -48,6 +48,11 @@ KINDS = {
         (entries.dual_never_falls,),
         lambda name: Case("rhfedmtl", Options(merge=name)),
     ),
+    "channel": Kind(
+        "rhfedmtl.algorithms.registry:CHANNELS",
+        (),
+        lambda name: Case("rhfedmtl", Options(channel=name)),
+    ),
     "policy": Kind(
         "rhfedmtl.policies.registry:POLICIES",
         (entries.plans_at_any_budget,),
