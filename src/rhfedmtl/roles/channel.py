@@ -88,7 +88,8 @@ class Int8(Rounding):
         """To multiples of the least power of two of which 127 reach the largest number."""
         largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
         fraction, exponent = np.frexp(largest)
-        step = np.ldexp(1.0, exponent - 7 + (fraction > 127.0 / 128.0))
+        least = np.finfo(np.float64).smallest_subnormal
+        step = np.maximum(np.ldexp(1.0, exponent - 7 + (fraction > 127.0 / 128.0)), least)
         return np.asarray(np.rint(wanted / step) * step)
 
 
