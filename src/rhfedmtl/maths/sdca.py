@@ -400,8 +400,8 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
                         add_row(duals.alpha[i, c], rows.X, i, shares, place * columns + c)
 
 
-def _make_desk(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
-    """An empty desk for terminals of up to so many rows; tables have room for the last rows to be done in fours."""
+def _make_workspace(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
+    """An empty workspace for terminals of up to so many rows; tables have room for the last rows to be done in fours."""
     shape, room = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
     return DualWorkspace(
         np.empty(shape, orders.models.dtype),
@@ -439,7 +439,7 @@ def run_round(
     parts = cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
-        workspace = _make_desk(largest, orders, profile_length)
+        workspace = _make_workspace(largest, orders, profile_length)
         for first, last in stretches:
             _round_blocks(loss, rows, layout, duals, orders, answers, workspace, first, last)
 

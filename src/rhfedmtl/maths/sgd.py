@@ -215,8 +215,8 @@ def _descend_blocks(
                         answers.delta[block, r, j] += n * (w[r, j] - start[r, j])
 
 
-def _make_desk(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> SgdWorkspace:
-    """An empty desk for terminals of up to so many rows, and models of this shape."""
+def _make_workspace(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> SgdWorkspace:
+    """An empty workspace for terminals of up to so many rows, and models of this shape."""
     return SgdWorkspace(
         np.empty(shape),
         np.empty(shape),
@@ -237,7 +237,7 @@ def run_round(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slo
     parts, largest = cuts(layout, orders.steps, math.prod(shape), threads), rows.largest
 
     def work(stretches: Iterator[tuple[int, int]]) -> None:
-        workspace = _make_desk(largest, rows.y.shape[1], shape, slots)
+        workspace = _make_workspace(largest, rows.y.shape[1], shape, slots)
         for first, last in stretches:
             _descend_blocks(loss, rows, layout, orders, slots, answers, workspace, first, last)
 

@@ -1,4 +1,4 @@
-"""Models of all tasks with what is needed to use them: in memory, in one file on disk (`sealed.py`), and as ONNX."""
+"""Models of all tasks with what is needed to use them: in memory, in one file on disk (`array_file.py`), and as ONNX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl import array_file as sealed
+from rhfedmtl import array_file
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
 from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import Table
@@ -33,7 +33,7 @@ IntArray = npt.NDArray[np.int64]
 VERSION = version("rhfedmtl")
 FILE = "model.npz"
 """Name of the model in the folder of a run."""
-MODEL = sealed.Kind(
+MODEL = array_file.Kind(
     "model of rhfedmtl", 1, ("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual")
 )
 
@@ -220,7 +220,7 @@ class TaskModels:
             one.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
         )
         facts = {"task": str(one.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
-        with sealed.writing(Path(path)):
+        with array_file.writing(Path(path)):
             onnx_export.save(linear, Path(path), dtype=dtype, facts=facts)
 
     def save(self, path: str | Path) -> None:
@@ -234,7 +234,7 @@ class TaskModels:
         if self.certificate is not None:
             arrays["station_primal"] = np.asarray(self.certificate.station_primal, dtype=np.float64)
             arrays["station_dual"] = np.asarray(self.certificate.station_dual, dtype=np.float64)
-        sealed.write(Path(path), MODEL, self._header(), arrays)
+        array_file.write(Path(path), MODEL, self._header(), arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> TaskModels:
@@ -243,7 +243,7 @@ class TaskModels:
         path = _in_folder(path) if path.is_dir() else path
         if not path.exists():
             raise DataError(f"no such model: {path}; name a file, or the folder of a run")
-        header, arrays = sealed.read(path, MODEL)
+        header, arrays = array_file.read(path, MODEL)
         try:
             return cls._from_parts(arrays, header)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
