@@ -401,7 +401,7 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
 
 
 def _make_workspace(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
-    """An empty workspace for terminals of up to so many rows; tables have room for the last rows to be done in fours."""
+    """Room for terminals of up to so many rows; tables have some more for the last rows to be done in fours."""
     shape, room = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
     return DualWorkspace(
         np.empty(shape, orders.models.dtype),

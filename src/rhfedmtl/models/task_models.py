@@ -1,4 +1,4 @@
-"""Models of all tasks with what is needed to use them: in memory, in one file on disk (`array_file.py`), and as ONNX."""
+"""Models of all tasks with what is needed to use them: in memory, in one file (`array_file.py`), and as ONNX."""
 
 from __future__ import annotations
 
