@@ -306,10 +306,10 @@ def test_learning_gets_rarer() -> None:
     assert all(LearningSchedule(first=1, growth=1.0).due(m) for m in range(1, 9))
 
 
-def test_a_gap_out_of_all_bounds_brings_the_safe_form() -> None:
-    """Alternation has no guarantee: once the gap is a thousand times the first objective, anchors are safe ones."""
+def test_models_that_went_astray_bring_the_safe_form() -> None:
+    """Alternation has no guarantee: once it holds models ten times as bad as zero ones, anchors are safe ones."""
     cloud = Cloud(MeanRegularised(0.1, 10.0), 2, (1, 1))
-    for losses, expected in ((1.0, MeanRegularised), (500.0, MeanRegularised), (50_000.0, Safe)):
+    for losses, expected in ((1.0, MeanRegularised), (9.0, MeanRegularised), (11.0, Safe)):
         cloud.assign()
         for task in range(2):
             cloud.receive(Report(cloud.cloud_round, task, 1, np.ones((1, 1)), 1, 0))

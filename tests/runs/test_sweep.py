@@ -104,7 +104,7 @@ def test_a_split_that_the_data_does_not_allow_is_refused_before_any_run(tmp_path
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(["a,y,task", *(f"{i},{i % 2},t{i % 4 // 2}" for i in range(40))]))
     bad = RunConfig(request=Request("table", str(path), tasks=200), cost=BASE.cost, budget=BASE.budget)
-    with pytest.raises(DataError, match="200"):
+    with pytest.raises(ConfigError, match="200"):
         sweep([good, bad], Store(tmp_path / "runs"), workers=1)
     assert not list((tmp_path / "runs").glob("*.json"))
 
