@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import sweep as sweeps
 from rhfedmtl.runs.sweep import Store, execute, sweep
 from rhfedmtl.training.config import RunConfig

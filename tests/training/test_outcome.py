@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.reference.solvers import by_cvxpy
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.data import centring
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.losses import SmoothedHinge
@@ -34,7 +36,15 @@ def learn(data: Any, method: Any, budget: float, policy: Any = None) -> Result:
     return train(data, method, policy or Measured(), Settings(scale="none"), ledger=ledger)
 
 
-@settings(max_examples=10)
+def learned_from(data: Any, method: Any) -> Any:
+    """The federation as rounds have it: numbers as labels without the level of their task."""
+    if data.kind != "regression":
+        return data
+    levels = centring.levels(InProcess(data, method).labels())
+    return replace(data, y=data.y - levels[data.row_task])
+
+
+@settings(max_examples=5)
 @given(WEIGHTS, WEIGHTS, st.sampled_from(list(MERGES)), st.sampled_from([1, 3, 30, 300]))
 @pytest.mark.parametrize("relationship", ["mean", "learned", "none"])
 def test_no_weights_merges_or_numbers_of_terminals_make_it_diverge(
@@ -55,7 +65,7 @@ def test_the_gap_holds_the_true_distance_from_the_optimum(loss: str, weights: tu
     """Against another solver: D ≤ P* ≤ P after any budget, and with enough of it the gap is small."""
     data = federation("regression" if loss == "squared" else "binary")
     method = DualMethod(LOSSES[loss](), MeanRegularised(*weights), MERGES["auto"]())
-    optimum, _ = by_cvxpy(data, method.loss, *weights, intercept=True)
+    optimum, _ = by_cvxpy(learned_from(data, method), method.loss, *weights, intercept=True)
     for budget in (80.0, 400.0, 4000.0):
         found = learn(data, method, budget).certificate
         assert found.dual <= optimum + 1e-8
