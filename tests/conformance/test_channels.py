@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.test_engines_agree import assert_same, script
-from tests.conformance.test_methods import BUDGET, COST, FAULTS, same
-from tests.conformance.test_methods import federation as synthetic
-from tests.engines.groups import grouped
+from tests.engines.shards import sharded
 from tests.reference.problems import cloud_of, federation
 from tests.roles.channels import SAMPLES
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import MERGES
 from rhfedmtl.algorithms.method import Channel
-from rhfedmtl.algorithms.options import Options
-from rhfedmtl.algorithms.registry import build
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.channel import Rounding
+from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
+from rhfedmtl.testing.runs import federation as synthetic
 from rhfedmtl.training.run import Result, Settings, train
 
 CHANGING = [name for name, channel in SAMPLES.items() if not channel.identity]
@@ -60,7 +60,7 @@ def learn(algorithm: str, channel: str, engine: str) -> Result:
     """A run with all kinds of faults."""
     built = build(algorithm, Options(), "binary")
     method = replace(built.method, channel=SAMPLES[channel])
-    settings = Settings(engine=engine, certify_every=5, max_rounds=40)
+    settings = Settings(certify_every=5, max_rounds=40, execution=Execution(engine))
     ledger = Ledger(COST, BUDGET)
     return train(synthetic(), method, built.policy, settings, ledger=ledger, faults=FAULTS["everything"])
 
@@ -75,7 +75,7 @@ def test_runs_through_a_channel_agree_to_the_bit(algorithm: str, name: str) -> N
 @pytest.mark.parametrize("name", CHANGING)
 def test_what_is_held_and_kept_back_is_the_sum(name: str) -> None:
     """U_b + residuals = Xᵀα in the batch, after rounds with drop-outs and moves."""
-    method = DualMethod(merge=MERGES["add"], intercept=False, channel=SAMPLES[name])
+    method = DualMethod(merge=MERGES["add"](), intercept=False, channel=SAMPLES[name])
     data = federation()
     network = InProcess(data, method, seed=2)
     script(network, method)
@@ -101,12 +101,12 @@ def test_a_run_that_is_taken_up_again_knows_what_was_kept_back() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_groups_of_stations_clip_alike_and_refuse_to_round(name: str) -> None:
+def test_shards_clip_alike_and_refuse_to_round(name: str) -> None:
     """Residuals do not move between processes; an engine that cannot run a channel says which can."""
     method = DualMethod(channel=SAMPLES[name])
     data = federation()
     if isinstance(method.channel, Rounding):
         with pytest.raises(ConfigError, match="use engine 'inprocess'"):
-            grouped(data, method, seed=1)
+            sharded(data, method, seed=1)
     else:
-        assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, grouped)))
+        assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, sharded)))

@@ -18,6 +18,7 @@ from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import PeerError, ProtocolError
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.testing.runs import FAULTS, same
@@ -76,7 +77,8 @@ def test_a_state_can_be_taken_up_by_any_number_of_shards() -> None:
                 network.resume(state)
             network.move(7, 2)
             network.round(2, np.arange(9), np.arange(9) % 4 > 0)
-            sums = [(s.losses, s.dual, s.n_samples, s.membership) for s in network.sums(network.models[None]) if s]
+            points = Points(np.stack([network.models, network.V]), np.array([[1.0, 0.0], [0.5, 0.25]]), gradient=True)
+            sums = [(s.losses, s.dual, s.gradient, s.n_samples, s.membership) for s in network.sums(points) if s]
             seen.append([network.V, network.models, network.station.copy(), *(x for s in sums for x in s)])
     for other in seen[1:]:
         assert_same(seen[0], other)
@@ -119,7 +121,7 @@ def test_what_cannot_be_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ProtocolError, match="steps of shape"):
         network.round(1, np.ones(3, dtype=np.int64))
     with pytest.raises(PeerError, match="do not fit"):
-        network.sums(np.zeros((1, 2)))
+        network.sums(Points(np.zeros((1, 2)), np.eye(1)))
     network.assign(cloud.assign())
     network.round(1, np.full(9, 2))
     assert certify(network, cloud).gap >= 0.0

@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from rhfedmtl import DualMethod, Ledger, Measured, Request, RHFedMTLClassifier, RHFedMTLRegressor, Settings, train
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.estimators.base import UnknownTaskWarning
@@ -59,7 +60,9 @@ def test_it_is_the_library_to_the_bit(watch: Federation) -> None:
     X, y, task, terminal = rows_of(watch)
     model = RHFedMTLClassifier(budget={"energy": 2000}, tol=0.0, random_state=0).fit(X, y, task=task, terminal=terminal)
     ledger = Ledger("energy=0.1,10", budget="energy=2000")
-    result = train(watch, DualMethod(intercept=True), Measured(), Settings(seed=0), ledger=ledger)
+    result = train(
+        watch, DualMethod(merge=MERGES["auto"](), intercept=True), Measured(), Settings(seed=0), ledger=ledger
+    )
     np.testing.assert_array_equal(model.models_.models, result.models)
     assert model.ledger_.spent == ledger.spent
     assert model.certificate_.gap == result.certificate.gap

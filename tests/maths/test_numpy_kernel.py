@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.maths import compiled_kernel, numpy_kernel, rounds
+from rhfedmtl.maths.kernel import gradients
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.rounds import Slots
 
@@ -69,7 +70,9 @@ def test_coordinate_steps_are_those_of_the_compiled_kernel(loss: str, intercept:
             seen += kernel.ascend(given, rows, layout, duals, orders, profile_length=length)
             seen += [duals.pending.copy(), kernel.profiles(given, rows, layout, duals, length)]
         duals.settle[:] = [0.5, 1.0, 0.0]
-        seen += kernel.sums(given, rows, layout, duals, orders_of(9, shape, uniform).models[None])
+        models, points = orders_of(9, shape, uniform).models, np.array([[1.0, 0.0], [0.25, 0.5], [0.0, 0.0]])
+        seen += kernel.sums(given, rows, layout, duals, np.stack([models, -models[::-1]]), points)
+        seen += [gradients(kernel, given, rows, layout, models)]
         seen += [duals.alpha.copy(), kernel.shares(rows, layout, duals, shape[1])]
         found.append(seen)
     close(*found)
@@ -93,6 +96,7 @@ for name in ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas",
 import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import LineSearch
+from rhfedmtl.maths.objective import dual_sums
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Scaling
@@ -115,11 +119,11 @@ for loss in LOSSES.values():
         for order in station.open_round(number, {0: 30}):
             station.receive(terminal.work(order))
         station.close_round()
-    for probe in station.probes(station.model[None]):
+    for probe in station.probes(station.model[None], np.eye(1), gradient=True):
         sums = station.add_sums([terminal.probe(probe)])
     v = station.v
     primal = sums.losses[0] / 30 + 0.5e-2 * np.sum(station.model**2)
-    gap = primal - (sums.dual / 30 - np.sum(v * v) / 2e-2)
+    gap = primal - (dual_sums(sums.dual[None])[0] / 30 - np.sum(v * v) / 2e-2)
     assert abs(gap) < 5e-2 * primal, (loss, gap, primal)
     scores = Scaler.from_moments(moments, "standard-unit").transform(X) @ station.model[0, :4] + station.model[0, 4]
     assert np.mean(np.sign(scores) == y[:, 0]) > 0.9

@@ -27,7 +27,7 @@ def solved(lambda1: float, lambda2: float, cloud_rounds: int) -> tuple[InProcess
 
 def test_objectives_are_those_of_the_samples() -> None:
     """Sums over stations give what one computes from all rows and all duals at once."""
-    network, _, certificate = solved(1e-2, 3e-2, 3)
+    network, cloud, certificate = solved(1e-2, 3e-2, 3)
     data, loss = federation(sizes=SIZES), network.method.loss
     y, task = data.targets()[:, 0], data.row_task
     primal = dual = 0.0
@@ -41,7 +41,10 @@ def test_objectives_are_those_of_the_samples() -> None:
     primal += np.trace(W.T @ Q @ W) / 2
     dual -= np.trace(V.T @ np.linalg.inv(Q) @ V) / 2
     assert certificate.primal == pytest.approx(primal / 3, rel=1e-12)
-    assert certificate.dual == pytest.approx(dual / 3, rel=1e-10)
+    told = [s for s in network.sums(cloud.candidates()) if s is not None]
+    plain, n = objective.dual_sums(np.array([s.dual for s in told])), np.array([float(s.n_samples) for s in told])
+    assert objective.joint_dual(plain, n, network.V, cloud.relationship) == pytest.approx(dual / 3, rel=1e-10)
+    assert dual / 3 <= certificate.dual <= certificate.primal
     np.testing.assert_allclose(network.V[:, 0], V, rtol=1e-12, atol=1e-14)
 
 

@@ -221,7 +221,8 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, t
         orders = orders_of(rows, 3, np.arange(140) % 11)
         answers = run(loss, rows, duals, orders, station, threads=count, profile_length=3)
         duals.settle[:] = 0.5
-        sums = sdca.run_sums(loss, rows, layout, duals, orders.models[None].astype(float), threads=count)
+        models, points = orders.models[None].astype(float), np.array([[1.0], [0.5]])
+        sums = sdca.run_sums(loss, rows, layout, duals, models, points, threads=count)
         seen.append([*answers, duals.alpha, *sums])
     assert len(loops.cuts(layout, orders.steps, 5, threads)) > threads
     for one, other in zip(*seen, strict=True):

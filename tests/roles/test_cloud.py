@@ -30,7 +30,8 @@ def report(task: int, number: int = 1, cloud_round: int = 1, membership: int = 0
 
 
 def sums(task: int, number: int = 1, membership: int = 0, dual: float = 0.0) -> StationSums:
-    return StationSums(task, number, np.ones(2), dual, 5, membership)
+    losses = np.full(len(cloud().candidates().combinations), 5.0)
+    return StationSums(task, number, losses, np.array([dual, 0.0]), np.empty(0), 5, membership)
 
 
 def test_a_report_of_an_earlier_server_iteration_is_ignored() -> None:

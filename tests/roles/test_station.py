@@ -17,6 +17,7 @@ from rhfedmtl.roles.station import BaseStation
 
 SHAPE = (1, 3)
 SHARE = np.array([[1.0, 2.0, -0.5]])
+ONE, TWO = np.eye(1), np.eye(2)
 
 
 def station(method: DualMethod | None = None, members: int = 2) -> BaseStation:
@@ -62,7 +63,7 @@ def test_a_station_without_terminals_has_empty_rounds(method: DualMethod) -> Non
     base = station(method, members=0)
     assert base.open_round(1, {}) == []
     assert base.close_round().answered == ()
-    assert base.probes(np.zeros((2, *SHAPE))) == []
+    assert base.probes(np.zeros((2, *SHAPE)), TWO) == []
     sums = base.add_sums([])
     assert sums is not None
     np.testing.assert_array_equal(sums.losses, [0.0, 0.0])
@@ -87,7 +88,7 @@ def test_rounds_are_driven_in_order() -> None:
         lambda: base.remove(Leave(0, 1, SHARE)),
         lambda: base.release(0),
         lambda: base.forget(0),
-        lambda: base.probes(np.zeros((1, *SHAPE))),
+        lambda: base.probes(np.zeros((1, *SHAPE)), ONE),
         lambda: base.receive_anchor(Anchor(2, 0, np.zeros(SHAPE), 0.1)),
     ):
         with pytest.raises(ProtocolError, match=r"is in an open round: .* is possible only while it is .*idle"):
@@ -208,14 +209,14 @@ def test_a_forgotten_terminal_is_subtracted_and_may_come_back() -> None:
 
 
 def sums(terminal: int, number: int, dual: float = 1.0) -> Sums:
-    return Sums(terminal, number, np.zeros(1), dual)
+    return Sums(terminal, number, np.zeros(1), np.array([dual, 0.0]), np.empty(0))
 
 
 def test_sums_of_an_earlier_probe_do_not_count() -> None:
     """A delayed answer belongs to other duals or other models: no certificate is made from it."""
     base = station()
-    first = base.probes(np.zeros((1, *SHAPE)))[0].number
-    second = base.probes(np.ones((1, *SHAPE)))[0].number
+    first = base.probes(np.zeros((1, *SHAPE)), ONE)[0].number
+    second = base.probes(np.ones((1, *SHAPE)), ONE)[0].number
     assert base.add_sums([sums(0, first), sums(1, second)]) is None
     assert base.add_sums([sums(0, second), sums(1, second)]) is not None
 
@@ -223,12 +224,12 @@ def test_sums_of_an_earlier_probe_do_not_count() -> None:
 def test_sums_from_before_a_merge_or_a_change_of_members_do_not_count() -> None:
     """What was summed before the station changed is not about the station as it is."""
     base = station()
-    number = base.probes(np.zeros((1, *SHAPE)))[0].number
+    number = base.probes(np.zeros((1, *SHAPE)), ONE)[0].number
     base.open_round(1, {0: 1})
     base.receive(update(1))
     base.close_round()
     assert base.add_sums([sums(0, number), sums(1, number)]) is None
-    number = base.probes(np.zeros((1, *SHAPE)))[0].number
+    number = base.probes(np.zeros((1, *SHAPE)), ONE)[0].number
     base.admit(Join(0, 2, 4, SHARE))
     assert base.add_sums([sums(0, number), sums(1, number)]) is None
 
@@ -236,7 +237,7 @@ def test_sums_from_before_a_merge_or_a_change_of_members_do_not_count() -> None:
 def test_sums_that_cannot_be_right_are_refused() -> None:
     """Sums that are not finite make no certificate."""
     base = station()
-    number = base.probes(np.zeros((1, *SHAPE)))[0].number
+    number = base.probes(np.zeros((1, *SHAPE)), ONE)[0].number
     with pytest.raises(PeerError, match="not finite"):
         base.add_sums([sums(0, number), sums(1, number, dual=float("nan"))])
 

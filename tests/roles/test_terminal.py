@@ -37,8 +37,9 @@ def order(number: int, verdict: Verdict | None = None, **changes: Any) -> WorkOr
     return replace(WorkOrder(number, 7, np.zeros((1, 3)), 2.0, 5, told), **changes)
 
 
-def probe(verdict: Verdict, models: Any = None) -> Probe:
-    return Probe(7, 1, np.zeros((1, 1, 3)) if models is None else models, verdict)
+def probe(verdict: Verdict, models: Any = None, *, gradient: bool = False) -> Probe:
+    models = np.zeros((1, 1, 3)) if models is None else models
+    return Probe(7, 1, models, np.eye(len(models)), gradient, verdict)
 
 
 def test_a_repeated_order_is_answered_with_the_same_update() -> None:

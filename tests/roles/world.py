@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.maths.objective import dual_sums
 from rhfedmtl.roles.messages import Anchor, Goodbye, Join, Leave, Probe, Release, Sums, Update, WorkOrder
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 D = 3
 SEED = 5
+# Where probes look: at both of two models, and between them.
+POINTS = np.array([[1.0, 0.0], [0.0, 1.0], [0.3, 0.5]])
 
 
 class World:
@@ -74,7 +77,7 @@ class World:
         """Ask all members for their sums."""
         self.models[b] = self.rng.normal(size=(2, *self.stations[b].shape))
         self.sums[b] = []
-        self._from_station(b, self.stations[b].probes(self.models[b]))
+        self._from_station(b, self.stations[b].probes(self.models[b], POINTS, gradient=True))
 
     def release(self, t: int) -> None:
         """Terminal t asks its station to let it go."""
@@ -244,12 +247,15 @@ class World:
         result = station.add_sums(self.sums[b])
         if result is None:
             return
-        loss, models = self.method.loss, self.models[b]
-        dual, losses = 0.0, np.zeros(len(models))
+        loss, models = self.method.loss, np.einsum("km,mcd->kcd", POINTS, self.models[b])
+        dual, losses, gradient = 0.0, np.zeros(len(models)), np.zeros(station.shape)
         for t, member in station.members.items():
             y = self.rows[t][1][:, 0]
             dual -= sum(loss.conjugate(a, label) for a, label in zip(self.alpha(t, member)[:, 0], y, strict=True))
             for m, model in enumerate(models):
                 losses[m] += sum(loss.value(z, label) for z, label in zip(self.full_rows(t) @ model[0], y, strict=True))
-        assert np.isclose(result.dual, dual, rtol=1e-10, atol=1e-10)
+            slopes = [-loss.slope(z, label) for z, label in zip(self.full_rows(t) @ models[0, 0], y, strict=True)]
+            gradient[0] += np.array(slopes) @ self.full_rows(t)
+        assert np.isclose(dual_sums(result.dual[None])[0], dual, rtol=1e-10, atol=1e-10)
         assert np.allclose(result.losses, losses, rtol=1e-10, atol=1e-10)
+        assert np.allclose(result.gradient, gradient, rtol=1e-10, atol=1e-10)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import sweep as sweeps
 from rhfedmtl.runs.sweep import Store, execute, sweep
 from rhfedmtl.training.config import RunConfig
@@ -99,12 +99,12 @@ def test_a_file_is_read_once_for_all_seeds_and_again_once_it_changed(
 
 
 def test_a_split_that_the_data_does_not_allow_is_refused_before_any_run(tmp_path: Path) -> None:
-    """Too many terminals in one of many runs stop the sweep before the first."""
+    """Too many tasks in one of many runs stop the sweep before the first."""
     good = configs(1)[0]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(["a,y,task", *(f"{i},{i % 2},t{i % 4 // 2}" for i in range(40))]))
-    bad = RunConfig(request=Request("table", str(path), terminals=200), cost=BASE.cost, budget=BASE.budget)
-    with pytest.raises(DataError, match="200"):
+    bad = RunConfig(request=Request("table", str(path), tasks=200), cost=BASE.cost, budget=BASE.budget)
+    with pytest.raises(ConfigError, match="200"):
         sweep([good, bad], Store(tmp_path / "runs"), workers=1)
     assert not list((tmp_path / "runs").glob("*.json"))
 

@@ -15,6 +15,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective, rounds, sdca
 from rhfedmtl.maths.losses import Hinge
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.maths.rounds import FACTORS
@@ -28,8 +29,8 @@ def problem(loss: str, **more: Any) -> Any:
 
 def station_duals(network: InProcess, cloud: Any) -> Any:
     """D_b of every station at its present anchor."""
-    sums = network.sums(np.zeros((1, *network._U.shape)))
-    duals = np.array([s.dual for s in sums if s is not None])
+    sums = network.sums(Points(np.zeros((1, *network._U.shape)), np.eye(1)))
+    duals = objective.dual_sums(np.array([s.dual for s in sums if s is not None]))
     return objective.station_dual(duals, network._n, network.V, cloud.anchors)
 
 

@@ -119,7 +119,7 @@ class Options:
             "intercept": self.intercept,
             "uniform": self.uniform,
             "lambda1": self.lambda1,
-            "relationship": self.chosen_relationship(),
+            "relationship": self.changed(lambda1=max(self.lambda1, LEAST_LAMBDA1)).chosen_relationship(),
             "channel": self.chosen_channel(),
             "step": self["step"],
             "decay": self["decay"],
@@ -191,14 +191,16 @@ class Options:
         return self.told(**{option.name: option.name for option in entry.options})
 
 
+LEAST_LAMBDA1 = 1e-12
+"""A problem without λ1, which gradient steps can be taken on, is certified as one with so little of it."""
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options) if each.name != "own"}
 COMMON = tuple(DEFAULTS)
 _WORDS = """
-actors address algorithm algorithms as_json balanced budget budgets certify_every checkpoint_every cloud_host columns
-context cost data deadline drop engine faults features folder fsync group grouped kind label least_steps log measure
-metric options out own partition path pilot_rounds points port positive precision request resource resume
-samples_per_task scale seed seeds set spec station_hosts station_watts stations target target_gap task tasks terminal
-terminal_watts terminals test_fraction test_rest test_rows threads tune workers
+actors address algorithm algorithms as_json balanced budget budgets categories certify_every checkpoint_every
+cloud_host columns context cost data deadline drop engine faults features folder fsync group grouped kind label
+least_steps log measure metric missing na options out own partition path pilot_rounds points port positive precision
+request resource resume samples_per_task scale seed seeds set small_tasks spec station_hosts station_watts stations
+target target_gap task tasks terminal terminal_watts terminals test_fraction test_rest test_rows threads tune workers
 """
 RESERVED = frozenset(_WORDS.split())
 """Words of commands: an option of that name could not be told from them."""

@@ -132,7 +132,7 @@ def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
     n_stations, shape = len(starts) - 1, parts.shape[1:]
     total = np.zeros((n_stations, math.prod(shape)))
     if total.size:
-        _add_blocks(parts.reshape(len(parts), -1), starts, total)
+        _add_blocks(parts.reshape(len(parts), total.shape[1]), starts, total)
     return total.reshape(n_stations, *shape)
 
 

@@ -128,6 +128,7 @@ class Cloud(CloudStates):
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
+        self._held = np.inf  # objective of what the stations held when last certified
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
@@ -223,7 +224,8 @@ class Cloud(CloudStates):
     def _steer(self, primals: Vector, plain: Vector) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
 
-        Alternation is fast and not guaranteed; in the safe form the joint dual never falls.
+        Alternation is fast and not guaranteed; in the safe form the joint dual never falls. Models that are as bad and
+        get better come from a start for another problem.
         """
         if self._newton is not None:
             tangent = self.relationship.apply(self.W) - self.V
@@ -231,8 +233,9 @@ class Cloud(CloudStates):
             missing = gap - self.relationship.dual_energy(tangent) / (2.0 * self.n_tasks)
             exact = bool(missing <= 1e-6 * max(abs(gap), 1e-12))
             self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
-        elif primals[0] > ASTRAY * primals[-1] and not isinstance(self.relationship, Safe):
+        elif primals[0] > max(ASTRAY * primals[-1], self._held) and not isinstance(self.relationship, Safe):
             self.relationship = Safe(self.relationship)
+        self._held = float(primals[0])
 
     def resume(self, reports: Sequence[Report], models: Models | None = None) -> None:
         """Start from what the stations know already: V as reported, and these models, or W = V G that belong to V.
@@ -246,7 +249,7 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual, self._best, self._newton = 0.0, None, None
+        self._best_dual, self._best, self._newton, self._held = 0.0, None, None, np.inf
 
     def learn(self) -> bool:
         """Let the relationship learn from the models as they stand; True if that made it another one.

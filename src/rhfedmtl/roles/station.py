@@ -30,6 +30,8 @@ from rhfedmtl.roles.messages import (
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 LARGEST = 1e100
+# What single precision can hold; a model must, to be looked at.
+LARGEST_MODEL = 1e38
 
 
 class StationPhase(Enum):
@@ -336,9 +338,9 @@ class BaseStation:
         return follow(f"station {self.task}", STATION, self.phase, event)
 
 
-def refuse_divergence(delta: Vector, number: int) -> None:
+def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:
     """Refuse updates that are not finite, or so large that their squares soon will not be."""
-    if not np.abs(delta).max(initial=0.0) < LARGEST:
+    if not np.abs(delta).max(initial=0.0) < largest:
         raise DivergenceError(f"updates of round {number} are not finite: the method diverged, take a smaller step")
 
 

@@ -32,6 +32,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
+from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
@@ -351,6 +352,7 @@ class Run:
             return certificate
         assert isinstance(self.method, SgdMethod)
         models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
+        refuse_divergence(models, self.round, largest=LARGEST_MODEL)
         found = self.cloud.certify(models, self.network.sums(any_models(models)), self.method.relationship)
         if found is None:
             raise IncompleteError("no certificate: a station did not report its sums")

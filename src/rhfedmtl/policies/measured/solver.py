@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Price, Prices
 
 # How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does.
 NEWTON_RATE, NEWTON_START = 0.13, 6
@@ -30,11 +33,29 @@ BETTER = 1.05
 
 def newton_rounds(s: Situation) -> int:
     """Passes over all rows that what is left would pay."""
-    price = event_totals(s.prices, s.cloud_event(), s.round_event(s.sizes))
     room = s.ledger.room
     return int(
-        min((room[name] / cost for name, cost in price.items() if cost > 0.0 and name in room), default=UNLIMITED)
+        min((room[name] / cost for name, cost in _pass(s).items() if cost > 0.0 and name in room), default=UNLIMITED)
     )
+
+
+def _pass(s: Situation) -> dict[str, float]:
+    """Cost of a server iteration with one pass; where terminals have one price, sizes of each need not be known."""
+    cloud, types = s.cloud_event(), s.prices.types
+    if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
+        return event_totals(s.prices, cloud, s.round_event(np.asarray(s.sizes)))
+    longest = s.largest.astype(np.int64)[np.maximum(s.layout.terminal_task, 0)]
+    slowest = event_totals(s.prices, cloud, s.round_event(longest))
+    price = event_totals(s.prices, cloud, s.round_event(1))
+    more = float(s.samples.sum() - s.members.sum())
+    return {
+        name: price[name] + more * float(prices.terminal_step) if prices.adds == "sum" else slowest[name]
+        for name, prices in types.items()
+    }
+
+
+def _of_terminals(prices: Prices) -> tuple[Price, ...]:
+    return prices.terminal_step, prices.terminal_byte_up, prices.terminal_byte_down
 
 
 def promised_by_newton(s: Situation) -> float:
