@@ -29,7 +29,10 @@ HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
 GAINS = codec.tensor(np.zeros(17))
 ROUND = wire.Request(round=wire.RoundRequest(round=4, terminals=[0, 1], local_steps=[5, 6], deadline=1.0))
-SUMS = wire.Request(sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS)))))
+SUMS = wire.Request(
+    sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS))), points=codec.tensor(np.eye(2)), gradient=True)
+)
+LABELS = wire.Request(labels=wire.Nothing())
 
 
 def checker() -> AnswerChecks:
@@ -51,6 +54,12 @@ def result(*efforts: wire.Effort, **more: Any) -> dict[str, Any]:
 def roster(*seats: tuple[int, int]) -> dict[str, Any]:
     """An answer with these terminals and samples."""
     return {"roster": wire.Roster(seats=[wire.Seat(terminal=t, n_samples=n) for t, n in seats])}
+
+
+def sums(**more: Any) -> dict[str, Any]:
+    """The answer to `SUMS`, as it should be unless told; the conjugate of its loss is quadratic."""
+    right = {"losses": np.ones(2), "dual": np.ones(2), "gradient": np.ones((1, NUMBERS))}
+    return {"sums": wire.StationSums(**{name: codec.tensor(each) for name, each in right.items()} | more)}
 
 
 ASK = wire.Request(roster=wire.Nothing())
@@ -76,8 +85,12 @@ LIES: dict[str, tuple[wire.Request, dict[str, Any]]] = {
     "a report of another task": (REPORT, {"report": wire.Report(task=1, v=MODEL, n_samples=3)}),
     "a report of another shape": (REPORT, {"report": wire.Report(v=codec.tensor(np.ones((2, 3))))}),
     "a huge report": (REPORT, {"report": wire.Report(v=codec.tensor(np.full((1, NUMBERS), 1e200)))}),
-    "sums of other models": (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(3)))}),
-    "negative losses": (SUMS, {"sums": wire.StationSums(losses=codec.tensor([-1.0, 1.0]))}),
+    "sums of other models": (SUMS, sums(losses=codec.tensor(np.ones(3)))),
+    "negative losses": (SUMS, sums(losses=codec.tensor([-1.0, 1.0]))),
+    "dual sums of another loss": (SUMS, sums(dual=codec.tensor(np.ones(99)))),
+    "no gradient": (SUMS, sums(gradient=codec.tensor([]))),
+    "labels of another task": (LABELS, {"labels": wire.LabelsReport(sender=1, sums=codec.tensor(np.ones(3)))}),
+    "labels that are none": (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.zeros(3)))}),
     "moments of other features": (MOMENTS, {"moments": wire.MomentsReport(count=3, mean=GAINS, spread=GAINS)}),
     "a metric that is none": (TRIAL, {"metrics": wire.Metrics(values={"accuracy": 1.5})}),
     "a metric of its own": (TRIAL, {"metrics": wire.Metrics(values={"beauty": 1.0})}),
@@ -101,7 +114,8 @@ def test_a_station_that_does_not_lie_is_heard() -> None:
     for request, body in (
         (ASK, roster((0, 5), (2, 5))),
         (REPORT, {"report": wire.Report(task=0, v=MODEL, n_samples=3)}),
-        (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(2)))}),
+        (SUMS, sums()),
+        (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.ones(3)))}),
         (TRIAL, {"metrics": wire.Metrics(values=unknown)}),
         (ROUND, {"trouble": "something went wrong"}),
     ):

@@ -290,6 +290,7 @@ class Trainer:
             classes=np.array(learning.classes, dtype=np.str_),
             n_features=learning.features,
             loss=self._algorithm.method.loss,
+            feature_names=learning.feature_names,
             certificate=result.certificate,
             ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
             provenance={"network": self._config.node.network, "algorithm": learning.algorithm, "seed": learning.seed},
