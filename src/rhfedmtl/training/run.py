@@ -37,7 +37,7 @@ from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
-from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, mean
+from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
 __all__ = [
@@ -60,8 +60,8 @@ class Settings:
 
     Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
-    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
-    ``max_rounds`` BS iterations.
+    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective (0: no such target), once a
+    certificate is broken, and in any case after ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
@@ -187,6 +187,8 @@ class Run:
             if self._under_way is None:
                 if self._good_enough():
                     return "target gap reached"
+                if self.certificate is not None and self.certificate.broken:
+                    return BROKEN
                 if self.round >= self.settings.max_rounds:
                     return "limit on rounds reached"
                 self._change()
@@ -216,7 +218,7 @@ class Run:
             self.round,
             self.cloud.cloud_round,
             self.terminal_steps,
-            stopped,
+            BROKEN if certificate.broken else stopped,
             time.perf_counter() - self._started,
             self.history,
             getattr(self.cloud, "relationship", None),
@@ -281,9 +283,10 @@ class Run:
 
     def _good_enough(self) -> bool:
         settings, certificate = self.settings, self.certificate
-        if certificate is None or not self._is_certified():
+        if certificate is None or not self._is_certified() or certificate.broken:
             return False
-        solved = certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
+        gaps = (certificate.gap, settings.target_gap), (certificate.relative_gap, settings.target_relative_gap)
+        solved = any(gap <= target for gap, target in gaps if target > 0.0)  # a target of 0 is none
         return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:

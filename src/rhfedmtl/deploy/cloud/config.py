@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rhfedmtl.deploy.methods import options_of
@@ -126,6 +127,11 @@ class CloudConfig(Config):
     limits: Limits = field(default_factory=Limits)
     enrolment: Enrolment = field(default_factory=Enrolment)
     journal_bytes: int = 1 << 26
+
+    @property
+    def result(self) -> Path:
+        """Folder with what the last training came to, for who asks when no cloud runs."""
+        return self.state / "result"
 
     def __post_init__(self) -> None:
         """Refuse a network that does not add up."""
