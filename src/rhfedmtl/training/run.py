@@ -25,7 +25,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import NEWTON, Solver
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Observation, Plan, Policy, Situation
+from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
@@ -138,7 +138,7 @@ class Run:
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
-        self._in_step, self._remembered = (False, None) if site is None else (site.in_step, site.remembered)
+        self._in_step, self._forgets = (False, False) if site is None else (site.in_step, site.forgets)
         how = settings.execution
         self.network = (
             site.network
@@ -318,7 +318,7 @@ class Run:
             bytes=self.network.message_sizes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
-            observed=self.observed,
+            observed=self.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
@@ -459,8 +459,8 @@ class Run:
         seen = done if total else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
         self.history.append(self._moment())
-        if self._remembered is not None:
-            del self.events[:-1], self.observed[: -self._remembered], self.history[:-1]
+        if self._forgets:
+            del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
 
     def _layout(self) -> Placement:
         """Membership as the ledger wants it; the same object until somebody moves."""

@@ -18,6 +18,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import (
@@ -116,7 +117,8 @@ class RemoteNetwork:
         """Carry anchors from the cloud to the stations."""
         self.anchors = {a.task: a for a in anchors}
         requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
-        self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
+        solver = NEWTON if np.isinf(anchors[0].lam) else ASCENT
+        self.overhead.note(self._ask("assign", [anchors[0].cloud_round, solver], requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration; a station that is away for too long misses it."""

@@ -191,6 +191,8 @@ class Trainer:
         event = "fail" if found.pop("state") == Training.FAILED else "end"
         self._facts |= found
         self._log("training ended", **{k: v for k, v in self._facts.items() if k not in ("spec", "local_steps")})
+        if self._journal.replaying:  # another training follows: nobody is to take this one for the last
+            return
         self._machine.on(event)
         if event == "end":
             self._put_by()
