@@ -15,6 +15,7 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
 from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.trainer import refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
@@ -24,6 +25,7 @@ from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.roles.cloud import Certificate
 
 HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
@@ -230,3 +232,14 @@ def test_a_cloud_cannot_make_an_operator_write_elsewhere(tmp_path: Path) -> None
         with pytest.raises(PeerError):
             take_chunk(tmp_path, wire.Chunk(name=name, data=b"x"), [])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_whose_bound_is_broken_has_failed() -> None:
+    """An objective below its bound is no success, whoever told what cannot be; the error names the way out."""
+
+    def certificate(gap: float) -> Certificate:
+        return Certificate(3, 0.1, 0.1 - gap, np.zeros((1, 1, 1)), np.zeros(1), np.zeros(1))
+
+    refuse_broken(certificate(-1e-16))
+    with pytest.raises(PeerError, match=r"broken: in round 3 the objective 0\.1 lies 4\.5e-05 below.*network reset"):
+        refuse_broken(certificate(-4.5e-5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.node.config import Waits, read_station
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.models.task_models import TaskModels
@@ -256,3 +258,27 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
     assert f"{facts[0]['gap']:.2e}" in text.output
     with pytest.raises(ConfigError, match="no answer"):
         command(app, ["status", str(folder)], catch_exceptions=False)
+
+
+def test_exported_models_know_their_features_by_name(tmp_path: Path) -> None:
+    """Rows whose columns come in another order get the predictions that they should."""
+    made = nets.small(2, 2, 40)
+    names = tuple(f"f{i}" for i in range(made.n_features))
+    federation = replace(made, feature_names=names)
+    folder = nets.build(tmp_path / "net", federation)
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=200"])
+        operator.export(tmp_path / "out")
+        with pytest.raises(ConfigError, match="is running: ask it, without --offline"):
+            Operator.export_offline(folder, tmp_path / "offline")
+    assert TaskModels.load(tmp_path / "out" / "model.npz").feature_names == names
+    X, _ = federation.test_rows(0)
+    shown = []
+    for order in (np.arange(len(names)), np.arange(len(names))[::-1]):
+        lines = [",".join(names[i] for i in order), *(",".join(str(row[i]) for i in order) for row in X)]
+        (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+        words = ["predict", str(tmp_path / "out" / "model.npz"), "--path", str(tmp_path / "rows.csv")]
+        found = CliRunner().invoke(app, [*words, "--task", federation.task_names[0], "--json"])
+        assert found.exit_code == 0, found.output
+        shown.append(json.loads(found.stdout))
+    assert shown[0] == shown[1]

@@ -219,7 +219,7 @@ class Trainer:
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
-        _refuse_broken(result.certificate)
+        refuse_broken(result.certificate)
         self._result = result
         found: dict[str, Any] = plain(summary(result))
         found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot)}
@@ -316,7 +316,7 @@ class Trainer:
         )
 
 
-def _refuse_broken(certificate: Certificate) -> None:
+def refuse_broken(certificate: Certificate) -> None:
     """A training whose objective lies below its bound has failed, whatever it was to end with."""
     if certificate.broken:
         raise PeerError(
