@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,28 @@ def _is_mine(first: int) -> bool:
     return True
 
 
-def small(tasks: int = 3, terminals: int = 4, samples: int = 60) -> Federation:
+def small(tasks: int = 3, terminals: int = 4, samples: int = 60, **settings: Any) -> Federation:
     """Made data for a network."""
-    return Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=samples).federation(seed=0)
+    request = Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=samples, settings=settings)
+    return request.federation(seed=0)
+
+
+def levelled(tasks: int = 2, terminals: int = 2, samples: int = 40) -> Federation:
+    """A regression whose tasks have labels on levels far apart."""
+    made = small(tasks, terminals, samples, classes=0)
+    rows, tests = (np.repeat(100.0 * np.arange(tasks), np.diff(offsets)) for offsets in _rows(made))
+    return replace(made, y=made.y + rows, test_y=made.test_y + tests)
+
+
+def _rows(made: Federation) -> tuple[Any, Any]:
+    return made.terminal_offsets[made.task_offsets], made.test_offsets
+
+
+def restart(supervisor: Supervisor, name: str) -> None:
+    """Kill a node, and start it again."""
+    supervisor.kill(name)
+    supervisor.processes[name].join()
+    supervisor.keep_up()
 
 
 def build(folder: Path, federation: Federation, **more: Any) -> Path:

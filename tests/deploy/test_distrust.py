@@ -15,6 +15,7 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
 from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.trainer import refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
@@ -24,12 +25,16 @@ from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.roles.cloud import Certificate
 
 HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
 GAINS = codec.tensor(np.zeros(17))
 ROUND = wire.Request(round=wire.RoundRequest(round=4, terminals=[0, 1], local_steps=[5, 6], deadline=1.0))
-SUMS = wire.Request(sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS)))))
+SUMS = wire.Request(
+    sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS))), points=codec.tensor(np.eye(2)), gradient=True)
+)
+LABELS = wire.Request(labels=wire.Nothing())
 
 
 def checker() -> AnswerChecks:
@@ -51,6 +56,12 @@ def result(*efforts: wire.Effort, **more: Any) -> dict[str, Any]:
 def roster(*seats: tuple[int, int]) -> dict[str, Any]:
     """An answer with these terminals and samples."""
     return {"roster": wire.Roster(seats=[wire.Seat(terminal=t, n_samples=n) for t, n in seats])}
+
+
+def sums(**more: Any) -> dict[str, Any]:
+    """The answer to `SUMS`, as it should be unless told; the conjugate of its loss is quadratic."""
+    right = {"losses": np.ones(2), "dual": np.ones(2), "gradient": np.ones((1, NUMBERS))}
+    return {"sums": wire.StationSums(**{name: codec.tensor(each) for name, each in right.items()} | more)}
 
 
 ASK = wire.Request(roster=wire.Nothing())
@@ -76,8 +87,12 @@ LIES: dict[str, tuple[wire.Request, dict[str, Any]]] = {
     "a report of another task": (REPORT, {"report": wire.Report(task=1, v=MODEL, n_samples=3)}),
     "a report of another shape": (REPORT, {"report": wire.Report(v=codec.tensor(np.ones((2, 3))))}),
     "a huge report": (REPORT, {"report": wire.Report(v=codec.tensor(np.full((1, NUMBERS), 1e200)))}),
-    "sums of other models": (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(3)))}),
-    "negative losses": (SUMS, {"sums": wire.StationSums(losses=codec.tensor([-1.0, 1.0]))}),
+    "sums of other models": (SUMS, sums(losses=codec.tensor(np.ones(3)))),
+    "negative losses": (SUMS, sums(losses=codec.tensor([-1.0, 1.0]))),
+    "dual sums of another loss": (SUMS, sums(dual=codec.tensor(np.ones(99)))),
+    "no gradient": (SUMS, sums(gradient=codec.tensor([]))),
+    "labels of another task": (LABELS, {"labels": wire.LabelsReport(sender=1, sums=codec.tensor(np.ones(3)))}),
+    "labels that are none": (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.zeros(3)))}),
     "moments of other features": (MOMENTS, {"moments": wire.MomentsReport(count=3, mean=GAINS, spread=GAINS)}),
     "a metric that is none": (TRIAL, {"metrics": wire.Metrics(values={"accuracy": 1.5})}),
     "a metric of its own": (TRIAL, {"metrics": wire.Metrics(values={"beauty": 1.0})}),
@@ -101,7 +116,8 @@ def test_a_station_that_does_not_lie_is_heard() -> None:
     for request, body in (
         (ASK, roster((0, 5), (2, 5))),
         (REPORT, {"report": wire.Report(task=0, v=MODEL, n_samples=3)}),
-        (SUMS, {"sums": wire.StationSums(losses=codec.tensor(np.ones(2)))}),
+        (SUMS, sums()),
+        (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.ones(3)))}),
         (TRIAL, {"metrics": wire.Metrics(values=unknown)}),
         (ROUND, {"trouble": "something went wrong"}),
     ):
@@ -216,3 +232,14 @@ def test_a_cloud_cannot_make_an_operator_write_elsewhere(tmp_path: Path) -> None
         with pytest.raises(PeerError):
             take_chunk(tmp_path, wire.Chunk(name=name, data=b"x"), [])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_whose_bound_is_broken_has_failed() -> None:
+    """An objective below its bound is no success, whoever told what cannot be; the error names the way out."""
+
+    def certificate(gap: float) -> Certificate:
+        return Certificate(3, 0.1, 0.1 - gap, np.zeros((1, 1, 1)), np.zeros(1), np.zeros(1))
+
+    refuse_broken(certificate(-1e-16))
+    with pytest.raises(PeerError, match=r"broken: in round 3 the objective 0\.1 lies 4\.5e-05 below.*network reset"):
+        refuse_broken(certificate(-4.5e-5))

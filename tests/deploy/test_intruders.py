@@ -35,6 +35,7 @@ from rhfedmtl.roles.messages import Join
 from rhfedmtl.training.config import RunConfig
 
 BUDGET = "energy=10000"
+ONE, NONE = codec.tensor([1.0]), codec.tensor([])
 OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
 
 
@@ -236,11 +237,14 @@ def corpus(node: int, rng: np.random.Generator) -> list[bytes]:
     place = {"round": 3, "terminal": node}
     made = [
         wire.TerminalUp(update=wire.Update(**place, delta=model, gains=codec.tensor(np.ones(17)), profile=model)),
-        wire.TerminalUp(sums=wire.Sums(terminal=node, number=2, losses=codec.tensor(np.ones(5)), dual=1.0)),
+        wire.TerminalUp(
+            sums=wire.Sums(terminal=node, number=2, losses=codec.tensor(np.ones(5)), dual=ONE, gradient=NONE)
+        ),
         wire.TerminalUp(leave=wire.Leave(terminal=node, incarnation=9, share=model)),
         wire.TerminalUp(moments=wire.MomentsReport(sender=node, count=3, mean=model, spread=model)),
         wire.TerminalUp(tally=wire.Tally(number=1, counts=codec.tensor(np.eye(2)), rows=2)),
         wire.TerminalUp(scaled=wire.Nothing(), seconds=1.0),
+        wire.TerminalUp(labels=wire.LabelsReport(sender=node, sums=codec.tensor(np.ones(3)))),
     ]
     return [message.SerializeToString() for message in made]
 
@@ -320,7 +324,11 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
         model = codec.tensor(np.ones((1, NUMBERS)))
         down = [
             wire.TerminalDown(order=wire.WorkOrder(model=model, scale=1.0, local_steps=3, verdict=verdict, round=1)),
-            wire.TerminalDown(probe=wire.Probe(models=codec.tensor(np.ones((2, 1, NUMBERS))), verdict=verdict)),
+            wire.TerminalDown(
+                probe=wire.Probe(
+                    models=codec.tensor(np.ones((2, 1, NUMBERS))), points=codec.tensor(np.eye(2)), verdict=verdict
+                )
+            ),
             wire.TerminalDown(release=wire.Release(verdict=verdict)),
             wire.TerminalDown(trial=wire.Trial(model=model)),
         ]
@@ -347,7 +355,7 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
         bodies: list[dict[str, Any]] = [
             {"report": wire.Report(task=0, v=codec.tensor(np.ones((1, NUMBERS))), n_samples=3)},
             {"round": wire.RoundResult(round=1, efforts=[effort], gains=codec.tensor(np.ones(17)))},
-            {"sums": wire.StationSums(task=0, losses=codec.tensor(np.ones(5)), dual=1.0)},
+            {"sums": wire.StationSums(task=0, losses=codec.tensor(np.ones(5)), dual=ONE, gradient=NONE)},
         ]
         messages = [
             wire.StationUp(answer=wire.Answer(id=asked + 1 + i, **body)).SerializeToString()

@@ -63,7 +63,9 @@ def probes() -> dict[int, wire.TerminalDown]:
 
 def sums(t: int) -> wire.Sums:
     """The answer to it."""
-    return wire.Sums(terminal=t, number=1, losses=codec.tensor(np.ones(1)), dual=1.0)
+    return wire.Sums(
+        terminal=t, number=1, losses=codec.tensor(np.ones(1)), dual=codec.tensor([1.0]), gradient=codec.tensor([])
+    )
 
 
 # A station and its terminals.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.node.config import Waits, read_station
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.policies.base import REMEMBERED
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import RunConfig
 
@@ -97,6 +101,49 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path) -> None:
     assert len(list((folder / "cloud" / "state").glob("checkpoint-*"))) == 1
     options = Options(policy="fixed", local_steps=10)
     assert_same(tmp_path / "out", in_process(federation, "energy=3000", algorithm="hfedmtl", options=options))
+
+
+def test_quasi_newton_rounds_are_those_of_one_process_whoever_is_killed(tmp_path: Path) -> None:
+    """Both solvers take turns, for longer than policies look back, and every role is killed on the way."""
+    federation, learning = nets.small(2, 2, 40), {"lambda1": 1e-3, "lambda2": 1e-3}
+    folder = nets.build(tmp_path / "net", federation, learning={"options": learning})
+    nets.shorten_journals(folder, 30_000)
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=6000"])
+        for number, name in ((15, "cloud"), (30, "station-1"), (45, "terminal-0"), (60, "cloud"), (90, "terminal-3")):
+            nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
+            nets.restart(supervisor, name)
+        status = nets.wait(operator, nets.at_rest)
+        assert status["training"]["state"] == "ended", status["training"]
+        operator.export(tmp_path / "out")
+    result = in_process(federation, "energy=6000", options=Options.of(**learning))
+    solvers = [seen.solver for seen in result.observed]
+    assert solvers.count(NEWTON) > 20
+    assert solvers.count(ASCENT) > 20
+    assert len(solvers) > REMEMBERED
+    assert_same(tmp_path / "out", result)
+    nets.assert_invariant(folder, 2)
+
+
+def test_labels_of_a_network_are_centred_as_in_one_process(tmp_path: Path) -> None:
+    """A regression on levels far apart: the same models, with levels in their intercepts, over kills of every role."""
+    federation = nets.levelled()
+    folder = nets.build(tmp_path / "net", federation, learning={"algorithm": "hfedmtl"})
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=3000"])
+        for number, name in ((3, "terminal-1"), (20, "station-0"), (40, "cloud")):
+            nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
+            nets.restart(supervisor, name)
+        status = nets.wait(operator, nets.at_rest)["training"]
+        assert status["state"] == "ended", status
+        operator.export(tmp_path / "out")
+    result = in_process(federation, "energy=3000", algorithm="hfedmtl")
+    assert_same(tmp_path / "out", result)
+    assert result.models[1, 0, -1] - result.models[0, 0, -1] > 50.0
+    assert status["rmse"] == pytest.approx(result.metrics["rmse"].mean(), rel=1e-12)
+    levels = [nets.station_file(folder, b).centring.level for b in (0, 1)]
+    assert [nets.terminal_file(folder, t).centring.level for t in range(4)] == [levels[0]] * 2 + [levels[1]] * 2
+    assert abs(levels[1] - levels[0] - 100.0) < 20.0
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg"])
@@ -197,8 +244,41 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
         assert {"accuracy", "gap", "spent", "rounds", "seconds"} <= set(facts[-1])
     assert facts[0]["spent"]["energy"] <= 200 < facts[1]["spent"]["energy"] <= 300
     assert facts[0]["rounds"] < facts[1]["rounds"]
+    again = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=300"])
+    assert again.exit_code == 0, again.output
+    assert f"(as of round {facts[1]['rounds']})" in again.output
+    out = command(app, ["network", "export", str(folder), "--out", str(tmp_path / "out"), "--offline", "--json"])
+    assert json.loads(out.output)["files"] == ["model.npz", "ledger.json", "result.json"]
+    kept = TaskModels.load(tmp_path / "out" / "model.npz")
+    assert kept.certificate is not None
+    assert kept.certificate.gap == facts[1]["gap"]
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["certified_round"] == facts[1]["rounds"]
     text = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=200", "--fresh"])
     assert text.exit_code == 0, text.output
     assert f"{facts[0]['gap']:.2e}" in text.output
     with pytest.raises(ConfigError, match="no answer"):
         command(app, ["status", str(folder)], catch_exceptions=False)
+
+
+def test_exported_models_know_their_features_by_name(tmp_path: Path) -> None:
+    """Rows whose columns come in another order get the predictions that they should."""
+    made = nets.small(2, 2, 40)
+    names = tuple(f"f{i}" for i in range(made.n_features))
+    federation = replace(made, feature_names=names)
+    folder = nets.build(tmp_path / "net", federation)
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=200"])
+        operator.export(tmp_path / "out")
+        with pytest.raises(ConfigError, match="is running: ask it, without --offline"):
+            Operator.export_offline(folder, tmp_path / "offline")
+    assert TaskModels.load(tmp_path / "out" / "model.npz").feature_names == names
+    X, _ = federation.test_rows(0)
+    shown = []
+    for order in (np.arange(len(names)), np.arange(len(names))[::-1]):
+        lines = [",".join(names[i] for i in order), *(",".join(str(row[i]) for i in order) for row in X)]
+        (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+        words = ["predict", str(tmp_path / "out" / "model.npz"), "--path", str(tmp_path / "rows.csv")]
+        found = CliRunner().invoke(app, [*words, "--task", federation.task_names[0], "--json"])
+        assert found.exit_code == 0, found.output
+        shown.append(json.loads(found.stdout))
+    assert shown[0] == shown[1]

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,9 @@ def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
     terminal.join()
     terminal.moments()
     assert terminal.work(WorkOrder(1, 3, np.zeros(terminal.shape), 0.1, 7, Verdict(0, 0.0, 0, 1))) is not None
-    assert terminal.probe(Probe(3, 1, np.zeros((2, *terminal.shape)), Verdict(1, 0.5, 1, 1))) is not None
+    probe = Probe(3, 1, np.zeros((2, *terminal.shape)), np.eye(2), False, Verdict(1, 0.5, 1, 1))
+    assert terminal.probe(probe) is not None
+    assert terminal.probe(replace(probe, gradient=True)) is not None
     assert before
     assert signatures() == before
 

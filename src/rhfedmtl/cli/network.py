@@ -233,6 +233,7 @@ def up(
         from rhfedmtl.cli.network_text import closing_lines
 
         typer.echo("\n".join(closing_lines(status)))
+        typer.echo(f"next: rhfedmtl network export {folder} --out {folder}-model --offline")
 
 
 @contextmanager
@@ -272,15 +273,17 @@ def stop(folder: Folder, as_json: AsJson = False) -> None:
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", help="Folder for models, ledger and result.")],
+    offline: Annotated[bool, typer.Option("--offline", help="From the folder of a cloud that does not run.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fetch models with their certificate, the ledger and the result of the last training.
 
-    Example: rhfedmtl network export demo-net --out demo-model
+    Example: rhfedmtl network export demo-net --out demo-model --offline
     """
     from rhfedmtl.deploy.operator import Operator
 
-    _print({"folder": str(out), "files": Operator(folder).export(out)}, as_json)
+    files = Operator.export_offline(folder, out) if offline else Operator(folder).export(out)
+    _print({"folder": str(out), "files": files}, as_json)
 
 
 @network_app.command()

@@ -33,7 +33,7 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
     lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in _METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
-        lines.append(f"{'gap':<18}{status['gap']:.2e} (as of round {status['certified_round']})")
+        lines.append(f"{'gap':<18}{status['gap']:.2e}{_certified(status, 'as of ')}")
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
     for name, amount in status["spent"].items():
         limit = status["budget"].get(name)
@@ -51,12 +51,18 @@ def _training(status: dict[str, Any]) -> str:
         parts += [f"round {status['round']}", f"H {status['local_steps']}"]
     parts += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
     if status.get("gap") is not None:
-        parts.append(f"gap {status['gap']:.1e} (round {status['certified_round']})")
+        parts.append(f"gap {status['gap']:.1e}{_certified(status)}")
     left = status.get("left") or {}
     parts += [f"{name} left {amount:.4g}" for name, amount in left.items() if amount is not None]
     if status.get("error"):
         parts.append(str(status["error"]))
     return "  ".join(parts)
+
+
+def _certified(status: dict[str, Any], words: str = "") -> str:
+    """Of which round a gap is; a training that a journal of an earlier version tells of does not say."""
+    number = status.get("certified_round")
+    return "" if number is None else f" ({words}round {number})"
 
 
 def _line(text: str, connected: bool) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import grpc
 
 from rhfedmtl import toml
+from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.registry import Token
 from rhfedmtl.deploy.node.config import Config, NodeConfig, StationConfig, TerminalConfig, bind, read_operator
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
+from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
@@ -54,6 +57,21 @@ class Operator:
             except grpc.RpcError as error:
                 raise ConfigError(f"no answer from {self._config.cloud}: {error.details()}") from None
         return names
+
+    @staticmethod
+    def export_offline(network: Path, folder: Path) -> list[str]:
+        """Copy what `export` would fetch from the folder of a cloud that does not run."""
+        config = read_cloud(network / "cloud" / "cloud.toml")
+        if not config.result.is_dir():
+            raise ConfigError(
+                f"{network} has nothing to export yet: no training has ended; begin one with `network up`"
+            )
+        try:
+            Lock(config.state).release()
+        except ConfigError:
+            raise ConfigError(f"the cloud of {network} is running: ask it, without --offline") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.copy(config.result / name, folder)).name for name in EXPORTED]
 
     def _channel(self) -> grpc.Channel:
         above = Identity(self._config.node.network, CLOUD)

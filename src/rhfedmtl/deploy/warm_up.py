@@ -44,7 +44,7 @@ def _rehearse(terminal: Terminal, columns: int) -> None:
     model, verdict = np.zeros(terminal.shape), Verdict(0, 0.0, 0, terminal.incarnation)
     terminal.work(WorkOrder(1, 0, model, 1.0, 2, verdict))
     models = np.zeros((1, columns, terminal.shape[1]))
-    terminal.probe(Probe(0, 1, models, np.ones((1, 1)), False, replace(verdict, until=1)))
+    terminal.probe(Probe(0, 1, models, np.ones((1, 1)), True, replace(verdict, until=1)))
 
 
 @contextlib.contextmanager

@@ -39,16 +39,20 @@ class Observation(NamedTuple):
     astray: bool = False
 
 
+REMEMBERED = 128
+"""Rounds that policies may look back to, everywhere: a network's training may have no end, and plans as others do."""
+
+
 @dataclass(frozen=True, eq=False)
 class Situation:
     """What a policy may know when it plans.
 
     ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
     ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
-    holds what the rounds so far showed, the latest last. ``planning_prices`` may be higher than those of the
-    ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each other after
-    every BS iteration, and not only for the cloud. ``memo`` is kept from one plan to the next while members,
-    sizes and prices stay as they are: for what a policy need not work out again.
+    holds what the last rounds, ``REMEMBERED`` at most, showed, the latest last. ``planning_prices`` may be higher than
+    those of the ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each
+    other after every BS iteration, and not only for the cloud. ``memo`` is kept from one plan to the next while
+    members, sizes and prices stay as they are: for what a policy need not work out again.
     """
 
     sizes: IntArray

@@ -20,6 +20,8 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
 SCALES = (1.0, 0.5, 0.25, 0.0625, 0.0039)
 """By what to scale each of these points: under weak regularisation early models are too long."""
+ROUNDING = 1e-9
+"""How far, beside the objective, P may lie below D."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -78,6 +80,11 @@ class Certificate:
         if not np.isfinite(self.dual):
             return float("inf")
         return self.gap / max(abs(self.primal), abs(self.dual), np.finfo(float).tiny)
+
+    @property
+    def broken(self) -> bool:
+        """Whether P lies below D by more than rounding explains: a sum was wrong, and nothing is bounded."""
+        return bool(self.gap < -ROUNDING * max(1.0, abs(self.primal)))
 
     @property
     def station_gaps(self) -> Vector:

@@ -20,6 +20,9 @@ from rhfedmtl.roles.cloud import Certificate
 
 Metrics = dict[str, npt.NDArray[np.float64]]
 
+BROKEN = "certificate broken"
+"""How a run ends whose objective lies below its bound: whatever it learned, nothing says how good it is."""
+
 
 @dataclass(frozen=True, eq=False)
 class Progress:

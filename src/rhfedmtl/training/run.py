@@ -25,7 +25,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import NEWTON, Solver
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Observation, Plan, Policy, Situation
+from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
@@ -38,7 +38,7 @@ from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
-from rhfedmtl.training.result import Metrics, Moment, Progress, Result, Watcher, mean
+from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
 __all__ = [
@@ -61,8 +61,8 @@ class Settings:
 
     Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
     data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
-    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective, and in any case after
-    ``max_rounds`` BS iterations.
+    gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective (0: no such target), once a
+    certificate is broken, and in any case after ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
@@ -139,7 +139,7 @@ class Run:
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
-        self._in_step, self._remembered = (False, None) if site is None else (site.in_step, site.remembered)
+        self._in_step, self._forgets = (False, False) if site is None else (site.in_step, site.forgets)
         how = settings.execution
         self.network = (
             site.network
@@ -188,6 +188,8 @@ class Run:
             if self._under_way is None:
                 if self._good_enough():
                     return "target gap reached"
+                if self.certificate is not None and self.certificate.broken:
+                    return BROKEN
                 if self.round >= self.settings.max_rounds:
                     return "limit on rounds reached"
                 self._change()
@@ -217,7 +219,7 @@ class Run:
             self.round,
             self.cloud.cloud_round,
             self.terminal_steps,
-            stopped,
+            BROKEN if certificate.broken else stopped,
             time.perf_counter() - self._started,
             self.history,
             getattr(self.cloud, "relationship", None),
@@ -282,9 +284,10 @@ class Run:
 
     def _good_enough(self) -> bool:
         settings, certificate = self.settings, self.certificate
-        if certificate is None or not self._is_certified():
+        if certificate is None or not self._is_certified() or certificate.broken:
             return False
-        solved = certificate.gap <= settings.target_gap or certificate.relative_gap <= settings.target_relative_gap
+        gaps = (certificate.gap, settings.target_gap), (certificate.relative_gap, settings.target_relative_gap)
+        solved = any(gap <= target for gap, target in gaps if target > 0.0)  # a target of 0 is none
         return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
@@ -316,7 +319,7 @@ class Run:
             bytes=self.network.message_sizes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
-            observed=self.observed,
+            observed=self.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
@@ -458,8 +461,8 @@ class Run:
         seen = done if total else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
         self.history.append(self._moment())
-        if self._remembered is not None:
-            del self.events[:-1], self.observed[: -self._remembered], self.history[:-1]
+        if self._forgets:
+            del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
 
     def _layout(self) -> Placement:
         """Membership as the ledger wants it; the same object until somebody moves."""

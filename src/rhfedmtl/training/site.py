@@ -89,7 +89,7 @@ class Site:
     """Where a run takes place, if it is no simulation.
 
     ``in_step``: stations wait for each other after every BS iteration, and not at server iterations only.
-    ``remembered``: rounds that policies may look back to, where a training has no end; of the rest nothing is kept.
+    ``forgets``: of rounds that policies may no longer look back to nothing is kept, as a training may have no end.
     """
 
     network: Network
@@ -97,4 +97,4 @@ class Site:
     accounting: Accounting
     evaluation: Evaluation
     in_step: bool = True
-    remembered: int | None = None
+    forgets: bool = False

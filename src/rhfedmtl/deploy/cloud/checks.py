@@ -19,10 +19,10 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.rounds import CURVE, dual_length
-from rhfedmtl.roles.messages import MomentsReport, Report, StationSums
+from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Report, StationSums
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
-BODIES = {"assign": "done", "scale": "done", "transfer": "done", "trial": "metrics"}
+BODIES = {"assign": "done", "scale": "done", "centre": "done", "transfer": "done", "trial": "metrics"}
 """Kinds of answers that are not called as what was asked for."""
 LARGEST = 1e100
 
@@ -40,6 +40,7 @@ class AnswerChecks:
         self._checks: dict[str, Callable[[Any], None]] = {
             "report": self._report,
             "moments": self._moments,
+            "labels": self._labels,
             "models": self._models,
             "metrics": self._metrics,
         }
@@ -56,7 +57,7 @@ class AnswerChecks:
         if name != BODIES.get(str(asked), asked):
             raise PeerError(f"{name} as an answer to {asked}")
         content = getattr(answer, name)
-        sender = {"report": "task", "sums": "task", "moments": "sender"}.get(name)
+        sender = {"report": "task", "sums": "task", "moments": "sender", "labels": "sender"}.get(name)
         if sender is not None and getattr(content, sender) != station:
             raise PeerError(f"station {station} speaks for station {getattr(content, sender)}")
         if name == "round":
@@ -121,6 +122,9 @@ class AnswerChecks:
     def _moments(self, moments: wire.MomentsReport) -> None:
         if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):
             raise PeerError(f"moments of {tuple(moments.mean.shape)} features, the job has {self._features}")
+
+    def _labels(self, labels: wire.LabelsReport) -> None:
+        codec.from_wire(LabelsReport, labels)
 
     def _models(self, models: wire.Tensor) -> None:
         if codec.array(models, "models").shape != self._matrix:

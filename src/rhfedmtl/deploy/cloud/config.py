@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rhfedmtl.deploy.methods import options_of
@@ -24,6 +25,7 @@ class Learning:
     ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that is
     ever asked for: with H = 1 an update is a scaled data row. ``precision`` is that of orders and updates. A training
     ends at either target; with a ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come.
+    ``feature_names`` go into the models: rows with named columns are put into their order.
     """
 
     features: int
@@ -40,6 +42,7 @@ class Learning:
     least_steps: int = 1
     precision: str = "float64"
     test_rows: str = STATION
+    feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no node could follow."""
@@ -48,6 +51,10 @@ class Learning:
         for name in ("features", "least_steps", "certify_every", "max_rounds"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.feature_names and len(self.feature_names) != self.features:
+            raise ConfigError(
+                f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
+            )
         options_of(self.options)
 
     def job(self) -> wire.Job:
@@ -120,6 +127,11 @@ class CloudConfig(Config):
     limits: Limits = field(default_factory=Limits)
     enrolment: Enrolment = field(default_factory=Enrolment)
     journal_bytes: int = 1 << 26
+
+    @property
+    def result(self) -> Path:
+        """Folder with what the last training came to, for who asks when no cloud runs."""
+        return self.state / "result"
 
     def __post_init__(self) -> None:
         """Refuse a network that does not add up."""

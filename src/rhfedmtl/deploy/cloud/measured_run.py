@@ -25,8 +25,6 @@ from rhfedmtl.training.site import RoundHeld, Site, asked_steps
 
 TRIES = 3
 """How often a last certificate is tried for before the one of an earlier round has to do."""
-REMEMBERED = 64
-"""Rounds that policies may look back to."""
 MOST_AMOUNTS = 1_000_000
 """Single amounts that the ledger keeps round by round."""
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
@@ -156,7 +154,7 @@ def measured_run(
 ) -> Run:
     """A run of the stations of a network, all of which hold one BS iteration at a time."""
     accounting = MeasuredAccounting(config, network, ledger)
-    site = Site(network, Membership(network), accounting, RemoteEvaluation(network), remembered=REMEMBERED)
+    site = Site(network, Membership(network), accounting, RemoteEvaluation(network), forgets=True)
     return Run(people, network.method, settings, ledger, site=site)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,20 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, MomentsReport, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.messages import (
+    Anchor,
+    Centring,
+    LabelsReport,
+    Message,
+    MomentsReport,
+    Report,
+    Scaling,
+    StationSums,
+    message_sizes,
+)
 
 _FLOAT32_SAVES = 4
 
@@ -53,6 +64,7 @@ class RemoteNetwork:
         self.patience = config.waits.patience
         self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
+        self.levels: Float64Array | None = None
         self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
 
@@ -105,7 +117,8 @@ class RemoteNetwork:
         """Carry anchors from the cloud to the stations."""
         self.anchors = {a.task: a for a in anchors}
         requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
-        self.overhead.note(self._ask("assign", anchors[0].cloud_round, requests))
+        solver = NEWTON if np.isinf(anchors[0].lam) else ASCENT
+        self.overhead.note(self._ask("assign", [anchors[0].cloud_round, solver], requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration; a station that is away for too long misses it."""
@@ -163,10 +176,19 @@ class RemoteNetwork:
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
         self.scalers = scalers
-        requests = {b: wire.Request(scale=codec.to_wire(Scaling.of(scaler))) for b, scaler in enumerate(scalers)}
-        answers = self._ask("scale", None, requests, 2.0 * self.config.waits.answer)
-        for b in requests:
-            self._need(answers, b)
+        self._agree("scale", [Scaling.of(scaler) for scaler in scalers])
+
+    def labels(self) -> Float64Array:
+        """Round zero of a regression: label sums of every station."""
+        requests = self._all(lambda b: wire.Request(labels=wire.Nothing()))
+        answers = self._ask("labels", None, requests, 2.0 * self.config.waits.answer)
+        told = [codec.from_wire(LabelsReport, self._need(answers, b).labels) for b in requests]
+        return np.array([report.sums for report in told])
+
+    def centre(self, levels: Float64Array) -> None:
+        """Round zero of a regression: let every terminal subtract the level of its station from its labels."""
+        self.levels = levels
+        self._agree("centre", [Centring(level) for level in levels.tolist()])
 
     def move(self, terminal: int, station: int) -> None:
         """Moves are orders of an operator here, not of a run."""
@@ -190,6 +212,13 @@ class RemoteNetwork:
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
         self._memberships = dict(state["memberships"])
         self.overhead.seconds, self.overhead.bytes = state["overhead"][0], np.copy(state["overhead"][1])
+
+    def _agree(self, kind: str, messages: Sequence[Message]) -> None:
+        """Tell each station, in round zero, what holds for it; all must have heeded it before a round is held."""
+        requests = {b: wire.Request(**{kind: codec.to_wire(message)}) for b, message in enumerate(messages)}
+        answers = self._ask(kind, None, requests, 2.0 * self.config.waits.answer)
+        for b in requests:
+            self._need(answers, b)
 
     def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
         return {b: make(b) for b in range(self.n_stations)}

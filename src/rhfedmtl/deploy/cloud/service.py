@@ -19,7 +19,7 @@ from rhfedmtl.deploy.node.link import NotReadyError, listen, server_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.roles.messages import Scaling
+from rhfedmtl.roles.messages import Centring, Scaling
 
 MESSAGE_BYTES = 1 << 28
 RETRY_S = 0.2
@@ -87,7 +87,7 @@ class CloudService:
             await asyncio.sleep(RETRY_S)
 
     def _welcome(self, station: int) -> wire.Welcome:
-        """What a station is to know when it comes: if it lost its memory, scaling and anchor as they are now."""
+        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now."""
         if self.journal.replaying:
             raise NotReadyError("the cloud is still going through its journal: try again")
         welcome = wire.Welcome(
@@ -96,10 +96,12 @@ class CloudService:
             allowed=self.registry.allowed(station),
             revoked=sorted(self.registry.revoked),
         )
-        scalers, anchor = self.trainer.network.scalers, self.trainer.network.anchors.get(station)
-        if scalers is not None:
+        network = self.trainer.network
+        if (scalers := network.scalers) is not None:
             welcome.scaling.CopyFrom(codec.to_wire(Scaling.of(scalers[station])))
-        if anchor is not None:
+        if (levels := network.levels) is not None:
+            welcome.centring.CopyFrom(codec.to_wire(Centring(float(levels[station]))))
+        if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome
 

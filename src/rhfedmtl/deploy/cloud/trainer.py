@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -23,13 +24,14 @@ from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
-from rhfedmtl.errors import BudgetError, ConfigError, DataError, RHFedMTLError
+from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFedMTLError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.run import Progress, Result, Run, mean
@@ -147,6 +149,15 @@ class Trainer:
         (folder / "result.json").write_text(json.dumps(self.status, indent=1) + "\n")
         return ["model.npz", "ledger.json", "result.json"]
 
+    def _put_by(self) -> None:
+        """Keep what came out where it can be had without a running cloud; the old goes once the new is whole."""
+        place = self._config.result
+        draft = place.with_name(f"{place.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        self.save(draft)
+        shutil.rmtree(place, ignore_errors=True)
+        draft.rename(place)
+
     def _work(self) -> None:
         """Take orders until the cloud closes."""
         try:
@@ -180,7 +191,11 @@ class Trainer:
         event = "fail" if found.pop("state") == Training.FAILED else "end"
         self._facts |= found
         self._log("training ended", **{k: v for k, v in self._facts.items() if k not in ("spec", "local_steps")})
+        if self._journal.replaying:  # another training follows: nobody is to take this one for the last
+            return
         self._machine.on(event)
+        if event == "end":
+            self._put_by()
 
     def _catch_up(self) -> None:
         """Note when the end of the journal is reached."""
@@ -203,9 +218,13 @@ class Trainer:
             self._check_left(self._run.ledger.spent, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
-        self._result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
-        found: dict[str, Any] = plain(summary(self._result))
-        found |= {"state": "ended", "overshoot": plain(self._result.ledger.overshoot)}
+        result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
+        refuse_broken(result.certificate)
+        self._result = result
+        found: dict[str, Any] = plain(summary(result))
+        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot)}
+        found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
+        found["certified_round"] = result.certificate.round
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
 
@@ -290,7 +309,18 @@ class Trainer:
             classes=np.array(learning.classes, dtype=np.str_),
             n_features=learning.features,
             loss=self._algorithm.method.loss,
+            feature_names=learning.feature_names,
             certificate=result.certificate,
             ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
             provenance={"network": self._config.node.network, "algorithm": learning.algorithm, "seed": learning.seed},
+        )
+
+
+def refuse_broken(certificate: Certificate) -> None:
+    """A training whose objective lies below its bound has failed, whatever it was to end with."""
+    if certificate.broken:
+        raise PeerError(
+            f"the certificate is broken: in round {certificate.round} the objective {certificate.primal:.6g} lies "
+            f"{-certificate.gap:.2g} below its bound. A node told what cannot be, or was put back from an old copy: "
+            "remove it, or begin anew with `rhfedmtl network reset`"
         )

@@ -107,6 +107,7 @@ class _Writer:
                 "features": self._data.n_features,
                 "tasks": self._data.task_names,
                 "classes": self._data.class_names,
+                "feature_names": self._data.feature_names,
                 **plan.learning,
             }
         )
@@ -238,7 +239,7 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
 
 def _largest(data: Federation, scale: str) -> float:
     """How much larger than one a sample's share may be: by its label, and by its row where rows are not scaled."""
-    label = 1.0 if data.class_names else float(np.abs(data.y).max(initial=0.0))
+    label = 1.0 if data.class_names else 2.0 * float(np.abs(data.y).max(initial=0.0))  # centred, it may be twice as far
     row = float(np.sqrt(np.square(data.X, dtype=np.float64).sum(axis=1)).max(initial=0.0)) if scale == "none" else 1.0
     return max(1.0, label) * max(1.0, row)
 

@@ -49,8 +49,19 @@ TERMINAL_TO_STATION = Dialogue(
     "Station",
     wire.TerminalUp,
     wire.TerminalDown,
-    _upper_end("join", "leave", "update", "sums", "moments", "scaled", "tally"),
-    _lower_end("order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain"),
+    _upper_end("join", "leave", "update", "sums", "moments", "scaled", "labels", "centred", "tally"),
+    _lower_end(
+        "order",
+        "probe",
+        "release",
+        "goodbye",
+        "ask_moments",
+        "scaling",
+        "ask_labels",
+        "centring",
+        "trial",
+        "drain",
+    ),
 )
 STATION_TO_CLOUD = Dialogue(
     "Cloud",

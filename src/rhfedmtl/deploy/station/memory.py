@@ -19,7 +19,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.messages import Scaling
+from rhfedmtl.roles.messages import Centring, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 
 NOWHERE = 0xFFFFFFFF
@@ -38,7 +38,7 @@ class Rounds(StrEnum):
 
 
 _ALWAYS = ("round", "roster", "transfer")
-_BETWEEN_ROUNDS = ("assign", "report", "sums", "moments", "scale", "models", "trial")
+_BETWEEN_ROUNDS = ("assign", "report", "sums", "moments", "scale", "labels", "centre", "models", "trial")
 ROUNDS: Table[Rounds] = {
     Rounds.UNTOLD: {"job": Rounds.IDLE, **dict.fromkeys((*_ALWAYS, *_BETWEEN_ROUNDS), Rounds.UNTOLD)},
     Rounds.IDLE: {
@@ -74,6 +74,7 @@ class Memory:
         self.role: BaseStation | None = None
         self.job: wire.Job | None = None
         self.scaling: Scaling | None = None
+        self.centring: Centring | None = None
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -171,6 +172,8 @@ class Memory:
             record.leaving[t].CopyFrom(place)
         if self.scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self.scaling))
+        if self.centring is not None:
+            record.centring.CopyFrom(codec.to_wire(self.centring))
         if self.last is not None:
             record.last.CopyFrom(self.last)
         return record
@@ -194,6 +197,7 @@ class Memory:
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
         self.scaling = codec.from_wire(Scaling, record.scaling) if record.HasField("scaling") else None
+        self.centring = codec.from_wire(Centring, record.centring) if record.HasField("centring") else None
         self.last = record.last if record.HasField("last") else None
         self.leaving = dict(record.leaving.items())
         members, departed = (

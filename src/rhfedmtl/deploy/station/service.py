@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
+from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
@@ -30,7 +31,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, MomentsReport, Scaling, Sums
+from rhfedmtl.roles.messages import Anchor, Centring, LabelsReport, MomentsReport, Scaling, Sums
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -113,6 +114,8 @@ class StationService:
         begins = memory.begin(welcome.job)
         if welcome.HasField("scaling") and memory.scaling is None:
             memory.scaling = codec.from_wire(Scaling, welcome.scaling)
+        if welcome.HasField("centring") and memory.centring is None:
+            memory.centring = codec.from_wire(Centring, welcome.centring)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if begins:
             self.members.begin()
@@ -285,12 +288,7 @@ class StationService:
                 raise PeerError(f"moments of {report.mean.shape} features, the job has {features}")
             return True
 
-        here = await self.members.gather(self.memory.station.members)
-        messages = {t: wire.TerminalDown(ask_moments=wire.Nothing()) for t in here}
-        question = await self.members.ask("moments", messages, self.config.waits.answer, fits)
-        parts = [question.arrived[t].content for t in sorted(question.arrived)]
-        if not parts:
-            raise PeerError(f"no terminal of station {self.memory.task} told its moments")
+        parts = await self._told("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
         sums = total([Moments(each.count, each.mean, each.spread) for each in parts])
         answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
 
@@ -298,11 +296,36 @@ class StationService:
         async with self.memory.turn:
             self.memory.scaling = codec.from_wire(Scaling, content)
             self.memory.save()
-        told, here = wire.TerminalDown(scaling=content), self.members.present()
-        for t in self.members.acceptor.sessions.keys() - set(here):
-            self.members.tell(t, scaling=content)  # it was greeted before there was a scaling, and is about to join
-        await self.members.ask("scaled", dict.fromkeys(here, told), self.config.waits.answer)
+        await self._tell_all("scaled", scaling=content)
         answer.done.SetInParent()
+
+    async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
+        parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
+        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, added([each.sums for each in parts]))))
+
+    async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
+        async with self.memory.turn:
+            self.memory.centring = codec.from_wire(Centring, content)
+            self.memory.save()
+        await self._tell_all("centred", centring=content)
+        answer.done.SetInParent()
+
+    async def _told(
+        self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
+    ) -> list[Any]:
+        """Round zero: what the members that are there tell of their rows, in the order of ids."""
+        here = await self.members.gather(self.memory.station.members)
+        asked = await self.members.ask(kind, dict.fromkeys(here, question), self.config.waits.answer, fits)
+        if not asked.arrived:
+            raise PeerError(f"no terminal of station {self.memory.task} told its {kind}")
+        return [asked.arrived[t].content for t in sorted(asked.arrived)]
+
+    async def _tell_all(self, done: str, **body: Any) -> None:
+        """Round zero: let every terminal know what was agreed on, and wait until the members have heeded it."""
+        told, here = wire.TerminalDown(**body), self.members.present()
+        for t in self.members.acceptor.sessions.keys() - set(here):
+            self.members.tell(t, **body)  # it was greeted before anything was agreed on, and is about to join
+        await self.members.ask(done, dict.fromkeys(here, told), self.config.waits.answer)
 
     async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.models.CopyFrom(codec.tensor(self.memory.station.model))
@@ -334,6 +357,8 @@ class StationService:
         "sums": _sums,
         "moments": _moments,
         "scale": _scale,
+        "labels": _labels,
+        "centre": _centre,
         "models": _models,
         "trial": _trial,
         "roster": _tell_roster,

@@ -20,7 +20,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Join, Leave, MomentsReport, Sums, Update, Vector, Verdict
+from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 
 GATHER_S = 3.0
 """How long a terminal that has just gone may take to come back before a round goes on without it."""
@@ -173,6 +173,8 @@ class TerminalSessions:
         )
         if memory.scaling is not None:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
+        if memory.centring is not None:
+            welcome.centring.CopyFrom(codec.to_wire(memory.centring))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         else:
@@ -373,4 +375,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "moments": partial(codec.from_wire, MomentsReport),
     "tally": _tally,
     "scaled": lambda given: given,
+    "labels": partial(codec.from_wire, LabelsReport),
+    "centred": lambda given: given,
 }

@@ -28,7 +28,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
-from rhfedmtl.roles.messages import Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
+from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
@@ -54,6 +54,7 @@ class TerminalService:
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
         self._scaling: Scaling | None = None
+        self._centring: Centring | None = None
         self._epoch = ""
         self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
@@ -112,6 +113,8 @@ class TerminalService:
         await asyncio.to_thread(self._warm_up)
         if welcome.HasField("scaling"):
             self._scale(codec.from_wire(Scaling, welcome.scaling))
+        if welcome.HasField("centring"):
+            self._centre(codec.from_wire(Centring, welcome.centring))
         if welcome.epoch != self._epoch:
             if self._epoch and self.role.phase is not Phase.DETACHED:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
@@ -158,11 +161,8 @@ class TerminalService:
         """Give up dual variables that do not fit what the station knows: α = 0, and a new incarnation."""
         assert self._job is not None
         self._log("state lost", "warning", reason=reason)
-        incarnation, scaling = max(known, self.role.incarnation), self._scaling
-        self.begin(self._job, incarnation)
-        self._scaling = None
-        if scaling is not None:
-            self._scale(scaling)
+        self.begin(self._job, max(known, self.role.incarnation))
+        self._prepare()
         self._present()
 
     # Messages from the station.
@@ -229,6 +229,13 @@ class TerminalService:
         self._scale(codec.from_wire(Scaling, content))
         self.link.send(scaled=wire.Nothing())
 
+    async def _on_ask_labels(self, _: wire.Nothing) -> None:
+        self.link.send(labels=codec.to_wire(self.role.labels()))
+
+    async def _on_centring(self, content: wire.Centring) -> None:
+        self._centre(codec.from_wire(Centring, content))
+        self.link.send(centred=wire.Nothing())
+
     async def _on_trial(self, content: wire.Trial) -> None:
         model = codec.array(content.model, "a model")
         self.link.send(tally=self._tally(int(content.number), model))
@@ -241,6 +248,8 @@ class TerminalService:
         "goodbye": _on_goodbye,
         "ask_moments": _on_ask_moments,
         "scaling": _on_scaling,
+        "ask_labels": _on_ask_labels,
+        "centring": _on_centring,
         "trial": _on_trial,
     }
 
@@ -266,6 +275,19 @@ class TerminalService:
             self._scaling = scaling  # one that has learned from raw rows starts anew with it
             self.role.scale(scaling)
             self._save()
+
+    def _centre(self, centring: Centring) -> None:
+        if self._centring is None:  # one that moves keeps the level that its duals were learned with
+            self._centring = centring
+            self.role.centre(centring)
+            self._save()
+
+    def _prepare(self) -> None:
+        """Round zero as it was agreed on, for rows that were just loaded."""
+        if self._scaling is not None:
+            self.role.scale(self._scaling)
+        if self._centring is not None:
+            self.role.centre(self._centring)
 
     def _tally(self, number: int, model: Any) -> wire.Tally:
         """How a model does on the test rows here."""
@@ -303,6 +325,8 @@ class TerminalService:
         )
         if self._scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
+        if self._centring is not None:
+            record.centring.CopyFrom(codec.to_wire(self._centring))
         if self._feedback is not None and self._feedback.residual is not None:
             record.residual.CopyFrom(codec.tensor(self._feedback.residual))
             record.usual_factor = self._feedback.usual_factor
@@ -330,7 +354,9 @@ class TerminalService:
             self._place.CopyFrom(record.place)
         if record.HasField("scaling"):
             self._scaling = codec.from_wire(Scaling, record.scaling)
-            self.role.scale(self._scaling)
+        if record.HasField("centring"):
+            self._centring = codec.from_wire(Centring, record.centring)
+        self._prepare()
         self.role.restore(codec.from_wire(TerminalState, record))
         if self._feedback is not None and record.HasField("residual"):
             self._feedback = Feedback(codec.array(record.residual, "residual"), record.usual_factor)

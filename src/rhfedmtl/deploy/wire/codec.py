@@ -18,6 +18,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
+from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles import messages as said
@@ -150,6 +151,12 @@ def _check_scaling(scaling: said.Scaling) -> None:
         raise PeerError(f"scaling by means {mean.shape} and scales {scale.shape}, which must be positive")
 
 
+def _check_labels(report: said.LabelsReport) -> None:
+    sums = report.sums
+    if sums.shape != (NUMBERS,) or not sums[0] > 0.0 or sums[2] < 0.0:
+        raise PeerError(f"label sums {sums.tolist()[:NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed")
+
+
 @dataclass(frozen=True)
 class Form:
     """How a message of the roles, or their state, looks on the wire: fields are those of the same name.
@@ -180,11 +187,15 @@ FORMS: dict[type, Form] = {
     said.Goodbye: Form(wire.Goodbye),
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
+    said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
+    said.Centring: Form(wire.Centring),
+    said.ColumnsReport: Form(wire.ColumnsReport),
+    said.ColumnsAgreed: Form(wire.ColumnsAgreed),
     TerminalState: Form(wire.TerminalFile, apart=("residual", "sent_residual")),
     Member: Form(wire.MemberFile),
     StationState: Form(wire.StationFile, apart=("members", "departed")),
 }
-"""An update's profile may hold infinities: there, a factor leaves the box."""
+"""A profile may hold infinities: there, a factor leaves the box. λ = ∞ asks for the gradient under the centre."""
 
 
 def check_version(hello: wire.Hello) -> str:

@@ -65,7 +65,7 @@ class Job(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., seed: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict")
+    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class Welcome(_message.Message):
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     epoch: str
     job: Job
@@ -84,7 +85,8 @@ class Welcome(_message.Message):
     revoked: _containers.RepeatedScalarFieldContainer[str]
     anchor: Anchor
     verdict: Verdict
-    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+    centring: Centring
+    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "reason")
@@ -274,6 +276,42 @@ class Scaling(_message.Message):
     unit: bool
     def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: _Optional[bool] = ...) -> None: ...
 
+class LabelsReport(_message.Message):
+    __slots__ = ("sender", "sums")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    sums: Tensor
+    def __init__(self, sender: _Optional[int] = ..., sums: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Centring(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: float
+    def __init__(self, level: _Optional[float] = ...) -> None: ...
+
+class ColumnsReport(_message.Message):
+    __slots__ = ("sender", "counts", "sums", "vocabulary")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    counts: Tensor
+    sums: Tensor
+    vocabulary: bytes
+    def __init__(self, sender: _Optional[int] = ..., counts: _Optional[_Union[Tensor, _Mapping]] = ..., sums: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
+
+class ColumnsAgreed(_message.Message):
+    __slots__ = ("fill", "gaps", "vocabulary")
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    fill: Tensor
+    gaps: Tensor
+    vocabulary: bytes
+    def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
+
 class Place(_message.Message):
     __slots__ = ("station", "address")
     STATION_FIELD_NUMBER: _ClassVar[int]
@@ -307,7 +345,7 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class TerminalUp(_message.Message):
-    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "seconds")
+    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "seconds")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +354,8 @@ class TerminalUp(_message.Message):
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
     TALLY_FIELD_NUMBER: _ClassVar[int]
     SCALED_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CENTRED_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     update: Update
@@ -325,11 +365,13 @@ class TerminalUp(_message.Message):
     moments: MomentsReport
     tally: Tally
     scaled: Nothing
+    labels: LabelsReport
+    centred: Nothing
     seconds: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TerminalDown(_message.Message):
-    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain")
+    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +382,8 @@ class TerminalDown(_message.Message):
     SCALING_FIELD_NUMBER: _ClassVar[int]
     TRIAL_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    ASK_LABELS_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refusal: Refusal
     order: WorkOrder
@@ -350,7 +394,9 @@ class TerminalDown(_message.Message):
     scaling: Scaling
     trial: Trial
     drain: Nothing
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+    ask_labels: Nothing
+    centring: Centring
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class RoundRequest(_message.Message):
     __slots__ = ("round", "terminals", "local_steps", "deadline")
@@ -456,7 +502,7 @@ class Transfer(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer")
+    __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer", "labels", "centre")
     ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -468,6 +514,8 @@ class Request(_message.Message):
     TRIAL_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
     id: int
     assign: Anchor
     round: RoundRequest
@@ -479,10 +527,12 @@ class Request(_message.Message):
     trial: TrialRequest
     roster: Nothing
     transfer: Transfer
-    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ...) -> None: ...
+    labels: Nothing
+    centre: Centring
+    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "seconds", "bytes_down", "bytes_up", "away")
+    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away")
     ID_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +543,7 @@ class Answer(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
     BYTES_UP_FIELD_NUMBER: _ClassVar[int]
@@ -507,11 +558,12 @@ class Answer(_message.Message):
     models: Tensor
     metrics: Metrics
     roster: Roster
+    labels: LabelsReport
     seconds: float
     bytes_down: int
     bytes_up: int
     away: bool
-    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ...) -> None: ...
 
 class StationUp(_message.Message):
     __slots__ = ("hello", "answer", "outlook")
@@ -604,7 +656,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +671,7 @@ class TerminalFile(_message.Message):
     USUAL_FACTOR_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -633,7 +686,8 @@ class TerminalFile(_message.Message):
     usual_factor: float
     place: Place
     rows: int
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
+    centring: Centring
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed")
@@ -654,7 +708,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -676,6 +730,7 @@ class StationFile(_message.Message):
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    CENTRING_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -690,7 +745,8 @@ class StationFile(_message.Message):
     allowed: _containers.RepeatedScalarFieldContainer[int]
     revoked: _containers.RepeatedScalarFieldContainer[str]
     leaving: _containers.MessageMap[int, Place]
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ...) -> None: ...
+    centring: Centring
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")
