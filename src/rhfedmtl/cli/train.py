@@ -28,7 +28,7 @@ from rhfedmtl.cli.options import (
     option,
     with_learning_options,
 )
-from rhfedmtl.cli.text import amount, console, fact, metric
+from rhfedmtl.cli.text import amount, certified, console, fact, metric
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
@@ -276,7 +276,7 @@ def _state(progress: Progress) -> str:
     parts = [f"round {progress.round}"]
     parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
     if progress.certificate is not None:
-        parts.append(f"gap {progress.certificate.gap:.1e}")
+        parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
     parts += [f"{name} left {left:,.4g}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
 
@@ -302,10 +302,7 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result)
 
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if facts["gap"] is not None:
-        yield "certificate", f"gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
-    else:
-        yield "objective", f"{facts['primal']:.6f} (no dual, so no certificate)"
+    yield "certificate", certified(facts)
     yield "work", f"{facts['rounds']:,} rounds in {facts['cloud_rounds']:,} server iterations"
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"

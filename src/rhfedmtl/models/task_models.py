@@ -321,7 +321,8 @@ class TaskModels:
         return rows
 
     def __repr__(self) -> str:
-        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}>"
+        known = "" if self.certificate is None else f"; {self.certificate.words}"
+        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{known}>"
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
+from rhfedmtl.roles.words import in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import Result, mean
@@ -68,7 +69,10 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent."""
+    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent.
+
+    ``primal_at_zero`` is the objective of models that are zero; records of earlier versions do not have it.
+    """
 
     metrics: Annotated[dict[str, Number], BESIDE]
     worst_task: dict[str, Number]
@@ -85,6 +89,12 @@ class Summary:
     budget: dict[str, float]
     binding: str | None
     seconds: float
+    primal_at_zero: Number = None
+
+    @property
+    def certified(self) -> str:
+        """The certificate in words."""
+        return in_words(self.relative_gap, self.dual)
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,7 @@ def summary(result: Result) -> Summary:
         budget=dict(ledger.budget),
         binding=binding(ledger.spent, dict(ledger.budget)),
         seconds=result.seconds,
+        primal_at_zero=certificate.zero,
     )
 
 

@@ -27,8 +27,9 @@ MAX_ROUNDS = 1_000_000
 PRECISION = 1e-12
 """Relative gap below which nothing is left to buy: a run ends there, whatever budget it has."""
 GOOD_ENOUGH = 1e-3
-"""Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
+"""Relative gap at which a run ends that was given no end."""
 OPEN_ROUNDS = 2000
+"""Where such a run ends in any case, and one by SGD that has a target gap alone."""
 OPTIMUM = 1e-6
 """Relative gap at which a yardstick is solved; it knows no budget and no faults."""
 
@@ -115,12 +116,10 @@ class RunConfig:
         return built
 
     def check_heeded(self) -> None:
-        """`check`, and refuse what would change nothing: settings of other algorithms, a gap that nobody knows."""
+        """`check`, and refuse what would change nothing: settings of other algorithms."""
         built = self.check()
         if unheeded := idle(self.algorithm, self.options, built=built):
             raise ConfigError(no_effect(self.algorithm, unheeded))
-        if self.target_gap and not isinstance(built.method, DualMethod):
-            raise ConfigError(f"{self.algorithm} has no certificate, so no gap to stop at: give a budget instead")
 
     def notes(self) -> list[str]:
         """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
@@ -144,9 +143,10 @@ class RunConfig:
         yardstick = is_yardstick(self.algorithm)
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
-        gap = self.target_gap and isinstance(built.method, DualMethod)
-        ended = not yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
+        ended = not yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
         settings = replace(self._settings(federation.kind, ended=ended), execution=execution or Execution())
+        if ended and not (ledger.budget or self.options.cloud_rounds or isinstance(built.method, DualMethod)):
+            settings = replace(settings, max_rounds=OPEN_ROUNDS)  # gradient steps may never come that near
         if yardstick:
             settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
