@@ -149,7 +149,7 @@ def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path
     """Numbers, tables and what is not known: NaN is None in both."""
     federation = CONFIG.federation()
     config = RunConfig("fedavg", SMALL, cost=CONFIG.cost, budget=CONFIG.budget)
-    known = records.record(config, federation, config.run(federation, threads=1))
+    known = records.record(config, federation, config.run(federation, execution=Execution(threads=1)))
     (tmp_path / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False))
     assert records.load(tmp_path / "run.json") == known
     assert result_of(known).gap is None

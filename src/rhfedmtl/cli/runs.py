@@ -88,9 +88,8 @@ def _table(found: dict[str, Record]) -> None:
         line = _line(known)
         budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
         value = "refused" if known.result is None else _number(line["value"])
-        table.add_row(
-            short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["relative_gap"])
-        )
+        facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
+        table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
 
 
@@ -142,6 +141,8 @@ def _story(known: Record) -> Iterator[tuple[str, str]]:
         yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
     if known.tuning is not None:
         yield "tuned", ", ".join(f"{name}={value}" for name, value in known.tuning.chosen.items()) or "nothing"
+    if known.selection is not None:
+        yield "weights", known.selection.text()
     yield "data", f"{known.data.name}, fingerprint {known.data.fingerprint[:16]}"
     yield "versions", ", ".join(f"{name} {number}" for name, number in known.versions.items())
 

@@ -163,11 +163,12 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts = {**plain(known.result), "algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"saved": str(run.folder)}
     facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
+    facts |= {"selection": plain(known.selection)} if run.selection else {}
     facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
-        _print_result(facts, run.federation.task_names, result)
+        _print_result(facts, run.federation.task_names, result, "" if run.selection is None else run.selection.text())
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
@@ -281,7 +282,7 @@ def _state(progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
+def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, weights: str) -> None:
     from rich.table import Table
 
     typer.echo(f"{facts['algorithm']}: test results by task")
@@ -298,6 +299,8 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result)
     console().print(table)
     for name, text in _closing_facts(facts):
         fact(name, text)
+    if weights:
+        fact("weights", weights)
     typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 

@@ -13,6 +13,6 @@ def in_words(relative_gap: float | None, dual: float | None) -> str:
     if relative_gap is None or dual is None:
         return "not certified"
     if not relative_gap < NOTHING:
-        return f"says nothing yet: the bound is {dual:.3g}; more rounds raise it"
+        return f"says nothing yet: the bound is {dual:.3g}"
     share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST else f"{100.0 * LEAST:g} %"
     return f"within {share} of the best possible"
