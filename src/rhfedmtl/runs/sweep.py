@@ -87,8 +87,7 @@ def execute(config: RunConfig) -> Record:
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)
-    how = {"tuning": chosen.tuning, "selection": chosen.selection}
-    return records.record(config, federation, result, **how, file=file)
+    return records.record(config, federation, result, tuning=chosen.tuning, selection=chosen.selection, file=file)
 
 
 @lru_cache(maxsize=4)

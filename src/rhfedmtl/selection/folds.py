@@ -127,7 +127,7 @@ def held_rows(federation: Federation, folds: int, part: int, seed: int) -> npt.N
         held = np.empty(len(terminal), dtype=bool)
         held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
     left = np.bincount(terminal[~held], minlength=federation.n_terminals)
-    return held & (left[terminal] > 0)
+    return np.asarray(held & (left[terminal] > 0))
 
 
 def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:

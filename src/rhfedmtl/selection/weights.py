@@ -41,8 +41,10 @@ SHARE = 0.3
 """Of every limit, at most so much is spent on trials."""
 FOLDS = 5
 """One part of so many is held out."""
-LEAST_ROUNDS, FEWEST, MOST = 4, 3, 9
-"""Rounds that a trial must be able to pay, and how many trials there are."""
+LEAST_ROUNDS, FEW_STEPS = 4, 2
+"""A trial must be able to pay so many rounds of so many steps."""
+FEWEST, MOST = 3, 9
+"""How many trials there are: the present weights take two."""
 FEWEST_ROWS = 50
 """With fewer rows held out nothing is clear."""
 CLEAR = 2.0
@@ -182,10 +184,10 @@ class _Search:
         return (step for step in STEPS[self.config.options.auto] if coupled or step[0] != 1.0)
 
     def _affordable(self) -> int:
-        """How many trials the share pays, each of some rounds that visit half of a terminal's rows."""
+        """How many trials the share pays, each of some rounds with few steps."""
         run = Run(self.built.regroup(self.part), self.built.method, self.settings, Ledger(self.cost))
         now = run.situation()
-        price = event_totals(now.prices, now.cloud_event(), now.round_event(int(np.ceil(run.network.sizes.mean() / 2))))
+        price = event_totals(now.prices, now.cloud_event(), now.round_event(FEW_STEPS))
         shares = [SHARE * limit / (LEAST_ROUNDS * price[name]) for name, limit in self.limits.items() if price[name]]
         return min(MOST, int(min(shares, default=MOST)))
 
@@ -249,15 +251,24 @@ class _Search:
         return Before(self.events, alpha, best.models)
 
 
-def clearly_better(moves: _State, stays: _State, task: npt.NDArray[np.int64]) -> bool:
-    """Whether the loss is lower by ``CLEAR`` standard errors (means over tasks, paired by rows), the error no higher."""
-    ahead, counts = stays.losses - moves.losses, np.bincount(task)
-    means = np.bincount(task, ahead) / np.maximum(counts, 1)
-    noise = np.sqrt(np.sum(np.square((ahead - means[task]) / counts[task])))
-    return bool(means.sum() > CLEAR * noise and moves.trial.error <= stays.trial.error)
+def clearly_better(moves: _State, stays: _State, task: npt.NDArray[np.integer[Any]]) -> bool:
+    """Whether rows held out leave little doubt, by their losses and by their errors: either alone misleads.
+
+    Losses of models that are not solved yet favour large weights; errors count in steps of a row.
+    """
+    losses, errors = _ahead(stays.losses - moves.losses, task), _ahead(stays.errors - moves.errors, task)
+    return losses > CLEAR and errors > CLEAR / 2.0
 
 
-def _means(values: Float64Array, task: npt.NDArray[np.int64]) -> Float64Array:
+def _ahead(difference: Float64Array, task: npt.NDArray[np.integer[Any]]) -> float:
+    """Mean over tasks of a paired difference, in its standard errors; 0 where there is no difference at all."""
+    counts = np.bincount(task)
+    means = np.bincount(task, difference) / np.maximum(counts, 1)
+    noise = float(np.sqrt(np.sum(np.square((difference - means[task]) / counts[task]))))
+    return float(means.sum()) / noise if noise > 0.0 else 0.0
+
+
+def _means(values: Float64Array, task: npt.NDArray[np.integer[Any]]) -> Float64Array:
     """Mean of every task that has a row."""
     counts = np.bincount(task)
     return np.asarray(np.bincount(task, values)[counts > 0] / counts[counts > 0])
