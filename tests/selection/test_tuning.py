@@ -98,7 +98,7 @@ def test_the_best_on_validation_rows_wins_and_the_record_says_what_was_tried() -
     assert record.trials == len(tried) == 4
     assert record.value == max(trial.metrics["balanced_accuracy"] for trial in tried)
     assert record.charged is False
-    assert {name: getattr(tuned.config.options, name) for name in SMALL} == record.chosen
+    assert {name: tuned.config.options[name] for name in SMALL} == record.chosen
     assert replace(tuned.config, options=Options()) == config()
 
 

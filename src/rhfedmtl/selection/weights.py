@@ -50,8 +50,8 @@ FEWEST_ROWS = 50
 CLEAR = 2.0
 """Standard errors by which other weights must be ahead of the present ones."""
 STEPS = {
-    ("lambda1", "lambda2"): ((0.1, 0.1), (10.0, 10.0), (1.0, 10.0), (1.0, 0.1)),
-    ("lambda2",): ((1.0, 10.0), (1.0, 0.1)),
+    ("lambda1", "lambda2"): ((1.0, 0.1), (1.0, 10.0), (0.1, 0.1), (10.0, 10.0)),
+    ("lambda2",): ((1.0, 0.1), (1.0, 10.0)),
 }
 """Factors of (λ1, λ2) to try, one after the other, each as long as it helps."""
 
@@ -171,8 +171,10 @@ class _Search:
         stays, why = self._try(start, lambda1, lambda2), "the defaults: nothing tried was clearly better"
         for factor1, factor2 in self._steps():
             while self.left:
-                here = start.trial
-                moves = self._try(start, here.lambda1 * factor1, here.lambda2 * factor2)
+                there = start.trial.lambda1 * factor1, start.trial.lambda2 * factor2
+                if any(np.allclose(there, (known.lambda1, known.lambda2), atol=0.0) for known in self.tried):
+                    break
+                moves = self._try(start, *there)
                 if not clearly_better(moves, stays, self.federation.row_task[self.held]):
                     break
                 start, why = moves, "clearly better on rows held out"
