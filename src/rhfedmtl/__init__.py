@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rhfedmtl.estimators.classifier import RHFedMTLClassifier
     from rhfedmtl.estimators.regressor import RHFedMTLRegressor
     from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
+    from rhfedmtl.models.certify import certify
     from rhfedmtl.models.task_models import TaskModels
     from rhfedmtl.policies.fixed import Fixed
     from rhfedmtl.policies.measured.policy import Measured
@@ -49,6 +50,7 @@ _HOME = {
     "Split": "data.split",
     "TaskModels": "models.task_models",
     "Unrelated": "maths.relationships",
+    "certify": "models.certify",
     "federate": "data.split",
     "train": "training.run",
 }
@@ -74,6 +76,7 @@ __all__ = [
     "Split",
     "TaskModels",
     "Unrelated",
+    "certify",
     "federate",
     "train",
 ]

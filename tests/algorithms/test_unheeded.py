@@ -53,13 +53,14 @@ def test_a_setting_without_effect_changes_no_number(algorithm: str) -> None:
 
 
 def test_one_run_refuses_what_would_change_nothing() -> None:
-    """With the name of the setting; a gap is no end for a method that has none."""
+    """With the name of the setting; a gap is an end for every method."""
     with pytest.raises(ConfigError, match="mu has no effect on hfedmtl: leave it out"):
         RunConfig("hfedmtl", options=Options.of(mu=1.0)).check_heeded()
     with pytest.raises(ConfigError, match="merge has no effect on fedavg: leave it out"):
         RunConfig("fedavg", options=Options(lambda2=1.0, merge="add")).check_heeded()
-    with pytest.raises(ConfigError, match="fedavg has no certificate"):
-        RunConfig("fedavg", target_gap=1e-3).check_heeded()
+    with pytest.raises(ConfigError, match="fedavg has no weights to choose"):
+        RunConfig("fedavg", options=Options(lambda2="auto")).check_heeded()
+    RunConfig("fedavg", target_gap=1e-3).check_heeded()
     RunConfig("hfedmtl", options=Options(lambda2=1.0, local_steps=3), target_gap=1e-3).check_heeded()
 
 

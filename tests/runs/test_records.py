@@ -146,14 +146,21 @@ def test_a_record_of_another_shape_is_refused_with_the_place(
 
 
 def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path: Path) -> None:
-    """Numbers, tables and what is not known: NaN is None in both."""
+    """Numbers and tables of a method by SGD, certified too; one without P(0) is from an earlier version."""
     federation = CONFIG.federation()
     config = RunConfig("fedavg", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=5)
     known = records.record(config, federation, config.run(federation, execution=Execution(threads=1)))
     (tmp_path / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False))
     assert records.load(tmp_path / "run.json") == known
     assert known.rounds.gap[3] is None
-    assert result_of(known).gap == known.rounds.gap[-1]
+    found, table = result_of(known), known.to_dict()
+    assert found.gap == known.rounds.gap[-1]
+    assert found.gap is not None
+    assert 0.0 <= found.gap <= found.primal  # type: ignore[operator]
+    assert found.primal_at_zero == 0.5
+    del table["result"]["primal_at_zero"], table["selection"]
+    (tmp_path / "old.json").write_text(json.dumps(table))
+    assert result_of(records.load(tmp_path / "old.json")).primal_at_zero is None
 
 
 def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> None:

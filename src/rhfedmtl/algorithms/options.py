@@ -34,17 +34,22 @@ DECLARING: dict[str, Registry[Any]] = {
 """Registries whose entries may have options of their own, by the field after which these stand."""
 
 
+AUTO = "auto"
+"""A weight that is to be chosen on training rows."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Settings of all algorithms; None leaves a choice to the algorithm or to the data.
 
-    ``own`` holds those that entries declare, where they are not as declared. `of` takes both kinds by name.
+    A weight may be ``auto``: it stands at its default until it is chosen (`selection.weights`). ``own`` holds those
+    that entries declare, where they are not as declared. `of` takes both kinds by name.
     """
 
     loss: str | None = None
     relationship: str = "mean"
-    lambda1: float = LAMBDA1
-    lambda2: float = LAMBDA2
+    lambda1: float | str = LAMBDA1
+    lambda2: float | str = LAMBDA2
     merge: str = "auto"
     channel: str = "identity"
     intercept: bool = True
@@ -118,8 +123,8 @@ class Options:
             "loss": self.chosen_loss(kind),
             "intercept": self.intercept,
             "uniform": self.uniform,
-            "lambda1": self.lambda1,
-            "relationship": self.changed(lambda1=max(self.lambda1, LEAST_LAMBDA1)).chosen_relationship(),
+            "lambda1": self.weight("lambda1"),
+            "relationship": self.changed(lambda1=max(self.weight("lambda1"), LEAST_LAMBDA1)).chosen_relationship(),
             "channel": self.chosen_channel(),
             "step": self["step"],
             "decay": self["decay"],
@@ -179,7 +184,19 @@ class Options:
     def chosen_relationship(self) -> Relationship:
         """How tasks are coupled; for a method that couples them otherwise, the problem that it is certified for."""
         relationship = RELATIONSHIPS[self.relationship]
-        return relationship(self.lambda1, self.lambda2, **self._of(relationship))
+        return relationship(self.weight("lambda1"), self.weight("lambda2"), **self._of(relationship))
+
+    @property
+    def auto(self) -> tuple[str, ...]:
+        """Weights that are to be chosen."""
+        return tuple(name for name in ("lambda1", "lambda2") if self[name] == AUTO)
+
+    def weight(self, name: str) -> float:
+        """A weight as a number: its default where it is still to be chosen."""
+        value = DEFAULTS[name] if self[name] == AUTO else self[name]
+        if isinstance(value, str):
+            raise ConfigError(f"{name}={value!r} is neither a number nor {AUTO!r}")
+        return float(value)
 
     def chosen_loss(self, kind: str) -> Loss:
         """Loss by name, or by the kind of labels."""

@@ -52,7 +52,7 @@ def powers(low: float, high: float, count: int) -> tuple[float, ...]:
 
 STEPS = (0.1, 0.3, 1.0, 3.0)
 VISITS = (2, 10, 40)
-WEIGHTS: Grid = {"lambda1": (1e-4, 1e-3), "lambda2": powers(1e-4, 10.0, 6), "merge": ("average", "add")}
+WEIGHTS: Grid = {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(1e-4, 10.0, 8)}
 ONE_TASK: Grid = {"local_steps": VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
 
 STEP = Option("step", float, 0.5, "Step size")
@@ -82,7 +82,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
         "local": AlgorithmEntry(
             "every task on its own",
             "rhfedmtl.algorithms.local:local",
-            grid={"lambda1": powers(1e-5, 1.0, 12), "merge": ("average", "add")},
+            grid={"lambda1": powers(1e-5, 1.0, 24)},
             decides_steps=True,
         ),
         "cocoa": AlgorithmEntry(
@@ -94,7 +94,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
         "mocha": AlgorithmEntry(
             "one terminal per task, a learned relationship",
             "rhfedmtl.algorithms.mocha:mocha",
-            grid={"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(1e-6, 1e-1, 8)},
+            grid={"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(3e-5, 3.0, 8)},
             decides_steps=True,
         ),
         "fedavg": AlgorithmEntry(

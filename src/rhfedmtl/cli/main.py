@@ -8,7 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from rhfedmtl import __version__
-from rhfedmtl.cli import bench, compare, data, doctor, models, network, plan, report, reproduce, runs, settings, train
+from rhfedmtl.cli import (
+    bench,
+    certify,
+    compare,
+    data,
+    doctor,
+    models,
+    network,
+    plan,
+    report,
+    reproduce,
+    runs,
+    settings,
+    train,
+)
 from rhfedmtl.errors import RHFedMTLError
 
 app = typer.Typer(
@@ -36,13 +50,13 @@ def _root(
     context.default_map = settings.defaults(config, context.command)
 
 
-_COMMANDS = (train, plan, compare, models, reproduce, report, runs, doctor, bench, network)
+_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, doctor, bench, network)
 for _commands in _COMMANDS:
     _commands.register(app)
 
 PANELS = {
     "Learn": ("train", "plan", "compare", "reproduce"),
-    "Use what was learned": ("predict", "export"),
+    "Use what was learned": ("predict", "export", "certify"),
     "Look": ("report", "runs", "data"),
     "This machine": ("doctor", "calibrate", "bench"),
     "Networks of real nodes": ("network", "serve", "status"),

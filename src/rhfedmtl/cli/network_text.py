@@ -7,6 +7,9 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+from rhfedmtl.cli.text import certified
+from rhfedmtl.roles.words import in_words
+
 
 def tree(facts: dict[str, Any]) -> Tree:
     """Cloud, stations and terminals, with how each stands."""
@@ -33,7 +36,7 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
     lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in _METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
-        lines.append(f"{'gap':<18}{status['gap']:.2e}{_certified(status, 'as of ')}")
+        lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
     for name, amount in status["spent"].items():
         limit = status["budget"].get(name)
@@ -51,7 +54,8 @@ def _training(status: dict[str, Any]) -> str:
         parts += [f"round {status['round']}", f"H {status['local_steps']}"]
     parts += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
     if status.get("gap") is not None:
-        parts.append(f"gap {status['gap']:.1e}{_certified(status)}")
+        words = in_words(status.get("relative_gap"), status.get("dual"))
+        parts.append(f"{words}{_certified(status)}")
     left = status.get("left") or {}
     parts += [f"{name} left {amount:.4g}" for name, amount in left.items() if amount is not None]
     if status.get("error"):

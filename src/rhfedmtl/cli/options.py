@@ -20,9 +20,10 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from rhfedmtl.algorithms.options import Options, declared
+from rhfedmtl.algorithms.options import AUTO, Options, declared
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli.text import paragraph
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.registry import Registry
@@ -97,8 +98,15 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         str, "--relationship", f"How tasks are coupled: {_names(RELATIONSHIPS)}. [{Options.relationship}]"
     ),
     **_own(RELATIONSHIPS),
-    "lambda1": _learn(float, "--lambda1", f"Weight of each model's own norm. [{Options.lambda1:g}]"),
-    "lambda2": _learn(float, "--lambda2", f"Weight of the coupling. [{Options.lambda2:g}]"),
+    "lambda1": _learn(
+        str, "--lambda1", f"Weight of each model's own norm, or auto. [{Options.lambda1}]", metavar="WEIGHT"
+    ),
+    "lambda2": _learn(
+        str,
+        "--lambda2",
+        f"Weight of the coupling; auto: chosen within the budget. [{Options.lambda2}]",
+        metavar="WEIGHT",
+    ),
     "merge": _learn(str, "--merge", f"How stations merge: {_names(MERGES)}. [{Options.merge}]"),
     **_own(MERGES),
     "channel": _learn(
@@ -156,8 +164,22 @@ Scale = Annotated[
 ]
 
 
+def told(**given: Any) -> dict[str, Any]:
+    """The options that were given, weights as numbers unless they are to be chosen."""
+    return {name: _weight(name, value) for name, value in given.items() if value is not None}
+
+
+def _weight(name: str, value: Any) -> Any:
+    if name not in ("lambda1", "lambda2") or value == AUTO:
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"--{name} needs a number, or {AUTO}, got {value!r}") from None
+
+
 def _options(**given: Any) -> Options:
-    return Options.of(**{name: value for name, value in given.items() if value is not None})
+    return Options.of(**told(**given))
 
 
 def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:

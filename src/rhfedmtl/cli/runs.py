@@ -10,7 +10,7 @@ import typer
 
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
-from rhfedmtl.cli.text import amount, console, fact
+from rhfedmtl.cli.text import amount, certified, console, fact
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
 Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
-FACTS = ("accuracy", "balanced_accuracy", "auc", "rmse", "primal", "dual", "gap", "rounds", "terminal_steps", "seconds")
+METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
+CERTIFICATE = ("primal", "primal_at_zero", "dual", "gap", "relative_gap")
+WORK = ("rounds", "terminal_steps", "seconds")
+FACTS = (*METRICS, *CERTIFICATE, *WORK)
 
 TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
 NAMES = 26
@@ -62,6 +65,7 @@ def _line(known: Record) -> dict[str, Any]:
         "metric": metric,
         "value": facts.get(metric) if metric else None,
         "gap": facts.get("gap"),
+        "relative_gap": facts.get("relative_gap"),
         "rounds": facts.get("rounds"),
     }
 
@@ -76,17 +80,16 @@ def _table(found: dict[str, Record]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "algorithm", "data", "seed", "budget", "result", "gap"):
-        right = name in ("seed", "result", "gap")
+    for name in ("run", "algorithm", "data", "seed", "budget", "result", "relative gap"):
+        right = name in ("seed", "result", "relative gap")
         table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
     short = _beginnings(list(found))
     for name, known in found.items():
         line = _line(known)
         budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
         value = "refused" if known.result is None else _number(line["value"])
-        table.add_row(
-            short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value, _number(line["gap"])
-        )
+        facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
+        table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
 
 
@@ -125,9 +128,11 @@ def _story(known: Record) -> Iterator[tuple[str, str]]:
     if known.refused is not None:
         yield "refused", known.refused
     facts = _facts(known)
-    for name in FACTS:
+    for name in (*METRICS, *WORK):
         if facts.get(name) is not None:
             yield name.replace("_", " "), _number(facts[name])
+        if facts and name == METRICS[-1]:
+            yield "certificate", certified(facts)
     for metric, values in known.by_task.items():
         parts = (f"{task} {_number(value)}" for task, value in zip(known.tasks[:12], values, strict=False))
         more = f", … {len(values) - 12} more" if len(values) > 12 else ""
@@ -136,6 +141,8 @@ def _story(known: Record) -> Iterator[tuple[str, str]]:
         yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
     if known.tuning is not None:
         yield "tuned", ", ".join(f"{name}={value}" for name, value in known.tuning.chosen.items()) or "nothing"
+    if known.selection is not None:
+        yield "weights", known.selection.text()
     yield "data", f"{known.data.name}, fingerprint {known.data.fingerprint[:16]}"
     yield "versions", ", ".join(f"{name} {number}" for name, number in known.versions.items())
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from rhfedmtl.roles.words import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,3 +47,11 @@ def amount(x: float) -> str:
 def metric(value: float | None) -> str:
     """A metric to three digits, or a dash where there is none."""
     return "-" if value is None or value != value else f"{value:.3f}"  # noqa: PLR0124 (NaN is not itself)
+
+
+def certified(facts: Mapping[str, Any]) -> str:
+    """The certificate at a glance: in words, and the numbers that they come from."""
+    words = in_words(facts.get("relative_gap"), facts.get("dual"))
+    if facts.get("gap") is None:
+        return f"{words}; objective {facts['primal']:.6f}" if facts.get("primal") is not None else words
+    return f"{words} (gap {facts['gap']:.2e}: primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"

@@ -28,7 +28,7 @@ from rhfedmtl.cli.options import (
     option,
     with_learning_options,
 )
-from rhfedmtl.cli.text import amount, console, fact, metric
+from rhfedmtl.cli.text import amount, certified, console, fact, metric
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
@@ -163,11 +163,12 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts = {**plain(known.result), "algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"saved": str(run.folder)}
     facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
+    facts |= {"selection": plain(known.selection)} if run.selection else {}
     facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
-        _print_result(facts, run.federation.task_names, result)
+        _print_result(facts, run.federation.task_names, result, "" if run.selection is None else run.selection.text())
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
@@ -276,12 +277,12 @@ def _state(progress: Progress) -> str:
     parts = [f"round {progress.round}"]
     parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
     if progress.certificate is not None:
-        parts.append(f"gap {progress.certificate.gap:.1e}")
+        parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
     parts += [f"{name} left {left:,.4g}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
 
 
-def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
+def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, weights: str) -> None:
     from rich.table import Table
 
     typer.echo(f"{facts['algorithm']}: test results by task")
@@ -298,14 +299,13 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result)
     console().print(table)
     for name, text in _closing_facts(facts):
         fact(name, text)
+    if weights:
+        fact("weights", weights)
     typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if facts["gap"] is not None:
-        yield "certificate", f"gap {facts['gap']:.2e} (primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
-    else:
-        yield "objective", f"{facts['primal']:.6f} (no dual, so no certificate)"
+    yield "certificate", certified(facts)
     yield "work", f"{facts['rounds']:,} rounds in {facts['cloud_rounds']:,} server iterations"
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"

@@ -158,7 +158,7 @@ class TaskModels:
         result = np.empty((len(rows), self.models.shape[1]))
         for each in np.unique(b).tolist():
             here = b == each
-            scaler, model = self._model(each)
+            scaler, model = self.model_of(each)
             result[here] = scores(scaler.transform(rows[here]), model)
         return result
 
@@ -192,7 +192,7 @@ class TaskModels:
     def only(self, task: Any = None) -> TaskModels:
         """The model of one task alone; without a name, the only one or the reference."""
         b = self._one(task)
-        scaler, model = self._model(b)
+        scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
         return replace(self, models=model[None], scalers=(scaler,), tasks=name)
 
@@ -201,7 +201,7 @@ class TaskModels:
         d = self.n_features
         tasks = {}
         for b, name in enumerate(map(str, self.tasks.tolist())):
-            scaler, model = self._model(b)
+            scaler, model = self.model_of(b)
             tasks[name] = {
                 "weights": model[:, :d].tolist(),
                 "intercept": (model[:, d] if self.intercept else np.zeros(len(model))).tolist(),
@@ -284,7 +284,7 @@ class TaskModels:
     def _scaled_alike(self) -> bool:
         return all(scaler is self.scalers[0] for scaler in self.scalers)
 
-    def _model(self, b: int) -> tuple[Scaler, Float64Array]:
+    def model_of(self, b: int) -> tuple[Scaler, Float64Array]:
         """Scaler and model of a task, or of the reference (−1)."""
         if b >= 0:
             return self.scalers[b], self.models[b]
@@ -321,7 +321,8 @@ class TaskModels:
         return rows
 
     def __repr__(self) -> str:
-        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}>"
+        known = "" if self.certificate is None else f"; {self.certificate.words}"
+        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{known}>"
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     else:
         yield _at_one_place(result)
         yield from _asked(result, styles)
+    yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     yield Section("along", "Along the way", where, tuple(views.along_spent(result, styles)))
     yield Section("steps", "Chosen H over rounds", where, tuple(views.steps(result, styles)))
     yield Section("bill", "Where the budget went", where, tuple(views.bills(result)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
-from rhfedmtl.report.words import axis_label, metric_name, said, spread
+from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread, tuned
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.study import At, Cell, StudyResult
@@ -123,6 +124,36 @@ def _of_tasks(tasks: Any, metric: str) -> tuple[Entry, Entry]:
         return Entry(""), Entry("")
     worst = np.nanmax(tasks, axis=1) if metric == "rmse" else np.nanmin(tasks, axis=1)
     return Entry(spread(*interval(worst))), Entry(f"{np.nanstd(tasks, axis=1).mean():.3f}")
+
+
+def certificates(result: StudyResult) -> Table | None:
+    """Every method at every place: relative gap (mean and largest over seeds), in words, and what tuning chose."""
+    groups = [(said(at), tuple(_certified(result, at))) for at in result.places]
+    known = tuple((name, rows) for name, rows in groups if rows)
+    if not known:
+        return None
+    head = ("", "relative gap", "largest", "in words (the largest)", "settings by tuning")
+    return Table(head, known, MEANING)
+
+
+def _certified(result: StudyResult, at: At) -> Iterator[tuple[Entry, ...]]:
+    for name, label in result.labels.items():
+        found = result.records(name, at)
+        known = [r.result for r in found if r.result is not None and r.result.relative_gap is not None]
+        if not known:
+            continue
+        gaps = [float(each.relative_gap or 0.0) for each in known]
+        worst = known[int(np.argmax(gaps))]
+        chosen = Counter(tuned(record) for record in found if record.tuning is not None)
+        notes = [f"{text} ({count} of {len(found)} seeds)" for text, count in chosen.most_common()]
+        settings = notes if len(chosen) > 1 else list(chosen)
+        yield (
+            Entry(label),
+            Entry(f"{np.mean(gaps):.2g}"),
+            Entry(f"{max(gaps):.2g}"),
+            Entry(worst.certified),
+            Entry(settings[0] if settings else "–", "\n".join(settings[1:])),
+        )
 
 
 def tasks(record: Record) -> Table | None:

@@ -162,9 +162,27 @@ def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
 
 def _of_one_run(result: StudyResult, best: Cell, at: At) -> str:
     record = result.records(best.variant, at)[0]
-    gap = None if record.result is None else record.result.gap
     text = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
-    return text + (f", within {short(gap)} of the best possible objective" if gap is not None else "")
+    return text if record.result is None else f"{text}; its certificate: {record.result.certified}"
+
+
+MEANING = (
+    "A certificate compares the objective of the models with a bound that no models can beat: “within 3 %” means that "
+    "the best possible objective is at most 3 % lower. It is about the training problem, not about new rows. Where the "
+    "bound is still near 0 it says nothing yet: the models may be good, but it is not known."
+)
+"""What a relative gap is, for who reads a report."""
+
+
+def tuned(record: Record) -> str:
+    """The settings that a run was given by tuning; nothing where it was not tuned."""
+    if record.tuning is None:
+        return ""
+    return ", ".join(f"{name} = {_setting(value)}" for name, value in record.tuning.chosen.items()) or "nothing to tune"
+
+
+def _setting(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings(result: StudyResult) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -15,6 +15,7 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, 
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
+from rhfedmtl.roles.words import in_words
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold to the joint ones to look for the best to return."""
@@ -49,7 +50,7 @@ CLOUD: Table[CloudPhase] = frozen(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
     """P(W) − D(α) ≥ 0 bounds the distance of the returned models from the optimum, as of a round.
 
@@ -62,9 +63,9 @@ class Certificate:
     round: int
     primal: float
     dual: float
-    models: Models = field(repr=False)
-    station_primal: Vector = field(repr=False)
-    station_dual: Vector = field(repr=False)
+    models: Models
+    station_primal: Vector
+    station_dual: Vector
     zero: float = np.inf
     held: float = np.inf
     found: int = 0
@@ -90,6 +91,14 @@ class Certificate:
     def station_gaps(self) -> Vector:
         """P_b − D_b of every station at its anchor."""
         return self.station_primal - self.station_dual
+
+    @property
+    def words(self) -> str:
+        """What it says, at a glance."""
+        return in_words(self.relative_gap, self.dual)
+
+    def __repr__(self) -> str:
+        return f"<Certificate: {self.words}; primal {self.primal:.6g}, dual {self.dual:.6g}, round {self.round}>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,9 @@ from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
+from rhfedmtl.roles.words import in_words
 from rhfedmtl.selection.tuning import TuningRecord
+from rhfedmtl.selection.weights import SelectionRecord
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import Result, mean
 
@@ -68,7 +70,10 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent."""
+    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent.
+
+    ``primal_at_zero`` is the objective of models that are zero; records of earlier versions do not have it.
+    """
 
     metrics: Annotated[dict[str, Number], BESIDE]
     worst_task: dict[str, Number]
@@ -85,6 +90,12 @@ class Summary:
     budget: dict[str, float]
     binding: str | None
     seconds: float
+    primal_at_zero: Number = None
+
+    @property
+    def certified(self) -> str:
+        """The certificate in words."""
+        return in_words(self.relative_gap, self.dual)
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,7 @@ class Record:
     result: Summary | None = None
     refused: str | None = None
     tuning: TuningRecord | None = None
+    selection: SelectionRecord | None = None
     by_task: dict[str, list[Number]] = field(default_factory=dict)
     rounds: RoundTable | None = None
     bill: list[BillLine] = field(default_factory=list)
@@ -153,6 +165,7 @@ def record(
     *,
     refused: str | None = None,
     tuning: TuningRecord | None = None,
+    selection: SelectionRecord | None = None,
     file: str | None = None,
 ) -> Record:
     """The record of a run, as it will be read again; ``result`` is None where the budget paid no round."""
@@ -165,6 +178,7 @@ def record(
         list(federation.task_names),
         refused=refused,
         tuning=tuning,
+        selection=selection,
         file=file,
     )
     if result is not None:
@@ -198,13 +212,16 @@ def summary(result: Result) -> Summary:
         budget=dict(ledger.budget),
         binding=binding(ledger.spent, dict(ledger.budget)),
         seconds=result.seconds,
+        primal_at_zero=certificate.zero,
     )
 
 
 def round_table(result: Result) -> RoundTable:
     """Every BS iteration of a run."""
     moments = result.history
-    work = [_by_station(event) for event in result.events if isinstance(event, RoundEvent) and event.merges]
+    work = [
+        _by_station(event) for event in result.events if isinstance(event, RoundEvent) and event.merges and event.round
+    ]
     return RoundTable(
         round=[moment.round for moment in moments],
         cloud_round=[moment.cloud_round for moment in moments],
@@ -351,5 +368,6 @@ cached = lru_cache(maxsize=20_000)(load)
 def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:
     """Models with their scaling, certificate and totals, in one array file."""
     loss = known.configuration.options.chosen_loss(federation.kind)
-    origin = plain({name: getattr(known, name) for name in ORIGIN})
+    chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
+    origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
     TaskModels.from_result(federation, result, loss, origin).save(path)

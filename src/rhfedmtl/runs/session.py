@@ -17,13 +17,13 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.tuning import TuningRecord, tuned
+from rhfedmtl.selection.tuning import TuningRecord
+from rhfedmtl.selection.weights import Chosen, SelectionRecord, settled
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Result, Watcher
+from rhfedmtl.training.run import Before, Result, Watcher
 
-Choice = tuple[RunConfig, TuningRecord | None]
 CHECKPOINT = "checkpoint"
 
 
@@ -46,17 +46,17 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
     return outline
 
 
-def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Choice:
+def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Chosen:
     """The settings that a run asks to choose, chosen where its data is."""
-    if how.cluster is None or not config.tune:
-        return tuned(config, federation, threads=how.threads)
+    if how.cluster is None or not (config.tune or config.options.auto):
+        return settled(config, federation, threads=how.threads)
     with how.cluster.Pool() as pool:
-        found: Choice = pool.submit(_tuned, config).result()
+        found: Chosen = pool.submit(_settled, config).result()
     return found
 
 
-def _tuned(config: RunConfig) -> Choice:
-    return tuned(config, config.federation(), threads=1)
+def _settled(config: RunConfig) -> Chosen:
+    return settled(config, config.federation(), threads=1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Session:
     folder: Path
     seconds: float = SECONDS
     start: Checkpoint | None = None
+    selection: SelectionRecord | None = None
+    before: Before | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -86,6 +88,7 @@ class Session:
                 watch=watch,
                 keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None,
                 start=self.start,
+                before=self.before,
                 execution=self.how,
             )
         except ClusterError as error:
@@ -104,7 +107,7 @@ class Session:
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = records.record(self.config, self.federation, result, tuning=self.tuning)
+        known = records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
         records.save(self.folder, known, self.federation, result)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)
@@ -115,6 +118,7 @@ class Session:
             "config": self.config,
             "chosen": self.chosen,
             "tuning": self.tuning,
+            "selection": self.selection,
             "how": self.how,
             "data": self.federation.fingerprint(),
             "versions": versions(),
@@ -136,9 +140,19 @@ def go_on(folder: Path) -> str:
 def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS) -> Session:
     """Read the data, tune if asked, and make a folder for a new run; within `ready`."""
     federation = _federation(how, config)
-    chosen, tuning = _chosen(how, config, federation)
+    found = _chosen(how, config, federation)
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
-    return Session(config, chosen, tuning, how, federation, folder, seconds)
+    return Session(
+        config,
+        found.config,
+        found.tuning,
+        how,
+        federation,
+        folder,
+        seconds,
+        selection=found.selection,
+        before=found.before,
+    )
 
 
 def read(folder: Path) -> Checkpoint:
@@ -165,5 +179,13 @@ def take_up(start: Checkpoint, how: Execution, seconds: float = SECONDS) -> Sess
     if federation.fingerprint() != notes["data"]:
         raise DataError(f"the data is not what the run in {start.path.parent} began with: start the run anew")
     return Session(
-        notes["config"], notes["chosen"], notes["tuning"], how, federation, start.path.parent, seconds, start
+        notes["config"],
+        notes["chosen"],
+        notes["tuning"],
+        how,
+        federation,
+        start.path.parent,
+        seconds,
+        start,
+        notes["selection"],
     )

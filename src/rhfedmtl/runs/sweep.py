@@ -28,7 +28,7 @@ from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.tuning import tuned
+from rhfedmtl.selection.weights import settled
 from rhfedmtl.training.config import RunConfig
 
 _MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
@@ -83,11 +83,11 @@ def execute(config: RunConfig) -> Record:
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
-        chosen, tuning = tuned(config, federation, threads=1)
-        result = chosen.run(federation, execution=Execution(threads=1))
+        chosen = settled(config, federation, threads=1)
+        result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)
-    return records.record(config, federation, result, tuning=tuning, file=file)
+    return records.record(config, federation, result, tuning=chosen.tuning, selection=chosen.selection, file=file)
 
 
 @lru_cache(maxsize=4)

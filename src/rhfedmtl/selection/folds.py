@@ -106,6 +106,18 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
     the rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed
     (whole groups where the federation has them), and a terminal that would be left without rows keeps them.
     """
+    held = held_rows(federation, folds, part, seed)
+    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
+    return replace(
+        _without(federation, held),
+        test_X=federation.X[held],
+        test_y=federation.y[held],
+        test_offsets=_offsets(tests),
+    )
+
+
+def held_rows(federation: Federation, folds: int, part: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Which training rows `hold_out` holds out."""
     terminal = _row_terminal(federation)
     if federation.group is not None:
         held = group_parts(federation, folds, seed) == part
@@ -115,14 +127,7 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
         held = np.empty(len(terminal), dtype=bool)
         held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
     left = np.bincount(terminal[~held], minlength=federation.n_terminals)
-    held &= left[terminal] > 0
-    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
-    return replace(
-        _without(federation, held),
-        test_X=federation.X[held],
-        test_y=federation.y[held],
-        test_offsets=_offsets(tests),
-    )
+    return np.asarray(held & (left[terminal] > 0))
 
 
 def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:

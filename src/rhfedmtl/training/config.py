@@ -20,15 +20,16 @@ from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Result, Settings, Watcher, train
+from rhfedmtl.training.run import Before, Result, Settings, Watcher, train
 
 MAX_ROUNDS = 1_000_000
 """Bound on a run that has another end: a budget, a target gap or a number of server iterations."""
 PRECISION = 1e-12
 """Relative gap below which nothing is left to buy: a run ends there, whatever budget it has."""
 GOOD_ENOUGH = 1e-3
-"""Relative gap at which a run ends that was given no end; without a certificate it ends after ``OPEN_ROUNDS``."""
+"""Relative gap at which a run ends that was given no end."""
 OPEN_ROUNDS = 2000
+"""Where such a run ends in any case, and one by SGD that has a target gap alone."""
 OPTIMUM = 1e-6
 """Relative gap at which a yardstick is solved; it knows no budget and no faults."""
 
@@ -111,16 +112,22 @@ class RunConfig:
         cost, budget = self.resources()
         budget.check(cost)
         Faults.parse(self.faults, self.seed)
-        self._settings("binary", ended=True)
+        self.settings("binary", ended=True)
+        if self.options.auto and self.tune:
+            raise ConfigError(f"tuning chooses the weights too: give {' and '.join(self.options.auto)} as numbers")
+        if self.options.auto == ("lambda1",):
+            raise ConfigError("lambda1 auto needs lambda2 auto: the two are chosen together")
         return built
 
     def check_heeded(self) -> None:
-        """`check`, and refuse what would change nothing: settings of other algorithms, a gap that nobody knows."""
+        """`check`, and refuse what would change nothing: settings of other algorithms."""
         built = self.check()
         if unheeded := idle(self.algorithm, self.options, built=built):
             raise ConfigError(no_effect(self.algorithm, unheeded))
-        if self.target_gap and not isinstance(built.method, DualMethod):
-            raise ConfigError(f"{self.algorithm} has no certificate, so no gap to stop at: give a budget instead")
+        if self.options.auto and not isinstance(built.method, DualMethod):
+            raise ConfigError(
+                f"{self.algorithm} has no weights to choose: give {', '.join(self.options.auto)} as numbers"
+            )
 
     def notes(self) -> list[str]:
         """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
@@ -138,15 +145,19 @@ class RunConfig:
         watch: Watcher | None = None,
         keep: Keeper | None = None,
         start: Checkpoint | None = None,
+        before: Before | None = None,
         execution: Execution | None = None,
     ) -> Result:
         """Carry it out, or on from a checkpoint. A ``ledger`` is one that the caller wants to see."""
+        if self.options.auto:
+            raise ConfigError(f"{', '.join(self.options.auto)}: choose it first, with selection.weights.settled")
         yardstick = is_yardstick(self.algorithm)
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
-        gap = self.target_gap and isinstance(built.method, DualMethod)
-        ended = not yardstick and bool(ledger.budget or gap or self.options.cloud_rounds)
-        settings = replace(self._settings(federation.kind, ended=ended), execution=execution or Execution())
+        ended = not yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
+        settings = replace(self.settings(federation.kind, ended=ended), execution=execution or Execution())
+        if ended and not (ledger.budget or self.options.cloud_rounds or isinstance(built.method, DualMethod)):
+            settings = replace(settings, max_rounds=OPEN_ROUNDS)  # gradient steps may never come that near
         if yardstick:
             settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
@@ -160,9 +171,11 @@ class RunConfig:
             watch=watch,
             keep=keep,
             start=start,
+            before=before,
         )
 
-    def _settings(self, kind: str, *, ended: bool) -> Settings:
+    def settings(self, kind: str, *, ended: bool) -> Settings:
+        """How to run on labels of this kind; ``ended`` where something else than the gap ends it."""
         return Settings(
             scale=self.scale or ("standard" if kind == "regression" else "standard-unit"),
             certify_every=self.certify_every,

@@ -86,6 +86,15 @@ class Settings:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Before:
+    """What was done before a run and counts to it: charged ``events``, and dual variables and models to start from."""
+
+    events: list[Event] = field(default_factory=list)
+    alpha: npt.NDArray[np.float64] | None = None
+    models: Models | None = None
+
+
 def train(
     federation: Federation,
     method: Method,
@@ -98,6 +107,7 @@ def train(
     watch: Watcher | None = None,
     keep: Keeper | None = None,
     start: Checkpoint | None = None,
+    before: Before | None = None,
 ) -> Result:
     """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
 
@@ -109,6 +119,8 @@ def train(
     try:
         if start is not None:
             run.resume(start)
+        elif before is not None:
+            run.follow(before)
         return run.result(run.learn(policy, watch, keep))
     finally:
         run.close()
@@ -231,6 +243,16 @@ class Run:
             raise ConfigError("only a method with duals, in one process, can start from dual variables")
         self.network.restore(alpha)
         self.cloud.resume(self.network.reports(0), models)
+
+    def follow(self, before: Before) -> None:
+        """Charge what was done before, as part of round zero, and start from what it led to; before the first round.
+
+        Engines that hold no rows here start at zero.
+        """
+        for event in before.events:
+            self._charge(replace(event, round=0))
+        if before.alpha is not None and isinstance(self.network, InProcess):
+            self.restore(before.alpha, before.models)
 
     def go_on(self, budget: BudgetLike, **settings: Any) -> None:
         """Let `learn` go on from where it ended, under these limits in all and other `Settings`, with new plans."""

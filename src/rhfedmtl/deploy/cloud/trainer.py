@@ -278,7 +278,10 @@ class Trainer:
             "answered": run.observed[-1].answers.tolist(),
             "spent": run.ledger.spent,
             "left": ledger,
+            "primal": certificate.primal if certificate else None,
+            "dual": certificate.dual if certificate else None,
             "gap": certificate.gap if certificate else None,
+            "relative_gap": certificate.relative_gap if certificate else None,
             "certified_round": certificate.round if certificate else None,
             **{name: mean(values) for name, values in progress.metrics.items()},
         }

@@ -1,0 +1,65 @@
+"""Command line: ``certify`` (how far any models are from the best possible ones for some data)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.models import Model
+from rhfedmtl.cli.options import LEARNING, expand, print_json, told
+from rhfedmtl.cli.text import certified, fact
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2, LOSSES, RELATIONSHIPS
+
+PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
+"""What names a problem; options that losses and relationships declare come along."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(certify)
+
+
+def _with_problem(command: Any) -> Any:
+    own = {option.name for known in (LOSSES, RELATIONSHIPS) for entry in known.values() for option in entry.options}
+    return expand(command, "problem", {n: o for n, o in LEARNING.items() if n in PROBLEM or n in own}, told)
+
+
+@with_data_options
+@_with_problem
+def certify(model: Model, request: Request, problem: dict[str, Any], seed: Seed = 0, as_json: AsJson = False) -> None:
+    """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
+
+    The models may come from any method. Data options are those of `train`, and the seed that of the split. The problem
+    is the one that the models were trained for, as far as their file knows it, unless another is named. For example:
+
+    rhfedmtl certify runs/20260102-120000-fedavg-har-0 --data har --positive SITTING --lambda2 0.1
+    """
+    from rhfedmtl.models.certify import certify as certificate_of
+    from rhfedmtl.models.task_models import TaskModels
+
+    models = TaskModels.load(model)
+    asked = {**_trained_for(models), **problem}
+    if "auto" in asked.values():
+        raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
+    found = certificate_of(models, request.federation(seed), **asked)
+    facts = {name: getattr(found, name) for name in ("primal", "dual", "gap", "relative_gap")}
+    facts |= {"primal_at_zero": found.zero, "words": found.words, "problem": asked}
+    if as_json:
+        print_json(facts)
+        return
+    fact("certificate", certified(facts))
+    fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
+    fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
+
+
+def _trained_for(models: Any) -> dict[str, Any]:
+    """Relationship and weights of the run that models came from; the defaults where their file does not say."""
+    known = models.provenance.get("configuration", {}).get("options", {})
+    chosen = models.provenance.get("chosen", {})
+    usual = {"relationship": Options.relationship, "lambda1": LAMBDA1, "lambda2": LAMBDA2}
+    return {name: chosen.get(name, known.get(name, value)) for name, value in usual.items()}

@@ -1,0 +1,18 @@
+"""A certificate in words: one place for what every face says of a gap."""
+
+from __future__ import annotations
+
+NOTHING = 0.9
+"""Relative gap from which on a certificate says nothing: the bound may be far below what is possible, or 0."""
+LEAST = 1e-5
+"""Relative gap below which its digits are of no use to anybody."""
+
+
+def in_words(relative_gap: float | None, dual: float | None) -> str:
+    """How good the models are for certain; None, as records have it, where nothing is known."""
+    if relative_gap is None or dual is None:
+        return "not certified"
+    if not relative_gap < NOTHING:
+        return f"says nothing yet: the bound is {dual:.3g}"
+    share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST else f"{100.0 * LEAST:g} %"
+    return f"within {share} of the best possible"

@@ -1,0 +1,111 @@
+"""A certificate for any models: the bound holds, whoever made them, and every face says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
+
+from rhfedmtl import RunConfig, certify
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.main import app
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import DataError
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.roles.words import in_words
+
+KINDS = {"binary": 2, "classes": 3, "regression": 0}
+
+
+def request(kind: str = "binary") -> Request:
+    """Three small tasks."""
+    return Request("synthetic", tasks=3, terminals=2, settings={"classes": KINDS[kind], "features": 5})
+
+
+def solved(kind: str = "binary", **options: Any) -> tuple[Any, Any]:
+    """A federation, and what a run with a small gap gives for it."""
+    config = RunConfig("rhfedmtl", request(kind), Options.of(**options), target_gap=1e-7)
+    federation = config.federation()
+    return federation, config.run(federation)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_own_models_have_the_objective_of_their_run_and_a_bound_below_the_optimum(kind: str) -> None:
+    """With the scaling of the models, and labels without their levels."""
+    federation, result = solved(kind)
+    models = TaskModels.from_result(federation, result, Options().chosen_loss(federation.kind))
+    found = certify(models, federation)
+    assert found.primal == pytest.approx(result.certificate.primal, rel=1e-9)
+    assert found.zero == pytest.approx(result.certificate.zero, rel=1e-9)
+    assert 0.99 * found.primal <= found.dual <= result.certificate.primal
+
+
+def test_the_bound_of_any_weights_holds() -> None:
+    """Random ones, one model for all, and none."""
+    federation, result = solved("binary", loss="logistic")
+    best = certify(
+        TaskModels.from_result(federation, result, Options(loss="logistic").chosen_loss("binary")), federation
+    )
+    rng = np.random.default_rng(0)
+    for weights in (rng.normal(size=(3, 5)), rng.normal(size=5), np.zeros((3, 1, 5))):
+        found = certify(weights, federation, intercept=np.zeros(3), loss="logistic", lambda2=0.1)
+        assert 0.0 <= found.dual <= found.primal
+        assert found.zero == pytest.approx(np.log(2.0))
+    assert best.gap <= 1e-4
+
+
+def test_models_of_scikit_learn_are_certified() -> None:
+    """A fit of every task on its own is nearly the best possible one where tasks are not coupled."""
+    federation, _ = solved()
+    coef, intercept = [], []
+    for b in range(federation.n_tasks):
+        own = federation.row_task == b
+        rows = federation.X[own]
+        fit = LogisticRegression(C=1.0 / (0.01 * len(rows)), tol=1e-10).fit(rows, federation.y[own])
+        coef.append(fit.coef_[0])
+        intercept.append(fit.intercept_[0])
+    found = certify(coef, federation, intercept=intercept, loss="logistic", relationship="none", lambda1=0.01)
+    assert found.relative_gap < 0.05
+    assert "of the best possible" in repr(found)
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    """By shape, by features and by classes."""
+    federation, result = solved()
+    with pytest.raises(DataError, match=r"weights of shape \(2, 5\) do not fit \(3, 1, 5\)"):
+        certify(np.zeros((2, 5)), federation)
+    with pytest.raises(DataError, match="intercepts of shape"):
+        certify(np.zeros((3, 5)), federation, intercept=np.zeros(2))
+    models = TaskModels.from_result(federation, result)
+    with pytest.raises(DataError, match="certify with the data that they are for"):
+        certify(models, request("classes").federation(0))
+
+
+def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
+    """A model of FedAvg, for its own problem and for another one."""
+    words = ["--tasks", "3", "--set", "features=5"]
+    trained = CliRunner().invoke(
+        app, ["train", *words, "--algorithm", "fedavg", "--cloud-rounds", "5", "--json", "--out", str(tmp_path)]
+    )
+    facts = json.loads(trained.output)
+    assert 0.0 < facts["relative_gap"] <= 1.0
+    assert facts["primal_at_zero"] == 0.5
+    told = json.loads(CliRunner().invoke(app, ["certify", facts["saved"], *words, "--json"]).output)
+    assert told["primal"] == pytest.approx(facts["primal"])
+    assert told["problem"] == {"relationship": "mean", "lambda1": 1e-3, "lambda2": 1e-2}
+    other = CliRunner().invoke(app, ["certify", facts["saved"], *words, "--lambda1", "0.5"])
+    assert other.exit_code == 0
+    assert "lambda1 0.5" in other.output
+
+
+def test_the_words_of_a_certificate() -> None:
+    """A share of the objective, or that it says nothing."""
+    assert in_words(0.043, 1.0) == "within 4.3 % of the best possible"
+    assert in_words(1e-9, 1.0) == "within 0.001 % of the best possible"
+    assert in_words(1.0, 0.0) == "says nothing yet: the bound is 0"
+    assert in_words(None, None) == "not certified"

@@ -1,0 +1,84 @@
+"""Weights chosen inside the budget: charged to the same ledger, and kept unless others are clearly better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rhfedmtl import RunConfig
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.main import app
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.runs.sweep import execute
+from rhfedmtl.selection.weights import SHARE, settled
+
+REQUEST = Request("synthetic", tasks=4, terminals=3)
+
+
+def config(budget: float | None, algorithm: str = "rhfedmtl", **options: object) -> RunConfig:
+    """A run whose weights are to be chosen."""
+    limits = () if budget is None else (f"energy={budget}",)
+    return RunConfig(algorithm, REQUEST, Options.of(**{"lambda2": "auto", **options}), budget=limits)
+
+
+@pytest.mark.parametrize("names", [{}, {"lambda1": "auto"}])
+def test_trials_are_charged_and_all_stays_within_the_budget(names: dict[str, str]) -> None:
+    """The ledger has trials and run, replays from the events, and its bill adds up."""
+    asked = config(6000, **names)
+    federation = asked.federation()
+    chosen = settled(asked, federation)
+    assert chosen.selection is not None
+    assert 0.0 < chosen.selection.spent["energy"] <= SHARE * 6000
+    result = chosen.config.run(federation, before=chosen.before)
+    assert chosen.selection.spent["energy"] < result.ledger.spent["energy"] <= 6000
+    assert Ledger.replay(*asked.resources(), result.events) == result.ledger
+    assert set(chosen.selection.chosen) == set(asked.options.auto)
+    assert len(result.history) == result.rounds
+
+
+def test_a_budget_that_pays_few_rounds_pays_for_no_trial() -> None:
+    """The run is the one with the defaults, to the bit."""
+    chosen = execute(config(300))
+    plain = execute(RunConfig("rhfedmtl", REQUEST, budget=("energy=300",)))
+    assert chosen.selection is not None
+    assert chosen.selection.tried == []
+    assert chosen.by_task == plain.by_task
+
+
+def test_without_a_budget_folds_decide_and_nothing_is_charged() -> None:
+    """As the estimators do."""
+    found = settled(config(None), REQUEST.federation(0))
+    assert found.before is None
+    assert found.selection is not None
+    assert found.selection.share == 0.0
+    assert found.config.options.lambda2 == found.selection.chosen["lambda2"]
+
+
+def test_a_method_without_weights_keeps_its_defaults_and_an_open_choice_is_not_run() -> None:
+    """In a comparison others may have weights to choose."""
+    found = settled(config(500, "fedavg"), REQUEST.federation(0))
+    assert found.selection is None
+    assert found.config.options == Options()
+    with pytest.raises(ConfigError, match="choose it first"):
+        config(500).run(REQUEST.federation(0))
+    with pytest.raises(ConfigError, match="tuning chooses the weights too"):
+        RunConfig("rhfedmtl", REQUEST, Options(lambda2="auto"), tune="auto").check()
+
+
+def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> None:
+    """In JSON and in text, and the model knows its weights."""
+    words = ["train", "--tasks", "4", "--lambda2", "auto", "--budget", "energy=6000", "--out", str(tmp_path)]
+    facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    assert facts["spent"]["energy"] <= 6000
+    assert set(facts["selection"]) == {"chosen", "why", "share", "spent", "tried"}
+    assert np.isfinite(facts["selection"]["chosen"]["lambda2"])
+    text = CliRunner().invoke(app, words).output
+    assert "weights" in text
+    shown = CliRunner().invoke(app, ["runs", "show", Path(facts["saved"]).name, "--folder", str(tmp_path)])
+    assert "trials, which took energy" in " ".join(shown.output.split())
