@@ -146,7 +146,7 @@ def test_a_method_refuses_a_loss_that_makes_no_sense(gamma: float) -> None:
 def test_rounds_need_anchors_and_go_forward(engine: Any) -> None:
     """Both engines name the same mistakes of who drives them."""
     network = engine(DATA, DualMethod())
-    with pytest.raises(ProtocolError, match="without an anchor|no anchor yet"):
+    with pytest.raises(ProtocolError, match=r"without an anchor|no anchor yet"):
         network.round(1, np.full(9, 2))
     network.assign(cloud_of(network, DualMethod().relationship).assign())
     network.round(2, np.full(9, 2))
