@@ -18,7 +18,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.weights import SHARE, settled
 
-REQUEST = Request("synthetic", tasks=4, terminals=3)
+REQUEST = Request("synthetic", tasks=8, terminals=5)
 
 
 def config(budget: float | None, algorithm: str = "rhfedmtl", **options: object) -> RunConfig:
@@ -30,13 +30,13 @@ def config(budget: float | None, algorithm: str = "rhfedmtl", **options: object)
 @pytest.mark.parametrize("names", [{}, {"lambda1": "auto"}])
 def test_trials_are_charged_and_all_stays_within_the_budget(names: dict[str, str]) -> None:
     """The ledger has trials and run, replays from the events, and its bill adds up."""
-    asked = config(6000, **names)
+    asked = config(20000, **names)
     federation = asked.federation()
     chosen = settled(asked, federation)
     assert chosen.selection is not None
-    assert 0.0 < chosen.selection.spent["energy"] <= SHARE * 6000
+    assert 0.0 < chosen.selection.spent["energy"] <= SHARE * 20000
     result = chosen.config.run(federation, before=chosen.before)
-    assert chosen.selection.spent["energy"] < result.ledger.spent["energy"] <= 6000
+    assert chosen.selection.spent["energy"] < result.ledger.spent["energy"] <= 20000
     assert Ledger.replay(*asked.resources(), result.events) == result.ledger
     assert set(chosen.selection.chosen) == set(asked.options.auto)
     assert len(result.history) == result.rounds
@@ -44,8 +44,8 @@ def test_trials_are_charged_and_all_stays_within_the_budget(names: dict[str, str
 
 def test_a_budget_that_pays_few_rounds_pays_for_no_trial() -> None:
     """The run is the one with the defaults, to the bit."""
-    chosen = execute(config(300))
-    plain = execute(RunConfig("rhfedmtl", REQUEST, budget=("energy=300",)))
+    chosen = execute(config(600))
+    plain = execute(RunConfig("rhfedmtl", REQUEST, budget=("energy=600",)))
     assert chosen.selection is not None
     assert chosen.selection.tried == []
     assert chosen.by_task == plain.by_task
@@ -73,9 +73,9 @@ def test_a_method_without_weights_keeps_its_defaults_and_an_open_choice_is_not_r
 
 def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> None:
     """In JSON and in text, and the model knows its weights."""
-    words = ["train", "--tasks", "4", "--lambda2", "auto", "--budget", "energy=6000", "--out", str(tmp_path)]
+    words = ["train", "--tasks", "8", "--lambda2", "auto", "--budget", "energy=20000", "--out", str(tmp_path)]
     facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
-    assert facts["spent"]["energy"] <= 6000
+    assert facts["spent"]["energy"] <= 20000
     assert set(facts["selection"]) == {"chosen", "why", "share", "spent", "tried"}
     assert np.isfinite(facts["selection"]["chosen"]["lambda2"])
     text = CliRunner().invoke(app, words).output
