@@ -98,12 +98,13 @@ class Drawn:
         share = rng.lognormal(sigma=self.unequal, size=self.tasks)
         sizes = np.clip(np.round(self.rows * share / share.mean()), max(4, self.terminals), 3000).astype(int)
         tests = np.full(self.tasks, max(20, TEST_ROWS // self.tasks))
+        parts = [len(part) for n in sizes for part in np.array_split(np.arange(n), self.terminals)]
         X, y = self._rows(rng, models, directions, sizes)
         test_X, test_y = self._rows(rng, models, directions, tests)
         return Federation(
             X,
             y,
-            np.append(0, np.cumsum([len(part) for n in sizes for part in np.array_split(np.arange(n), self.terminals)])),
+            np.append(0, np.cumsum(parts)),
             np.arange(self.tasks + 1) * self.terminals,
             test_X,
             test_y,
@@ -180,9 +181,8 @@ def _cut(name: str, terminals: int, seed: int) -> Federation:
     if name == "digits":
         y, task = y % 2, KMeans(8, random_state=0, n_init=1).fit_predict(X)
     else:
-        task = np.searchsorted(np.quantile(X[:, 0 if name == "diabetes" else 1], (0.25, 0.5, 0.75)), X[:, 0])
-    if name == "breast_cancer":
-        task = np.searchsorted(np.quantile(X[:, 1], (0.25, 0.5, 0.75)), X[:, 1])
+        column = X[:, 0 if name == "diabetes" else 1]
+        task = np.searchsorted(np.quantile(column, (0.25, 0.5, 0.75)), column)
     classes = () if name == "diabetes" else ("no", "yes")
     names = tuple(f"part {k}" for k in range(int(task.max()) + 1))
     labels = y.astype(np.float64 if name == "diabetes" else np.int16)
