@@ -183,14 +183,29 @@ def test_slow_terminals_take_fewer_steps_instead_of_holding_the_round() -> None:
     assert plan.local_steps.min() >= 1
 
 
+@pytest.mark.parametrize("terminals", [1, 5])
+@pytest.mark.parametrize("price", [0.01, 0.1, 1.0])
+def test_strongly_coupled_tasks_are_not_solved_at_an_anchor_that_knows_nothing(terminals: int, price: float) -> None:
+    """Where two server iterations can be paid there are two, in the first plan; once anchors know, one may do."""
+    budget = {"energy": 2.2 * (50.0 + price * 5 * terminals * 10)}
+    schedules = [
+        Measured().schedule(situation(f"energy={price},10", budget, n_terminals=terminals, coupling=0.99, **known))
+        for known in ({}, {"cloud_rounds": 1, "rounds": 1})
+    ]
+    first, later = (best.cloud_rounds for best in schedules if best is not None)
+    assert first >= 2
+    assert later <= first
+
+
 def test_the_plan_leaves_least_of_all_that_can_be_paid() -> None:
     """By plain loops over M and H, nothing that the budget pays is predicted to leave less."""
     s = situation(coupling=0.2)
     best, outlook = Measured().schedule(s), Measured().outlook(s)
     assert best is not None
+    lost = 0.2 * (1.0 - 1.0 / 5.0)  # of the first server iteration, whose anchors know nothing
 
     def left(M: int, H: int) -> float:
-        return M * math.log(1.0 - outlook.keep * (1.0 - math.exp(-outlook.rate * H / 10)))
+        return (M - lost) * math.log(1.0 - outlook.keep * (1.0 - math.exp(-outlook.rate * H / 10)))
 
     payable = [(M, H) for M in range(1, 30) for H in range(1, 500) if M * (50.0 + 2.5 * H) <= 1400.0]
     assert best.log_left == pytest.approx(min(left(M, H) for M, H in payable))

@@ -24,8 +24,6 @@ from rhfedmtl.resources.costs import Prices
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# Share of progress that may be given up for as many server iterations as there should be.
-WORTH = 0.75
 _SLACK = 1.0 + 1e-12
 _LEVELS = 33
 # Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
@@ -38,8 +36,8 @@ _WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
 class Grid:
     """Numbers of server iterations to try (M), in rising order, and of rounds in each (K).
 
-    Every round gets an equal part of ``room``, after what a server iteration costs by itself. Fewer server iterations
-    than ``wanted`` must promise clearly more.
+    Every round gets an equal part of ``room``, after what a server iteration costs by itself. Of the server iterations
+    a part is ``lost``: in the first, anchors of coupled tasks know nothing of each other.
     """
 
     counts: Sequence[int]
@@ -48,7 +46,7 @@ class Grid:
     cloud: dict[str, float]
     least_steps: int
     most_steps: int
-    wanted: int = 1
+    lost: float = 0.0
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
@@ -104,9 +102,7 @@ class Alike:
                 h = self._affordable(grid, M, K)
                 if h < grid.least_steps:
                     break
-                left = M * math.log(outlook.left(self._pace.progress(outlook.rate, h), K))
-                if grid.wanted > M:
-                    left *= WORTH
+                left = (M - grid.lost) * math.log(outlook.left(self._pace.progress(outlook.rate, h), K))
                 if left < best.log_left:
                     best = Found(left, M, K, h, self)
         return best
@@ -222,8 +218,7 @@ class Shaped:
             np.append(0.0, part) for part in (self.ground.levels, self.by_station(outlook.rate) @ self.ground.share)
         )
         index = np.where(levels[index] < grid.least_steps, 0, index)
-        left = M * outlook.log_left(phi[index], K)
-        left = np.where(grid.wanted > M, WORTH * left, left)
+        left = (M - grid.lost) * outlook.log_left(phi[index], K)
         i = int(left.argmin())
         return Found(float(left[i]), int(M[i]), int(K[i]), float(levels[index[i]]), self)
 

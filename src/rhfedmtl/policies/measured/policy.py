@@ -4,10 +4,10 @@ How progress is modelled, and fitted to the gains that terminals return, is in `
 
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
 most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
-not a special case. Strongly coupled tasks get at least three server iterations if that costs little progress: in the
-first the anchors know nothing, in the second only models that knew nothing of each other. The model is fitted and the
-plan made anew after 3, 15, 63, … rounds, when there is much more to learn from (more often buys nothing that can be
-measured), and the plan also for the last two server iterations.
+not a special case. Of the first server iteration of coupled tasks the share τ counts for nothing, because its anchors
+know nothing: to solve much there is to solve the wrong problem. The model is fitted and the plan made anew after 3, 15,
+63, … rounds, when there is much more to learn from (more often buys nothing that can be measured), and the plan also
+for the last two server iterations.
 
 Where stations or terminals differ in price, speed or size, three ways to share out the work of a round are compared
 (`allocation.py`): alike, by what a step buys at each station, and by a deadline. Where stations differ in price or
@@ -48,7 +48,7 @@ __all__ = ["Measured", "Outlook", "Schedule"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# Server iterations that coupled tasks should get.
+# Server iterations of coupled tasks after which stations may have K_b of their own.
 COUPLED_ROUNDS = 3
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
 MOST_PASSES = 20
@@ -205,9 +205,9 @@ class Measured:
         """All that can be paid."""
         room = s.ledger.room
         longest = min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0)
-        wanted = COUPLED_ROUNDS - s.cloud_rounds if _knows_little(s) else 1
+        lost = 0.0 if s.cloud_rounds else s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
         rounds = (1,) if basis.free_cloud else _ROUNDS
-        return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, wanted)
+        return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, lost)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
         left, cloud_rounds, station_rounds, level, allocation = found
