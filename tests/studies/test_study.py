@@ -117,7 +117,7 @@ def _mean_above(result: StudyResult) -> float:
             "lamda1 = 1e-3",
             r"small.toml:15: unknown key 'lamda1' in \[learning\]; did you mean lambda1",
         ),
-        ("lambda1 = 1e-3", 'lambda1 = "small"', r"small.toml:15: lambda1 must be float, got 'small'"),
+        ("lambda1 = 1e-3", 'lambda1 = "small"', r"small.toml:15: lambda1 must be float or 'auto', got 'small'"),
         ("lambda1 = 1e-3", "lambda1 = -1.0", r"small.toml:25: method 'rhfedmtl': .*lambda"),
         ("seeds = 2", "seeds = 0", r"small.toml:2: 0 seeds"),
         ("seeds = 2", "seeds = true", r"small.toml:2: seeds must be int, got True"),

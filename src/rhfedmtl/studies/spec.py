@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from rhfedmtl import toml
-from rhfedmtl.algorithms.options import Options, option_kinds
+from rhfedmtl.algorithms.options import AUTO, Options, option_kinds
 from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
@@ -172,8 +172,10 @@ def _typed(where: str, value: Any, kind: Any, lines: SourceLines) -> None:
     """Refuse a value of another type; a whole number is a number, a switch is none."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    fits = fits and not (isinstance(value, str) and float in kinds and value != AUTO)
     if not fits or (isinstance(value, bool) and bool not in kinds):
         names = " or ".join(k.__name__ for k in kinds if k is not type(None))
+        names = names.replace("float or str", f"float or {AUTO!r}")
         raise lines.error(where, f"{where.rsplit('.', 1)[-1]} must be {names}, got {value!r}")
 
 
