@@ -22,7 +22,7 @@ import numpy as np
 from rhfedmtl.bench import solver
 from rhfedmtl.bench.measure import medians
 from rhfedmtl.bench.suite import gap_problem
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import Hinge
 
 LOOK = 3

@@ -33,7 +33,8 @@ from rhfedmtl.data.scaling import scalers
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.maths import rounds, sdca, theory
+from rhfedmtl.maths import theory
+from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship, Unrelated
 from rhfedmtl.policies.fixed import Fixed

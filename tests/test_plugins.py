@@ -130,7 +130,7 @@ def test_the_doctor_lists_what_packages_add_and_what_is_refused(example: Path, t
 
 LOSS_OF = """
 from other.loss import Steep
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.kernels.compiled import compiled
 from rhfedmtl.maths.losses import value
 import kernel
 print(kernel.loss_of(Steep(), 3.0, 1.0))
@@ -143,7 +143,7 @@ class Steep(NamedTuple):
         return 2.0 * (z - y)
 """
 KERNEL = """
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.kernels.compiled import compiled
 from rhfedmtl.maths.losses import value
 
 @compiled

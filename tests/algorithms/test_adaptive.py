@@ -12,7 +12,7 @@ from rhfedmtl.algorithms.adaptive import AdaptiveFL
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
+from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.adaptive import AdaptiveControl, Estimates, estimates
 from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import Placement

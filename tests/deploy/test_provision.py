@@ -28,7 +28,7 @@ from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths import rounds, sdca
+from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
 from rhfedmtl.resources.billing import Charge, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger

@@ -11,14 +11,14 @@ from pathlib import Path
 import rhfedmtl
 
 STEP = """
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.kernels.compiled import compiled
 from rhfedmtl.maths.losses import Squared, value
 import {module}
 print({module}.loss_of(Squared(), 3.0, 1.0))
 """
 
 KERNEL = """
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.kernels.compiled import compiled
 from rhfedmtl.maths.losses import value
 
 @compiled

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rhfedmtl.maths import compiled_kernel, numpy_kernel, rounds
-from rhfedmtl.maths.kernel import gradients
+from rhfedmtl.maths.kernels import compiled_kernel, numpy_kernel, rounds
+from rhfedmtl.maths.kernels.kernel import gradients
+from rhfedmtl.maths.kernels.rounds import Slots
 from rhfedmtl.maths.registry import LOSSES
-from rhfedmtl.maths.rounds import Slots
 
 D, COLUMNS = 5, 2
 ZERO = np.zeros(1, dtype=np.int64)

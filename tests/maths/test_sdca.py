@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.reference.sdca import ascend, visits
 
-from rhfedmtl.maths import loops, rounds, sdca
+from rhfedmtl.maths.kernels import loops, rounds, sdca
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, Squared
 from rhfedmtl.maths.registry import LOSSES
 

@@ -9,10 +9,10 @@ import pytest
 from tests.reference.sdca import draws, visits
 from tests.reference.sgd import descend, responsibilities, with_constant
 
-from rhfedmtl.maths import sgd
+from rhfedmtl.maths.kernels import sgd
+from rhfedmtl.maths.kernels.rounds import Orders, Slots, make_layout, make_rows
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.maths.registry import LOSSES
-from rhfedmtl.maths.rounds import Orders, Slots, make_layout, make_rows
 
 D, COLUMNS = 3, 2
 SIZES = np.array([4, 3, 5])

@@ -11,7 +11,7 @@ import pytest
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Add, LineSearch
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles.messages import Anchor, Join, Leave, Sums, Update
 from rhfedmtl.roles.station import BaseStation
 

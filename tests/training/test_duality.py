@@ -13,12 +13,13 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Arrived, LineSearch
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths import objective, rounds, sdca
+from rhfedmtl.maths import objective
+from rhfedmtl.maths.kernels import rounds, sdca
+from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Hinge
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.maths.rounds import FACTORS
 
 over_losses = pytest.mark.parametrize("loss", LOSSES)
 

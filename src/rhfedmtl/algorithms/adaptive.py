@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
-from rhfedmtl.maths.rounds import Slots
+from rhfedmtl.maths.kernels.rounds import Slots
 from rhfedmtl.policies.adaptive import AdaptiveControl
 from rhfedmtl.policies.base import check_count
 

@@ -14,7 +14,7 @@ from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
-from rhfedmtl.maths.rounds import Slots
+from rhfedmtl.maths.kernels.rounds import Slots
 
 
 @dataclass(frozen=True)

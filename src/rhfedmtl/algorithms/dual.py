@@ -13,9 +13,9 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived, Auto, Average, Merge
 from rhfedmtl.algorithms.method import FloatArray, Method
-from rhfedmtl.maths.kernel import Kernel
+from rhfedmtl.maths.kernels.kernel import Kernel
+from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Blocks, Duals, Orders, Rows
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
-from rhfedmtl.maths.rounds import FACTORS, Answers, Blocks, Duals, Orders, Rows
 
 
 @dataclass(frozen=True)

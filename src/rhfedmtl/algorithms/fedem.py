@@ -16,7 +16,7 @@ from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.rounds import Slots
+from rhfedmtl.maths.kernels.rounds import Slots
 
 
 @dataclass(frozen=True)

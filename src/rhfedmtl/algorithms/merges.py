@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.maths.rounds import FACTORS
+from rhfedmtl.maths.kernels.rounds import FACTORS
 
 
 class Arrived(NamedTuple):

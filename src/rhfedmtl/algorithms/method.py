@@ -18,9 +18,9 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
-from rhfedmtl.maths.kernel import Kernel
+from rhfedmtl.maths.kernels.kernel import Kernel
+from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Orders, Rows
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
-from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Orders, Rows
 
 FloatArray = npt.NDArray[np.float64]
 

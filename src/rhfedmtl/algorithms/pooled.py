@@ -13,8 +13,8 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.maths.kernel import Kernel
-from rhfedmtl.maths.rounds import CURVE, Answers, Blocks, Duals, Orders, Rows
+from rhfedmtl.maths.kernels.kernel import Kernel
+from rhfedmtl.maths.kernels.rounds import CURVE, Answers, Blocks, Duals, Orders, Rows
 from rhfedmtl.policies.base import Plan, Situation
 
 

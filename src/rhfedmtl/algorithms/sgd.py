@@ -14,10 +14,10 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.kernel import Kernel
+from rhfedmtl.maths.kernels.kernel import Kernel
+from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Orders, Rows, Slots
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
-from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Orders, Rows, Slots
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.bench.measure import federation, in_a_row, iterations, medians, ratio, started
-from rhfedmtl.maths import loops
-from rhfedmtl.maths.compiled import compiled
+from rhfedmtl.maths.kernels import loops
+from rhfedmtl.maths.kernels.compiled import compiled
 from rhfedmtl.maths.losses import SmoothedHinge
 
 OTHER_SEED = np.uint64(1)

@@ -17,8 +17,8 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import PeerError, ProtocolError
-from rhfedmtl.maths import compiled_kernel, loops, rounds
-from rhfedmtl.maths.kernel import gradients
+from rhfedmtl.maths.kernels import compiled_kernel, loops, rounds
+from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.channel import settled

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.maths.coupling import squared_norms
+from rhfedmtl.maths.kernels.rounds import THETAS
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship
-from rhfedmtl.maths.rounds import THETAS
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
+from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
 

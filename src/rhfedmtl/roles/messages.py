@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
 
 Vector = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
-from rhfedmtl.maths.rounds import CURVE, add_in_blocks, dual_length
+from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,

@@ -13,8 +13,8 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
-from rhfedmtl.maths import rounds
-from rhfedmtl.maths.kernel import Kernel, find_kernel, gradients
+from rhfedmtl.maths.kernels import rounds
+from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
 from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import (
     Centring,

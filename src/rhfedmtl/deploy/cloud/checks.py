@@ -18,7 +18,7 @@ from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.rounds import CURVE, dual_length
+from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Report, StationSums
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")

@@ -17,9 +17,9 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
+from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
-from rhfedmtl.maths.rounds import CURVE
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import (
     Anchor,

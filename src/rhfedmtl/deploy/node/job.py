@@ -14,7 +14,7 @@ from rhfedmtl.data.federation import as_rows, check_labels
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import DataError, PeerError
-from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.maths.kernels.rounds import CURVE
 
 _OVERHEAD = 1 << 14
 MethodOf = Callable[[wire.Job], Method]

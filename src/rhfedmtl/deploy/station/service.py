@@ -30,7 +30,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.rounds import CURVE
+from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles.messages import Anchor, Centring, LabelsReport, MomentsReport, Scaling, Sums
 
 OUTLOOK_S = 1.0

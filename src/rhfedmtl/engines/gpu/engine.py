@@ -22,9 +22,9 @@ from rhfedmtl.engines.inprocess import Cohort, InProcess
 from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
-from rhfedmtl.maths import rounds
+from rhfedmtl.maths.kernels import rounds
+from rhfedmtl.maths.kernels.rounds import CURVE, FACTORS, THETAS, Answers, Blocks, FloatArray, Orders
 from rhfedmtl.maths.objective import Points
-from rhfedmtl.maths.rounds import CURVE, FACTORS, THETAS, Answers, Blocks, FloatArray, Orders
 
 # Rows are moved and scaled this many numbers at a time.
 CHUNK = 2**27

@@ -2,7 +2,7 @@
 
 One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
 registers. Rows lie padded with zeros; the first ``FILLED`` numbers are read, in two parts of a power of two each. While
-a row is worked on, the next ones are on their way to shared memory. Random numbers are those of `maths.rounds`.
+a row is worked on, the next ones are on their way to shared memory. Random numbers are those of `maths.kernels.rounds`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rhfedmtl.maths import rounds
-from rhfedmtl.maths.compiled import compiled, compiled_sum, inlined
-from rhfedmtl.maths.rounds import Answers, Blocks, Float64Array, FloatArray, IntArray
+from rhfedmtl.maths.kernels import rounds
+from rhfedmtl.maths.kernels.compiled import compiled, compiled_sum, inlined
+from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Float64Array, FloatArray, IntArray
 
 # Below this many multiplications work is faster on one thread than handed out to several.
 WORK_PER_THREAD = 100_000

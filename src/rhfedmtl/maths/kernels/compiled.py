@@ -43,7 +43,7 @@ def _digest(paths: Iterable[Path]) -> str:
 
 
 _PACKAGE = __name__.partition(".")[0]
-_SOURCES = _digest(sorted(Path(__file__).parent.rglob("*.py")))
+_SOURCES = _digest(sorted(Path(__file__).parents[1].rglob("*.py")))
 
 
 @cache

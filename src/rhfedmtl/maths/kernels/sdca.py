@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rhfedmtl.maths.compiled import compiled, fetch_row, inlined
-from rhfedmtl.maths.loops import (
+from rhfedmtl.maths.kernels.compiled import compiled, fetch_row, inlined
+from rhfedmtl.maths.kernels.loops import (
     add,
     add_answers,
     add_blocks,
@@ -22,8 +22,7 @@ from rhfedmtl.maths.loops import (
     score,
     stream,
 )
-from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
-from rhfedmtl.maths.rounds import (
+from rhfedmtl.maths.kernels.rounds import (
     ANY,
     CURVE,
     FACTORS,
@@ -38,6 +37,7 @@ from rhfedmtl.maths.rounds import (
     Rows,
     dual_length,
 )
+from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
 
 # Terminals with more rows than this never make a Gram matrix.
 GRAM_ROWS = 256

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rhfedmtl.maths.losses import Loss
-from rhfedmtl.maths.rounds import (
+from rhfedmtl.maths.kernels.rounds import (
     ANY,
     BETA,
     CURVE,
@@ -35,6 +34,7 @@ from rhfedmtl.maths.rounds import (
     dual_length,
     stream,
 )
+from rhfedmtl.maths.losses import Loss
 
 
 class _Job(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots, make_duals
 from rhfedmtl.maths.losses import Loss
-from rhfedmtl.maths.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots, make_duals
 
 
 class Kernel(Protocol):
@@ -78,4 +78,4 @@ def gradients(
 def find_kernel() -> Kernel:
     """The best kernel that this installation has."""
     name = "compiled_kernel" if find_spec("numba") else "numpy_kernel"
-    return cast(Kernel, import_module(f"rhfedmtl.maths.{name}"))
+    return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{name}"))

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rhfedmtl.maths.compiled import compiled, inlined
-from rhfedmtl.maths.loops import add_answers, add_row, cuts, draw, in_threads, pick_row, score, stream
-from rhfedmtl.maths.losses import Loss, slope, value
-from rhfedmtl.maths.rounds import (
+from rhfedmtl.maths.kernels.compiled import compiled, inlined
+from rhfedmtl.maths.kernels.loops import add_answers, add_row, cuts, draw, in_threads, pick_row, score, stream
+from rhfedmtl.maths.kernels.rounds import (
     BETA,
     CURVE,
     MEAN_SQUARE,
@@ -36,6 +35,7 @@ from rhfedmtl.maths.rounds import (
     Rows,
     Slots,
 )
+from rhfedmtl.maths.losses import Loss, slope, value
 
 
 class SgdWorkspace(NamedTuple):

@@ -1,0 +1,1 @@
+"""The work of a round on arrays: what it takes and returns, in compiled loops and in NumPy."""
