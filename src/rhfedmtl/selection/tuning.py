@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import build
 from rhfedmtl.algorithms.registry import ALGORITHMS, Grid, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
@@ -25,15 +27,23 @@ from rhfedmtl.training.run import mean
 TRIALS = 24
 """Candidates of every method that has anything to tune."""
 NEVER = 10**9
+ENOUGH_SAID = 0.5
+"""Relative gap below which a certificate tells enough."""
+SLACK = 0.1
+"""Share of the metric that a certificate which tells enough may cost: validation rows are few, and tell no better."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that were tried, and their metrics on the validation rows; or why there are none."""
+    """Settings that were tried, and their metrics on the validation rows; or why there are none.
+
+    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better.
+    """
 
     settings: dict[str, Any]
     metrics: Annotated[dict[str, float], BESIDE]
     failed: str | None = None
+    tells: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def tune(
         _judge(config, settings, held, metric, threads)
         for settings in candidates(config, federation, grid, trials, validation.seed)
     ]
-    best = max(tried, key=lambda candidate: _rank(candidate, metric))
+    best = _best(tried, metric)
     if best.failed is not None:
         raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best.failed}")
     record = TuningRecord(
@@ -157,7 +167,9 @@ def _judge(
     """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
     config = _with(config, settings)
     ends = not is_yardstick(config.algorithm) and bool(config.budget or config.options.cloud_rounds)
-    config = replace(config, certify_every=NEVER if ends else 5)
+    certified = isinstance(build(config.algorithm, config.options, held[0].kind).method, DualMethod)
+    if not certified:  # the last models are returned, whatever was certified on the way
+        config = replace(config, certify_every=NEVER if ends else 5)
     try:
         results = [config.run(part, execution=Execution(threads=threads)) for part in held]
     except (DivergenceError, BudgetError) as error:
@@ -167,7 +179,16 @@ def _judge(
         raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
     if not np.isfinite(means[metric]):
         return Candidate(settings, {}, f"{metric} is not a number")
-    return Candidate(settings, means)
+    told = not certified or max(result.certificate.relative_gap for result in results) < ENOUGH_SAID
+    return Candidate(settings, means, tells=told)
+
+
+def _best(tried: list[Candidate], metric: str) -> Candidate:
+    """The best on the validation rows, or one nearly as good whose certificate tells more."""
+    first = max(tried, key=lambda candidate: _rank(candidate, metric))
+    slack = SLACK * abs(_rank(first, metric)[0])
+    near = [each for each in tried if each.tells and _rank(each, metric)[0] >= _rank(first, metric)[0] - slack]
+    return max(near, key=lambda candidate: _rank(candidate, metric), default=first)
 
 
 def _rank(candidate: Candidate, metric: str) -> tuple[float, float]:

@@ -24,7 +24,7 @@ WINDOW, PRIOR = 8, 1.5
 # Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much.
 FADES = 0.6
 # Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
-FEW_PASSES, UNLIMITED = 3, 1000
+FEW_PASSES, UNLIMITED = 10, 1000
 # Rounds between two looks at the choice.
 LOOK = 3
 # A solver in use is left only for one that promises so much more.
