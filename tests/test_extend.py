@@ -21,7 +21,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+# Each page takes two processes and some seconds: three kinds of entry here, the others with the slow checks.
+QUICK = ("algorithm", "channel", "loss")
+
+
+@pytest.mark.parametrize("page", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PAGES])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     """Its files and its one line make a package whose entry can be run by name, and which conforms."""
     found = BLOCK.findall((ROOT / "docs" / "extend" / f"{page}.md").read_text(encoding="utf-8"))
