@@ -14,7 +14,7 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
-from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
 from rhfedmtl.deploy.cloud.trainer import refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
@@ -194,7 +194,9 @@ def test_credentials_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> 
 
 def test_tokens_are_for_terminals_and_stations_that_there_are(tmp_path: Path) -> None:
     """Nobody gets the credentials of a cloud or an operator for a token, nor those of a station that is not planned."""
-    registry = Registry.open(read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml"))
+    registry = NodeRegistry.open(
+        read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
+    )
     for role, number in (("cloud", 0), ("operator", 0), ("station", 1), ("station", None)):
         with pytest.raises(ConfigError):
             registry.invite(role, number, None)
@@ -205,11 +207,11 @@ def test_tokens_are_for_terminals_and_stations_that_there_are(tmp_path: Path) ->
 def test_a_node_is_revoked_with_all_its_certificates(tmp_path: Path) -> None:
     """Certificates from the folder and those given for tokens count no more, over a restart too."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
-    registry = Registry.open(config)
+    registry = NodeRegistry.open(config)
     registry.note_issued("terminal", 1, "abc1")
     registry.note_issued("terminal", 1, "abc2")
-    assert Registry.open(config).revoke("terminal/1", ["abc3"]) == ["abc1", "abc2", "abc3"]
-    assert Registry.open(config).revoked == {"abc1", "abc2", "abc3"}
+    assert NodeRegistry.open(config).revoke("terminal/1", ["abc3"]) == ["abc1", "abc2", "abc3"]
+    assert NodeRegistry.open(config).revoked == {"abc1", "abc2", "abc3"}
     with pytest.raises(ConfigError, match="serial number"):
         registry.revoke("terminal/0")
 

@@ -34,7 +34,7 @@ from tests.deploy.test_distrust import roster
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
-from rhfedmtl.deploy.cloud.registry import Registry
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import AT_ONCE
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
@@ -408,26 +408,26 @@ def test_who_is_being_moved_can_still_come_back(tmp_path: Path) -> None:
     """A station that loses its memory takes in again whom it was to let go, so that it can; until it has arrived."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
     config = read_cloud(folder / "cloud" / "cloud.toml")
-    registry = Registry.open(config)
+    registry = NodeRegistry.open(config)
     registry.place(1, 1)
-    again = Registry.open(config)
+    again = NodeRegistry.open(config)
     assert [again.allowed(b) for b in (0, 1)] == [[0, 1], [1, 2, 3]]
     assert [again.homes(b) for b in (0, 1)] == [[0], [1, 2, 3]]
     assert not again.arrived(0, [0, 1])
     assert again.arrived(1, [1, 2, 3])
-    assert [Registry.open(config).allowed(b) for b in (0, 1)] == [[0], [1, 2, 3]]
+    assert [NodeRegistry.open(config).allowed(b) for b in (0, 1)] == [[0], [1, 2, 3]]
 
 
 def test_an_invitation_that_nobody_took_up_holds_up_no_training(tmp_path: Path) -> None:
     """A training waits for terminals that have credentials, and not for one that may never come for them."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(2, 2, 40)) / "cloud" / "cloud.toml")
-    secret, number = Registry.open(config).invite("terminal", None, 1)
-    registry = Registry.open(config)
+    secret, number = NodeRegistry.open(config).invite("terminal", None, 1)
+    registry = NodeRegistry.open(config)
     assert registry.allowed(1) == [2, 3, number]
     assert registry.expected(1) == {2, 3}
     registry.redeem(secret)
     registry.note_issued("terminal", number, "abc1")
-    assert Registry.open(config).expected(1) == {2, 3, number}
+    assert NodeRegistry.open(config).expected(1) == {2, 3, number}
 
 
 def test_a_stop_that_follows_its_order_at_once_counts(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful
-from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
@@ -305,15 +305,15 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     """A token is known by its hash, works once, and survives a restart of the cloud until then."""
     folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))
     config = read_cloud(folder / "cloud" / "cloud.toml")
-    registry = Registry.open(config)
+    registry = NodeRegistry.open(config)
     secret, number = registry.invite("terminal", None, 0)
     assert number == 2
     assert registry.allowed(0) == [0, 1, 2]
     assert secret not in json.dumps(registry.tokens)
-    again = Registry.open(config)
+    again = NodeRegistry.open(config)
     assert again.redeem(secret) == ("terminal", 2)
     with pytest.raises(PeerError, match="used already"):
-        Registry.open(config).redeem(secret)
+        NodeRegistry.open(config).redeem(secret)
     token = Token("terminal", 2, "test-net", "127.0.0.1:1", "pem", secret)
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rhfedmtl.deploy.cloud.trainer import TRAINING, Training
-from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue, Session
+from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue, StreamState
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.station.memory import ROUNDS, Rounds
 from rhfedmtl.deploy.station.service import StationService
@@ -85,7 +85,7 @@ def test_what_a_table_does_not_have_changes_nothing() -> None:
     assert machine.state is Training.RUNNING
     machine.on("end")
     assert machine.state is Training.ENDED
-    assert not Machine(TERMINAL_TO_STATION.below, Session.GREETING).takes("order")
+    assert not Machine(TERMINAL_TO_STATION.below, StreamState.GREETING).takes("order")
 
 
 def test_a_terminal_loads_nothing_that_only_others_need() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived, Auto, Average, Merge
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.maths.kernels.kernel import Kernel
-from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Blocks, Duals, Orders, Rows
+from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
 
@@ -38,18 +38,18 @@ class DualMethod(Method):
         return 3 if self.loss.quadratic else len(FACTORS)
 
     def work(
-        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+        self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """Coordinate steps: X_tᵀΔα_t, and the gain along the steps."""
         return kernel.ascend(
             self.loss, rows, layout, duals, orders, profile_length=self.profile_length, threads=threads
         )
 
-    def profiles(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals) -> FloatArray:
+    def profiles(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals) -> FloatArray:
         """Dual sums along Δα."""
         return kernel.profiles(self.loss, rows, layout, duals, self.profile_length)
 
-    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
+    def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
         """u_t = X_tᵀα_t."""
         return kernel.shares(rows, layout, duals, width)
 

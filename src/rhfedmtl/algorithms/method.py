@@ -19,7 +19,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
 from rhfedmtl.maths.kernels.kernel import Kernel
-from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Orders, Rows
+from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
 
 FloatArray = npt.NDArray[np.float64]
@@ -86,16 +86,16 @@ class Method(ABC):
 
     @abstractmethod
     def work(
-        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+        self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """One round of all terminals with steps > 0; the sums of each station."""
 
-    def profiles(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals) -> FloatArray:
+    def profiles(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals) -> FloatArray:
         """What each terminal of the layout adds to its answer for the merge, along its pending change."""
         return np.empty((len(layout.order), 0))
 
     @abstractmethod
-    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
+    def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths.kernels.kernel import Kernel
-from rhfedmtl.maths.kernels.rounds import CURVE, Answers, Blocks, Duals, Orders, Rows
+from rhfedmtl.maths.kernels.rounds import CURVE, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.policies.base import Plan, Situation
 
 
@@ -45,7 +45,7 @@ class ConstantAnswer(SgdMethod):
     """The most frequent class of each task, or the mean of its labels: one number in the intercept."""
 
     def work(
-        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+        self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """n_t times the mean label into the last feature: that of ±1 has the sign of the more frequent class."""
         delta = np.zeros((len(layout.station), *orders.models.shape[1:]))

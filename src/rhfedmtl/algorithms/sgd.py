@@ -15,7 +15,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import Kernel
-from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Orders, Rows, Slots
+from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, Slots
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
@@ -56,12 +56,12 @@ class SgdMethod(Method):
         return np.zeros((self.shared_rows(columns), width))
 
     def work(
-        self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, orders: Orders, threads: int = 1
+        self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """Gradient steps: n_t times the change of the matrix."""
         return kernel.descend(self.loss, rows, layout, orders, self.slots(), threads=threads)
 
-    def shares(self, kernel: Kernel, rows: Rows, layout: Blocks, duals: Duals, width: int) -> FloatArray:
+    def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
         """Nothing of a terminal stays in a model apart from the others: it takes nothing with it."""
         return np.zeros((len(layout.order), self.rows(rows.y.shape[1]), width))
 

@@ -50,7 +50,7 @@ class InProcess:
     and `scale_rows`: an engine that has these elsewhere overrides them.
     """
 
-    _sorted: rounds.Blocks | None
+    _sorted: rounds.Layout | None
     _last_cohort: Cohort | None
 
     def __init__(
@@ -413,11 +413,11 @@ class InProcess:
 
     def share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U, with nothing left pending."""
-        alone = rounds.Blocks(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
+        alone = rounds.Layout(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
         return np.asarray(self.method.shares(compiled_kernel, self._rows, alone, self._duals, self.shape[1])[0])
 
     @property
-    def layout(self) -> rounds.Blocks:
+    def layout(self) -> rounds.Layout:
         """Terminals by station, sorted when first asked for after a change."""
         if self._sorted is None:
             self._sorted = rounds.make_layout(self._station, self._n_stations, self._rows.ids)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rhfedmtl import array_file
 from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
 from rhfedmtl.data.loaders.table import coded_rows, frame_table
-from rhfedmtl.data.loaders.table_files import Table
+from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import ConfigError, DataError, nearest
@@ -162,7 +162,7 @@ class TaskModels:
             result[here] = scores(scaler.transform(rows[here]), model)
         return result
 
-    def prepared(self, table: Table, where: str) -> Float64Array:
+    def prepared(self, table: RawTable, where: str) -> Float64Array:
         """Features of rows of a table with gaps or texts, by what training rows agreed on."""
         assert self.preparation is not None
         return self.preparation.encode(*coded_rows(table, self.preparation, where))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, short
 from rhfedmtl.report.sections import Chapter, Section
-from rhfedmtl.report.tables import Entry, Table
+from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.cost_figure import CostCurve
 
@@ -27,11 +27,11 @@ def theory(curves: list[CostCurve]) -> Chapter:
     return Chapter(cost_figure.NAME, title, question, tuple(cost_figure.findings(curves)), sections)
 
 
-def _row(curve: CostCurve, i: int) -> tuple[Entry, ...]:
+def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:
     chosen = curve.chosen[i]
     name = FORMULAS.get(curve.formula, curve.formula)
     numbers = (short(curve.epsilon), short(chosen.budget), chosen.case, short(chosen.local_steps), short(chosen.rounds))
-    return (Entry(name), *(Entry(text) for text in numbers))
+    return (TableCell(name), *(TableCell(text) for text in numbers))
 
 
 def _charts(curves: Sequence[CostCurve]) -> list[Chart]:

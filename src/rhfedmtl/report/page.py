@@ -9,7 +9,7 @@ from importlib.resources import files
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import PALETTE, Chart, Heat, LineChart, Panels
 from rhfedmtl.report.sections import Chapter, Section
-from rhfedmtl.report.tables import Entry, Table
+from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.report.words import contradicts
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -175,7 +175,7 @@ def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] =
     )
 
 
-def _group(name: str, rows: Sequence[Sequence[Entry]], width: int) -> str:
+def _group(name: str, rows: Sequence[Sequence[TableCell]], width: int) -> str:
     head = f'<tr class="group"><th scope="rowgroup" colspan="{width}">{escape(name)}</th></tr>' if name else ""
     body = "".join(
         f'<tr><th scope="row">{_entry(row[0])}</th>{"".join(_cell(entry) for entry in row[1:])}</tr>' for row in rows
@@ -183,16 +183,16 @@ def _group(name: str, rows: Sequence[Sequence[Entry]], width: int) -> str:
     return f"<tbody>{head}{body}</tbody>"
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: TableCell) -> str:
     kind = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
     return f'<td class="{kind}">{_entry(entry)}</td>' if kind else f"<td>{_entry(entry)}</td>"
 
 
-def _is_text(entry: Entry) -> bool:
+def _is_text(entry: TableCell) -> bool:
     return entry.text[:1].isalpha()
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: TableCell) -> str:
     if entry.strip is not None:
         low, mean, high = (100.0 * share for share in entry.strip)
         return (

@@ -21,7 +21,7 @@ VERDICTS = {"better": "better", "worse": "worse", "level": "not distinguishable"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableCell:
     """One entry of a table: text, a smaller note beneath, a sign beside, and whether it is the best of its kind."""
 
     text: str
@@ -36,7 +36,7 @@ class Table:
     """Header, and rows in groups; the first entry of a row is its name."""
 
     head: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[tuple[Entry, ...], ...]], ...]
+    groups: tuple[tuple[str, tuple[tuple[TableCell, ...], ...]], ...]
     note: str = ""
 
 
@@ -48,17 +48,20 @@ def grid(result: StudyResult) -> Table:
     return Table(head, groups, f"Across: {axis_label(study.x or '')}. {_reading(result)}")
 
 
-def _row(result: StudyResult, name: str, at: At) -> tuple[Entry, ...]:
-    return (Entry(result.labels[name]), *(_entry(result, result.cell(name, place)) for place in result.study.line(at)))
+def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
+    return (
+        TableCell(result.labels[name]),
+        *(_entry(result, result.cell(name, place)) for place in result.study.line(at)),
+    )
 
 
-def _entry(result: StudyResult, cell: Cell) -> Entry:
+def _entry(result: StudyResult, cell: Cell) -> TableCell:
     if cell.mean is None:
-        return Entry("–", "no round paid" if cell.variant in result.running else "")
+        return TableCell("–", "no round paid" if cell.variant in result.running else "")
     notes = [f"± {cell.half:.3f}"] if cell.half else []
     notes += [f"paper {cell.paper:.2f}"] if cell.paper is not None else []
     best = result.best(cell.at) == cell.variant
-    return Entry(f"{cell.mean:.3f}", "\n".join(notes), _sign(result, cell), best)
+    return TableCell(f"{cell.mean:.3f}", "\n".join(notes), _sign(result, cell), best)
 
 
 def _sign(result: StudyResult, cell: Cell) -> str:
@@ -95,35 +98,35 @@ def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[Entry, ...]:
-    name = Entry(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
+def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
+    name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
     if cell.mean is None:
-        return (name, Entry("–", "no round paid"), *(Entry("") for _ in range(5)))
+        return (name, TableCell("–", "no round paid"), *(TableCell("") for _ in range(5)))
     low, high = bounds
     strip = tuple((v - low) / (high - low) for v in (cell.mean - cell.half, cell.mean, cell.mean + cell.half))
     by_task = along.by_task(result.records(cell.variant, at), result.study.metric)
     return (
         name,
-        Entry(spread(cell.mean, cell.half), best=result.best(at) == cell.variant),
-        Entry("", strip=strip),  # type: ignore[arg-type]
+        TableCell(spread(cell.mean, cell.half), best=result.best(at) == cell.variant),
+        TableCell("", strip=strip),  # type: ignore[arg-type]
         _against(result, cell),
         *_of_tasks(by_task, result.study.metric),
-        Entry(f"{cell.rounds:.0f}"),
+        TableCell(f"{cell.rounds:.0f}"),
     )
 
 
-def _against(result: StudyResult, cell: Cell) -> Entry:
+def _against(result: StudyResult, cell: Cell) -> TableCell:
     if cell.against is None:
-        return Entry("reference" if cell.variant == result.study.reference else "")
-    return Entry(_difference(*cell.against), sign=_sign(result, cell))
+        return TableCell("reference" if cell.variant == result.study.reference else "")
+    return TableCell(_difference(*cell.against), sign=_sign(result, cell))
 
 
-def _of_tasks(tasks: Any, metric: str) -> tuple[Entry, Entry]:
+def _of_tasks(tasks: Any, metric: str) -> tuple[TableCell, TableCell]:
     """Worst task, and standard deviation between tasks, each a mean over seeds."""
     if tasks is None or tasks.shape[1] < 2 or np.isnan(tasks).all(axis=1).any():
-        return Entry(""), Entry("")
+        return TableCell(""), TableCell("")
     worst = np.nanmax(tasks, axis=1) if metric == "rmse" else np.nanmin(tasks, axis=1)
-    return Entry(spread(*interval(worst))), Entry(f"{np.nanstd(tasks, axis=1).mean():.3f}")
+    return TableCell(spread(*interval(worst))), TableCell(f"{np.nanstd(tasks, axis=1).mean():.3f}")
 
 
 def certificates(result: StudyResult) -> Table | None:
@@ -136,7 +139,7 @@ def certificates(result: StudyResult) -> Table | None:
     return Table(head, known, MEANING)
 
 
-def _certified(result: StudyResult, at: At) -> Iterator[tuple[Entry, ...]]:
+def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
     for name, label in result.labels.items():
         found = result.records(name, at)
         known = [r.result for r in found if r.result is not None and r.result.relative_gap is not None]
@@ -148,11 +151,11 @@ def _certified(result: StudyResult, at: At) -> Iterator[tuple[Entry, ...]]:
         notes = [f"{text} ({count} of {len(found)} seeds)" for text, count in chosen.most_common()]
         settings = notes if len(chosen) > 1 else list(chosen)
         yield (
-            Entry(label),
-            Entry(f"{np.mean(gaps):.2g}"),
-            Entry(f"{max(gaps):.2g}"),
-            Entry(worst.certified),
-            Entry(settings[0] if settings else "–", "\n".join(settings[1:])),
+            TableCell(label),
+            TableCell(f"{np.mean(gaps):.2g}"),
+            TableCell(f"{max(gaps):.2g}"),
+            TableCell(worst.certified),
+            TableCell(settings[0] if settings else "–", "\n".join(settings[1:])),
         )
 
 
@@ -163,9 +166,10 @@ def tasks(record: Record) -> Table | None:
         return None
     means = record.result.metrics
     rows = [
-        (Entry(task), *(Entry(_known(values[b])) for values in metrics.values())) for b, task in enumerate(record.tasks)
+        (TableCell(task), *(TableCell(_known(values[b])) for values in metrics.values()))
+        for b, task in enumerate(record.tasks)
     ]
-    mean = (Entry("mean over tasks"), *(Entry(_known(means[name])) for name in metrics))
+    mean = (TableCell("mean over tasks"), *(TableCell(_known(means[name])) for name in metrics))
     return Table(("", *(metric_name(name) for name in metrics)), (("", (*rows, mean)),))
 
 
@@ -184,12 +188,12 @@ def differences(result: StudyResult) -> Table | None:
     return Table(("", "difference, 95 % interval", "verdict"), known, note)
 
 
-def _tested(result: StudyResult, at: At) -> Iterator[tuple[Entry, ...]]:
+def _tested(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
     for name, label in result.labels.items():
         cell = result.cell(name, at)
         if cell.against is not None:
             verdict = VERDICTS[cell.verdict] if cell.seeds > 1 else "one seed: no test"
-            yield Entry(label), Entry(_difference(*cell.against)), Entry(verdict)
+            yield TableCell(label), TableCell(_difference(*cell.against)), TableCell(verdict)
 
 
 def _difference(difference: float, half: float) -> str:

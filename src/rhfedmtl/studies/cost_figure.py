@@ -32,7 +32,7 @@ AUTHORS_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS = 260, 26, 2
 
 
 @dataclass(frozen=True)
-class Chosen:
+class CostChoice:
     """What the paper's procedure makes of a budget."""
 
     budget: float
@@ -50,7 +50,7 @@ class CostCurve:
     local_steps: list[int]
     rounds: list[float]
     cost: list[float]
-    chosen: list[Chosen]
+    chosen: list[CostChoice]
 
 
 def compute() -> list[CostCurve]:
@@ -81,10 +81,10 @@ def _budgets(cost: FloatArray) -> list[float]:
     return [float(10 * round(x / 10)) for x in (0.8 * low, (low + high) / 2, 1.1 * high)]
 
 
-def _choose(cost: FloatArray, K: FloatArray, budget: float) -> Chosen:
+def _choose(cost: FloatArray, K: FloatArray, budget: float) -> CostChoice:
     choice = theory.paper_choice(cost, budget, [len(cost) - 1])
     H = int(choice.H[0])
-    return Chosen(budget, choice.case, H, float(K[H - 1]))
+    return CostChoice(budget, choice.case, H, float(K[H - 1]))
 
 
 def save(out: Path) -> None:

@@ -19,7 +19,7 @@ from rhfedmtl.testing.runs import OF_A_RUN, Case, require
 NUMERICAL = ("numpy", "scipy", "numba", "sklearn")
 
 
-class Kind(NamedTuple):
+class EntryKind(NamedTuple):
     """Where entries of a kind are registered, what holds of one by its name, and the run that it is seen in."""
 
     registry: str
@@ -32,35 +32,35 @@ def _case_of_loss(name: str) -> Case:
 
 
 KINDS = {
-    "algorithm": Kind(
+    "algorithm": EntryKind(
         "rhfedmtl.algorithms.registry:ALGORITHMS",
         (entries.several_classes, entries.options_matter, entries.grid_is_fair),
         Case,
     ),
-    "loss": Kind("rhfedmtl.maths.registry:LOSSES", OF_A_LOSS, _case_of_loss),
-    "relationship": Kind(
+    "loss": EntryKind("rhfedmtl.maths.registry:LOSSES", OF_A_LOSS, _case_of_loss),
+    "relationship": EntryKind(
         "rhfedmtl.maths.registry:RELATIONSHIPS",
         (entries.closed_forms_hold,),
         lambda name: Case("rhfedmtl", Options(relationship=name)),
     ),
-    "merge": Kind(
+    "merge": EntryKind(
         "rhfedmtl.algorithms.registry:MERGES",
         (entries.dual_never_falls,),
         lambda name: Case("rhfedmtl", Options(merge=name)),
     ),
-    "channel": Kind(
+    "channel": EntryKind(
         "rhfedmtl.algorithms.registry:CHANNELS",
         (),
         lambda name: Case("rhfedmtl", Options(channel=name)),
     ),
-    "policy": Kind(
+    "policy": EntryKind(
         "rhfedmtl.policies.registry:POLICIES",
         (entries.plans_at_any_budget,),
         lambda name: Case("rhfedmtl", Options(policy=name)),
     ),
-    "engine": Kind("rhfedmtl.engines.registry:ENGINES", (entries.engine_agrees, entries.engine_keeps)),
-    "resource type": Kind("rhfedmtl.resources.registry:RESOURCES", (entries.prices_hold,)),
-    "data set": Kind("rhfedmtl.data.registry:DATASETS", (entries.data_loads,)),
+    "engine": EntryKind("rhfedmtl.engines.registry:ENGINES", (entries.engine_agrees, entries.engine_keeps)),
+    "resource type": EntryKind("rhfedmtl.resources.registry:RESOURCES", (entries.prices_hold,)),
+    "data set": EntryKind("rhfedmtl.data.registry:DATASETS", (entries.data_loads,)),
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from rhfedmtl.data.federation import Origin, Source
 from rhfedmtl.data.loaders import cells
 from rhfedmtl.data.loaders.cells import GAPS, Array, Cells, Float64Array
-from rhfedmtl.data.loaders.table_files import Table, read
+from rhfedmtl.data.loaders.table_files import RawTable, read
 from rhfedmtl.data.preparation import Preparation, Spelled
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.errors import ConfigError, DataError
@@ -111,9 +111,9 @@ def from_frame(frame: Any, columns: Columns | None = None) -> Source:
     return from_table(table, columns or Columns(), f"a {type(frame).__module__.split('.')[0]} frame")
 
 
-def frame_table(frame: Any) -> Table:
+def frame_table(frame: Any) -> RawTable:
     """Columns of a pandas or Polars frame."""
-    return Table({str(name): _from_series(frame[name]) for name in frame.columns})
+    return RawTable({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
 def _from_series(series: Any) -> Array:
@@ -122,12 +122,12 @@ def _from_series(series: Any) -> Array:
     return values if values.dtype.kind in "fiubOUM" else values.astype(object)
 
 
-def from_table(table: Table, columns: Columns, where: str) -> Source:
+def from_table(table: RawTable, columns: Columns, where: str) -> Source:
     """Source from named columns of equal length."""
     return _Maker(table, _with_terminal(columns, table.columns), where).source()
 
 
-def coded_features(table: Table, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
+def coded_features(table: RawTable, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
     """Columns of training rows that can be features: names, cells, what codes stand for; and why others cannot."""
     most = Columns.most_values
     found = {
@@ -142,7 +142,7 @@ def coded_features(table: Table, where: str) -> tuple[tuple[str, ...], Float64Ar
     return tuple(kept), values, tuple(each.words for each in kept.values()), left_out
 
 
-def coded_rows(table: Table, preparation: Preparation, where: str) -> tuple[Float64Array, Spelled]:
+def coded_rows(table: RawTable, preparation: Preparation, where: str) -> tuple[Float64Array, Spelled]:
     """New rows, coded for `Preparation.encode`: columns are found by name, and are what they were in training."""
     missing = [name for name in preparation.columns if name not in table.columns]
     if missing:
@@ -171,7 +171,7 @@ def _with_terminal(columns: Columns, table: Mapping[str, Array]) -> Columns:
 class _Maker:
     """A source in the making: the table, what each column is, and what there is to say about it."""
 
-    def __init__(self, table: Table, columns: Columns, where: str) -> None:
+    def __init__(self, table: RawTable, columns: Columns, where: str) -> None:
         self.table, self.place, self.columns, self.where = table.columns, table.place, columns, where
         self.notation = table.notation._replace(gaps=columns.gaps())
         self.notes, free = list(table.notes), set(self.table) - {*columns.named(), *columns.dropped()}

@@ -21,7 +21,7 @@ OLD_WINDOWS = "cp1252"
 """What a file is taken for that is not UTF-8; Latin-1 is a part of it but for control characters."""
 
 
-class Table(NamedTuple):
+class RawTable(NamedTuple):
     """Named columns, words for where a row stands, how cells are written, and what the reader had to assume."""
 
     columns: dict[str, Array]
@@ -30,7 +30,7 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
+def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
     """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
     if path.suffix.lower() in (".csv", ".tsv", ".txt"):
         return read_csv(cache.existing(path), text, gaps)
@@ -38,10 +38,10 @@ def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) ->
     if path.suffix.lower() not in readers:
         known = ".csv, .tsv, .txt, .parquet, .npz"
         raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {known}; export it as CSV")
-    return Table(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
+    return RawTable(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
 
 
-def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> Table:
+def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
     """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
 
     Columns in ``text`` are kept as they are written; the others become numbers where all of them are. Unless commas
@@ -66,7 +66,7 @@ class _Reader:
         self.path, self.encoding, self.notation = path, encoding, Notation(gaps)
         self.memo: dict[str, str] = {}
 
-    def read(self, text: set[str]) -> Table:
+    def read(self, text: set[str]) -> RawTable:
         """All columns; once more where one turned out to be text in the middle, to have it as it is written."""
         try:
             lines, columns = self._columns(text)
@@ -76,7 +76,7 @@ class _Reader:
         if mixed:
             return self.read(text | mixed)
         joined = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
-        return Table(joined, lambda row: f"line {lines[row]}", self.notation)
+        return RawTable(joined, lambda row: f"line {lines[row]}", self.notation)
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"

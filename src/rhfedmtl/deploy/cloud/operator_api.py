@@ -14,7 +14,7 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.registry import Registry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer
 from rhfedmtl.deploy.node.credentials import (
@@ -43,7 +43,7 @@ class OperatorApi:
     """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
 
     def __init__(
-        self, config: CloudConfig, registry: Registry, stations: StationSessions, trainer: Trainer, log: Log
+        self, config: CloudConfig, registry: NodeRegistry, stations: StationSessions, trainer: Trainer, log: Log
     ) -> None:
         self._config, self._registry, self._stations = config, registry, stations
         self._trainer, self._log = trainer, log

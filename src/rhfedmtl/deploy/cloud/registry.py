@@ -44,7 +44,7 @@ class Token:
 
 
 @dataclass
-class Registry:
+class NodeRegistry:
     """Written down before anybody is told of a change."""
 
     file: StateFile
@@ -59,7 +59,7 @@ class Registry:
     """Terminals of the configuration: they have had credentials from the beginning."""
 
     @classmethod
-    def open(cls, config: CloudConfig) -> Registry:
+    def open(cls, config: CloudConfig) -> NodeRegistry:
         """From the state folder, or as the configuration has it."""
         file = StateFile(config.state / "registry.state", fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}

@@ -12,7 +12,7 @@ from grpc import aio
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.cloud.operator_api import OperatorApi
-from rhfedmtl.deploy.cloud.registry import Registry
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
 from rhfedmtl.deploy.node.link import NotReadyError, listen, server_options
@@ -31,7 +31,7 @@ class CloudService:
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
         self._config = config
         self._credentials = config.credentials()
-        self.registry = Registry.open(config)
+        self.registry = NodeRegistry.open(config)
         self.stations = StationSessions(config, self.registry, self._welcome, log, meters)
         self.journal = TrainingJournal(
             config.state / "journal",

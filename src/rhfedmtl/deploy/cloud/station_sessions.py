@@ -14,7 +14,7 @@ import grpc
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.registry import Registry
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.node.credentials import STATION
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
@@ -43,7 +43,12 @@ class StationSessions:
     """Sessions with the stations of a network. ``welcome`` says what a station is to know when it comes."""
 
     def __init__(
-        self, config: CloudConfig, registry: Registry, welcome: Callable[[int], wire.Welcome], log: Log, meters: Meters
+        self,
+        config: CloudConfig,
+        registry: NodeRegistry,
+        welcome: Callable[[int], wire.Welcome],
+        log: Log,
+        meters: Meters,
     ) -> None:
         self._config, self._registry, self._welcome = config, registry, welcome
         self._log, self._meters = log, meters

@@ -14,25 +14,31 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 
 
-class Session(StrEnum):
+class StreamState(StrEnum):
     """A stream between two nodes, as either end sees it."""
 
     GREETING = "greeting"
     ATTACHED = "attached"
 
 
-def _lower_end(*messages: str) -> Table[Session]:
+def _lower_end(*messages: str) -> Table[StreamState]:
     """The table of the node that calls: what it says first, and what it may then be told."""
-    greeting = {"hello": Session.GREETING, "refusal": Session.GREETING}  # a stream that breaks begins with hello again
+    greeting = {
+        "hello": StreamState.GREETING,
+        "refusal": StreamState.GREETING,
+    }  # a stream that breaks begins with hello again
     return {
-        Session.GREETING: {**greeting, "welcome": Session.ATTACHED},
-        Session.ATTACHED: {**greeting, **dict.fromkeys(messages, Session.ATTACHED)},
+        StreamState.GREETING: {**greeting, "welcome": StreamState.ATTACHED},
+        StreamState.ATTACHED: {**greeting, **dict.fromkeys(messages, StreamState.ATTACHED)},
     }
 
 
-def _upper_end(*messages: str) -> Table[Session]:
+def _upper_end(*messages: str) -> Table[StreamState]:
     """The table of the node that is called, for each stream: what it may be told."""
-    return {Session.GREETING: {"hello": Session.ATTACHED}, Session.ATTACHED: dict.fromkeys(messages, Session.ATTACHED)}
+    return {
+        StreamState.GREETING: {"hello": StreamState.ATTACHED},
+        StreamState.ATTACHED: dict.fromkeys(messages, StreamState.ATTACHED),
+    }
 
 
 class Dialogue(NamedTuple):
@@ -41,8 +47,8 @@ class Dialogue(NamedTuple):
     service: str
     up: type[Any]
     down: type[Any]
-    above: Table[Session]
-    below: Table[Session]
+    above: Table[StreamState]
+    below: Table[StreamState]
 
 
 TERMINAL_TO_STATION = Dialogue(
@@ -72,7 +78,7 @@ STATION_TO_CLOUD = Dialogue(
 )
 
 
-def heard(kind: type[Any], data: bytes, session: Machine[Session]) -> tuple[str, Any, Any]:
+def heard(kind: type[Any], data: bytes, session: Machine[StreamState]) -> tuple[str, Any, Any]:
     """Name and content of a message, and the message itself, if it may come now."""
     message = codec.parse(kind, data)
     name, content = codec.body(message)

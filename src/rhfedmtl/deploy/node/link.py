@@ -18,7 +18,7 @@ from grpc import aio
 from rhfedmtl import __version__
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
-from rhfedmtl.deploy.node.dialogues import Dialogue, Session, heard
+from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters, split_address
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
@@ -139,7 +139,7 @@ class Uplink:
         meters: Meters,
         message_bytes: int,
     ) -> None:
-        self._dialogue, self._session_state = dialogue, Machine(dialogue.below, Session.GREETING)
+        self._dialogue, self._session_state = dialogue, Machine(dialogue.below, StreamState.GREETING)
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
         self._outbox: Outbox | None = None
@@ -269,7 +269,7 @@ class PeerSession:
     ) -> None:
         self.peer = peer
         self._dialogue, self._cut = dialogue, cut
-        self._state = Machine(dialogue.above, Session.GREETING)
+        self._state = Machine(dialogue.above, StreamState.GREETING)
         self.number = peer.identity.number
         self.outbox = Outbox(context.write)
         self.since = time.time()

@@ -23,7 +23,7 @@ from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths.kernels import rounds
-from rhfedmtl.maths.kernels.rounds import CURVE, FACTORS, THETAS, Answers, Blocks, FloatArray, Orders
+from rhfedmtl.maths.kernels.rounds import CURVE, FACTORS, THETAS, Answers, FloatArray, Layout, Orders
 from rhfedmtl.maths.objective import Points
 
 # Rows are moved and scaled this many numbers at a time.
@@ -387,7 +387,7 @@ class Gpu(InProcess):
 class _Layout:
     """A layout with the ends of the terminals' rows, whether all have few, and on the card what kernels need of it."""
 
-    layout: Blocks
+    layout: Layout
     sizes: IntArray
     small: bool
     sums: list[Any]

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Duals, Float64Array, Orders, Rows, Slots, make_duals
+from rhfedmtl.maths.kernels.rounds import Answers, Duals, Float64Array, Layout, Orders, Rows, Slots, make_duals
 from rhfedmtl.maths.losses import Loss
 
 
@@ -23,7 +23,7 @@ class Kernel(Protocol):
         self,
         loss: Loss,
         rows: Rows,
-        layout: Blocks,
+        layout: Layout,
         duals: Duals,
         orders: Orders,
         *,
@@ -33,18 +33,18 @@ class Kernel(Protocol):
         """Settle, then take coordinate steps, whose change of the duals is pending afterwards."""
 
     def descend(
-        self, loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1
+        self, loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1
     ) -> Answers:
         """Take gradient steps."""
 
-    def profiles(self, loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+    def profiles(self, loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
         """Profile of each terminal along its pending change, in the order of the layout."""
 
     def sums(
         self,
         loss: Loss,
         rows: Rows,
-        layout: Blocks,
+        layout: Layout,
         duals: Duals,
         models: Float64Array,
         points: Float64Array,
@@ -56,15 +56,15 @@ class Kernel(Protocol):
         A point is a combination, a row of ``points``, of the models (m, station, column, feature).
         """
 
-    def settle(self, rows: Rows, layout: Blocks, duals: Duals) -> None:
+    def settle(self, rows: Rows, layout: Layout, duals: Duals) -> None:
         """Apply to each terminal what became of its pending change."""
 
-    def shares(self, rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
+    def shares(self, rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
         """Settle, then u_t = X_tᵀα_t of each terminal, in the order of the layout."""
 
 
 def gradients(
-    kernel: Kernel, loss: Loss, rows: Rows, layout: Blocks, models: Float64Array, *, threads: int = 1
+    kernel: Kernel, loss: Loss, rows: Rows, layout: Layout, models: Float64Array, *, threads: int = 1
 ) -> Float64Array:
     """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
     steps = np.zeros(len(rows.sizes), dtype=np.int64)

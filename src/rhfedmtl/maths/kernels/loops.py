@@ -18,7 +18,7 @@ import numpy as np
 
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.compiled import compiled, compiled_sum, inlined
-from rhfedmtl.maths.kernels.rounds import Answers, Blocks, Float64Array, FloatArray, IntArray
+from rhfedmtl.maths.kernels.rounds import Answers, Float64Array, FloatArray, IntArray, Layout
 
 # Below this many multiplications work is faster on one thread than handed out to several.
 WORK_PER_THREAD = 100_000
@@ -156,7 +156,7 @@ def _steps_before(layout: Any, steps: Any, before: Any) -> None:
     before[len(layout.station)] = total
 
 
-def cuts(layout: Blocks, steps: IntArray, width: int, threads: int) -> IntArray:
+def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
     """Block boundaries of stretches for threads to take; a single one where the work is too small to share.
 
     Stretches get smaller towards the end, so that all threads end at about the same time, also where one has a core

@@ -22,11 +22,11 @@ from rhfedmtl.maths.kernels.rounds import (
     SQUARE,
     THETAS,
     Answers,
-    Blocks,
     Duals,
     Float64Array,
     FloatArray,
     IntArray,
+    Layout,
     Orders,
     Rows,
     Slots,
@@ -51,7 +51,7 @@ class _Job(NamedTuple):
         return int(self.here.stop - self.here.start)
 
 
-def _jobs(rows: Rows, layout: Blocks) -> Iterator[_Job]:
+def _jobs(rows: Rows, layout: Layout) -> Iterator[_Job]:
     counts = np.diff(layout.blocks)
     by_terminal = zip(np.repeat(layout.row, counts), np.repeat(layout.station, counts), layout.order, strict=True)
     for row, station, t in by_terminal:
@@ -108,7 +108,7 @@ def _settle(duals: Duals, job: _Job) -> None:
 def ascend(
     loss: Loss,
     rows: Rows,
-    layout: Blocks,
+    layout: Layout,
     duals: Duals,
     orders: Orders,
     *,
@@ -195,7 +195,7 @@ def _add_profile(total: Float64Array, part: Float64Array, quadratic: bool) -> No
         total[2] = room
 
 
-def profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+def profiles(loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
     """Profile of every terminal along its pending change, in the order of the layout."""
     jobs = _jobs(rows, layout) if length else ()
     return np.array([_profile(loss, rows, duals, job, length) for job in jobs]).reshape(len(layout.order), length)
@@ -204,7 +204,7 @@ def profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) 
 def sums(
     loss: Loss,
     rows: Rows,
-    layout: Blocks,
+    layout: Layout,
     duals: Duals,
     models: Float64Array,
     points: Float64Array,
@@ -235,19 +235,19 @@ def _dual_terms(loss: Loss, a: Float64Array, y: Float64Array, s: Float64Array) -
     return np.array([-np.sum(s * conjugate(theta * a, y)) for theta in THETAS], dtype=np.float64)
 
 
-def settle(rows: Rows, layout: Blocks, duals: Duals) -> None:
+def settle(rows: Rows, layout: Layout, duals: Duals) -> None:
     """Apply to every terminal what became of its pending change."""
     for job in _jobs(rows, layout):
         _settle(duals, job)
 
 
-def shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
+def shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
     """u_t = X_tᵀα_t of every terminal, in the order of the layout."""
     settle(rows, layout, duals)
     return np.array([_products(duals.alpha[job.here], rows.X[job.here], width) for job in _jobs(rows, layout)])
 
 
-def descend(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+def descend(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
     """Gradient steps of all terminals that have some; Σ_t n_t (w_t − w) of each station."""
     n = len(layout.starts) - 1
     answers = Answers(np.zeros((n, *orders.models.shape[1:])), np.zeros((n, CURVE)), np.empty((n, 0)))

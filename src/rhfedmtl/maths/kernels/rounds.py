@@ -66,7 +66,7 @@ class Rows(NamedTuple):
         return int(self.sizes.max(initial=1))
 
 
-class Blocks(NamedTuple):
+class Layout(NamedTuple):
     """Who is under which station: terminals by (station, id), cut into blocks.
 
     Block ``k`` has the terminals ``order[blocks[k]:blocks[k+1]]`` and belongs to ``station[k]``; station ``b``
@@ -79,10 +79,10 @@ class Blocks(NamedTuple):
     starts: IntArray
 
     @property
-    def each_alone(self) -> Blocks:
+    def each_alone(self) -> Layout:
         """The same terminals under the same stations, with a row of answers for each terminal, in this order."""
         ends = np.arange(len(self.order) + 1)
-        return Blocks(self.order, ends, np.repeat(self.station, np.diff(self.blocks)), ends)
+        return Layout(self.order, ends, np.repeat(self.station, np.diff(self.blocks)), ends)
 
     @property
     def row(self) -> IntArray:
@@ -186,7 +186,7 @@ def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
     return rows._replace(ends=fixed(rows.starts + _integers(sizes)))
 
 
-def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Blocks:
+def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
     """Order terminals by (station, id) and cut each station into blocks; a station of −1 leaves a terminal out."""
     station = np.asarray(station, dtype=np.int64)
     order = np.lexsort((ids, station))
@@ -198,7 +198,7 @@ def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Blocks:
     block_station = np.repeat(np.arange(n_stations), per_station)
     blocks = firsts[block_station] + (np.arange(starts[-1]) - starts[block_station]) * BLOCK
     blocks = np.concatenate([blocks, [len(order)]])
-    return Blocks(*(_integers(part) for part in (order, blocks, block_station, starts)))
+    return Layout(*(_integers(part) for part in (order, blocks, block_station, starts)))
 
 
 def make_duals(rows: Rows) -> Duals:

@@ -28,11 +28,11 @@ from rhfedmtl.maths.kernels.rounds import (
     FACTORS,
     THETAS,
     Answers,
-    Blocks,
     Duals,
     Float64Array,
     FloatArray,
     IntArray,
+    Layout,
     Orders,
     Rows,
     dual_length,
@@ -419,7 +419,7 @@ def _make_workspace(largest: int, orders: Orders, profile_length: int) -> DualWo
 def run_round(
     loss: Loss,
     rows: Rows,
-    layout: Blocks,
+    layout: Layout,
     duals: Duals,
     orders: Orders,
     *,
@@ -450,7 +450,7 @@ def run_round(
 def run_sums(
     loss: Loss,
     rows: Rows,
-    layout: Blocks,
+    layout: Layout,
     duals: Duals,
     models: Float64Array,
     points: Float64Array,
@@ -478,7 +478,7 @@ def run_sums(
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 
-def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64Array:
+def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
     """u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
     columns = rows.y.shape[1]
     shares = np.zeros((len(layout.order) * columns, width))
@@ -486,7 +486,7 @@ def run_shares(rows: Rows, layout: Blocks, duals: Duals, width: int) -> Float64A
     return shares.reshape(-1, columns, width)
 
 
-def run_profiles(loss: Loss, rows: Rows, layout: Blocks, duals: Duals, length: int) -> Float64Array:
+def run_profiles(loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
     """Profile of every terminal in the layout along its pending change, in its order: terminals × ``length``."""
     profiles = np.empty((len(layout.order), length))
     if length:

@@ -28,9 +28,9 @@ from rhfedmtl.maths.kernels.rounds import (
     SAMPLES,
     SQUARE,
     Answers,
-    Blocks,
     Float64Array,
     IntArray,
+    Layout,
     Orders,
     Rows,
     Slots,
@@ -229,7 +229,7 @@ def _make_workspace(largest: int, columns: int, shape: tuple[int, ...], slots: S
     )
 
 
-def run_round(loss: Loss, rows: Rows, layout: Blocks, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
     """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
     n_blocks, shape = len(layout.station), orders.models.shape[1:]
     answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
