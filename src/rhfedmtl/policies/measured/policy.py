@@ -155,15 +155,15 @@ class Measured:
 
     def _better(self, s: Situation, before: Solver) -> Solver:
         """The solver that promises more; the one in use is left only for one that promises clearly more."""
-        if not s.ledger.budget:
-            predicted = -float(self.outlook(s).log_left(1.0 - math.exp(-PASS_RATE))) * UNLIMITED
-            ascent, newton = promised_by_ascent(s, predicted, UNLIMITED), promised_by_newton(s)
-            return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
-        best = self.schedule(s)
-        if best is None:
-            return before
-        rounds = best.cloud_rounds * int(best.station_rounds.max())
-        ascent, newton = promised_by_ascent(s, -best.log_left, rounds), promised_by_newton(s)
+        if s.ledger.budget:
+            best = self.schedule(s)
+            if best is None:
+                return before
+            rounds, predicted = best.cloud_rounds * int(best.station_rounds.max()), -best.log_left
+        else:
+            rounds = UNLIMITED
+            predicted = -float(self.outlook(s).log_left(1.0 - math.exp(-PASS_RATE))) * rounds
+        ascent, newton = promised_by_ascent(s, predicted, rounds), promised_by_newton(s)
         return NEWTON if newton > ascent * (BETTER if before == ASCENT else 1.0 / BETTER) else ASCENT
 
     @staticmethod
