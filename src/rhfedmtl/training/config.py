@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options, build, idle, no_effect
+from rhfedmtl.algorithms.options import AUTO, Options, build, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
@@ -50,7 +50,7 @@ class RunConfig:
     faults: str = ""
     scale: str | None = None
     target_gap: float = 0.0
-    certify_every: int = 1
+    certify_every: int | str = AUTO
     tune: str = ""
     seed: int = 0
 
@@ -93,7 +93,7 @@ class RunConfig:
         for name in ("faults", "scale", "target_gap", "seed"):
             if value := getattr(self, name):
                 yield from flag(name, value)
-        if self.certify_every != 1:
+        if self.certify_every != AUTO:
             yield from flag("certify_every", self.certify_every)
         if self.tune:
             yield "--tune"

@@ -15,6 +15,7 @@ from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.policies.base import AUTO, check_certify_every
 from rhfedmtl.training.config import PRECISION
 
 
@@ -35,7 +36,7 @@ class Learning:
     options: Mapping[str, Any] = field(default_factory=dict)
     scale: str = ""
     seed: int = 0
-    certify_every: int = 1
+    certify_every: int | str = AUTO
     target_gap: float = 0.0
     target_relative_gap: float = PRECISION
     max_rounds: int = 1_000_000
@@ -48,7 +49,8 @@ class Learning:
         """Refuse what no node could follow."""
         _choose("precision", self.precision, ("float64", "float32"))
         _choose("test_rows", self.test_rows, (STATION, TERMINAL))
-        for name in ("features", "least_steps", "certify_every", "max_rounds"):
+        check_certify_every(self.certify_every)
+        for name in ("features", "least_steps", "max_rounds"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.feature_names and len(self.feature_names) != self.features:

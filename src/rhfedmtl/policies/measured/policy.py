@@ -87,7 +87,7 @@ class Basis:
     def __init__(self, s: Situation, least_steps: int) -> None:
         self._s, self._least_steps = s, least_steps
         self.evidence = Evidence(s)
-        self.cloud = event_totals(s.prices, s.cloud_event())
+        self.cloud = s.server_iteration()
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
         alike, self._shaped = Alike(s), shapes(s, least_steps)
