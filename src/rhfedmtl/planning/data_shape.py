@@ -17,7 +17,7 @@ from rhfedmtl.policies.base import Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 from rhfedmtl.roles.cloud import most_candidates
 from rhfedmtl.roles.messages import certificate_sizes, message_sizes, round_zero_bytes
 from rhfedmtl.training.clouds import regularisation
@@ -100,17 +100,14 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=_sizes(shape, shared, method) if features else MessageSizes(),
+        bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype) if features else MessageSizes(),
+        certificate_bytes=certificate_sizes((columns, shape[1]), *most_candidates(), dual_length(method.loss))
+        if features
+        else CertificateSizes(),
         certify_every=settings.certify_every,
     )
     ledger.charge(situation.certificate_event())  # the last one is paid for from the start
     return situation
-
-
-def _sizes(shape: tuple[int, int], shared: int, method: DualMethod) -> MessageSizes:
-    sizes = message_sizes(shape, shared, method.profile_length, method.channel.dtype)
-    models, points = most_candidates()
-    return sizes._replace(certificate=certificate_sizes(shape, models, points, dual_length(method.loss)))
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:

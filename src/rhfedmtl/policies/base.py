@@ -15,7 +15,7 @@ from rhfedmtl.maths.runs import pairs
 from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -68,6 +68,7 @@ class Situation:
     coupling: float = 0.0
     radius: float = 1.0
     bytes: MessageSizes = field(default_factory=MessageSizes)
+    certificate_bytes: CertificateSizes = field(default_factory=CertificateSizes)
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
@@ -142,8 +143,8 @@ class Situation:
         return float(fixed) if not each else np.asarray(fixed + each * self.layout.members, dtype=np.float64)
 
     def certificate_event(self) -> RoundEvent:
-        """A certificate of what the stations hold, with models that nobody knows yet, and their reports."""
-        sizes = self.bytes.certificate
+        """A certificate of what the stations have reported, with models that nobody knows yet."""
+        sizes = self.certificate_bytes
         return RoundEvent(
             self.rounds,
             self.layout,
@@ -151,7 +152,7 @@ class Situation:
             bytes_down=float(sizes.probe),
             bytes_up=float(sizes.sums),
             request_bytes=float(sizes.request),
-            result_bytes=float(sizes.result + self.bytes.report),
+            result_bytes=float(sizes.result),
             merges=False,
         )
 

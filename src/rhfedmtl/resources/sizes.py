@@ -44,4 +44,3 @@ class MessageSizes(NamedTuple):
     result: int = 0
     each_request: int = 0
     each_result: int = 0
-    certificate: CertificateSizes = CertificateSizes()

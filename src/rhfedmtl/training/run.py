@@ -39,7 +39,7 @@ from rhfedmtl.policies.base import (
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud, most_candidates
 from rhfedmtl.roles.messages import certificate_sizes, round_zero_bytes
@@ -73,7 +73,8 @@ class Settings:
     Every ``certify_every`` BS iterations the gap and the test metrics are computed. Their messages are charged by their
     bytes, their passes over the data are not. "auto" does so in every iteration where it costs nothing that is limited,
     and else as seldom as decisions need it. The last iteration is always certified, and paid for from the start; a
-    certificate on the way that cannot be paid is left out. A run ends early once the
+    certificate on the way that cannot be paid is left out. ``free_evaluation`` declares all of this free. A run ends
+    early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective (0: no such target), once a
     certificate is broken, and in any case after ``max_rounds`` BS iterations.
     """
@@ -81,6 +82,7 @@ class Settings:
     scale: str = "standard-unit"
     scale_per_station: bool = False
     certify_every: int | str = AUTO
+    free_evaluation: bool = False
     seed: int = 0
     target_gap: float = 0.0
     target_relative_gap: float = 0.0
@@ -215,6 +217,12 @@ class Run:
 
     def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
+        try:
+            return self._learn(policy, watch, keep)
+        finally:
+            self._give_back()
+
+    def _learn(self, policy: Policy, watch: Watcher | None, keep: Keeper | None) -> str:
         while True:
             if self._under_way is None:
                 if self._good_enough():
@@ -234,7 +242,6 @@ class Run:
 
     def result(self, stopped: str) -> Result:
         """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
-        self._give_back()
         for _ in range(self.evaluation.tries):
             if not self._is_certified():
                 self._collected = None
@@ -362,7 +369,8 @@ class Run:
             lam=self._lam,
             gamma=self.method.loss.smoothness,
             coupling=self._coupling,
-            bytes=self._sizes,
+            bytes=self.network.message_sizes,
+            certificate_bytes=self._certificate_sizes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed[-REMEMBERED:],
@@ -374,14 +382,14 @@ class Run:
         )
 
     @property
-    def _sizes(self) -> MessageSizes:
-        """Sizes of all messages, those of a certificate as the cloud asks for it now."""
+    def _certificate_sizes(self) -> CertificateSizes:
+        """Sizes of the messages of a certificate, at most."""
+        shape, length = self.network.shape, dual_length(self.method.loss)
+        if self.settings.free_evaluation:
+            return CertificateSizes()
         if isinstance(self.cloud, Cloud):
-            models, points = most_candidates()
-            certificate = certificate_sizes(self.network.shape, models, points, dual_length(self.method.loss))
-        else:
-            certificate = certificate_sizes(self.network.shape, 1, 2, dual_length(self.method.loss), gradient=True)
-        return self.network.message_sizes._replace(certificate=certificate)
+            return certificate_sizes(shape, *most_candidates(), length)
+        return certificate_sizes(shape, 1, 2, length, gradient=True)
 
     def _set_aside(self) -> None:
         """Set the price of the last certificate aside, where it has one and can be paid."""
@@ -478,11 +486,12 @@ class Run:
 
     def _is_due(self, situation: Situation, plan: Plan) -> bool:
         """Whether to certify this BS iteration: as asked for, always in a search, and only where it can be paid."""
-        every, price = self.settings.certify_every, situation.certificate
+        every = self.settings.certify_every
         if plan.solver != NEWTON and isinstance(every, int) and self.round % every:
             return False
         if not situation.certificates_cost:
             return True
+        price = event_totals(situation.prices, self._certificate_event(situation))
         if plan.solver != NEWTON and every == AUTO:
             spent, so_far = self.ledger.spent, self.certifying
             for name in self.ledger.budget:
@@ -499,13 +508,18 @@ class Run:
                 self.cloud.receive(report)
             self._collected = now
 
-    def _charge_certificate(self) -> None:
-        """Its messages, and the reports that it needed beside those of the server iteration."""
-        situation = self.situation()
+    def _certificate_event(self, situation: Situation) -> RoundEvent:
+        """A certificate now; in the middle of a server iteration stations report for it."""
         event = situation.certificate_event()
         plan, done = self._under_way or (None, 0)
         if plan is None or done >= int(plan.station_rounds.max()):
-            event = replace(event, result_bytes=float(self._sizes.certificate.result))
+            return event
+        return replace(event, result_bytes=float(situation.certificate_bytes.result + situation.bytes.report))
+
+    def _charge_certificate(self) -> None:
+        """Charge its messages, where bytes have a price."""
+        situation = self.situation()
+        event = self._certificate_event(situation)
         price = event_totals(situation.prices, event)
         if any(price.values()):
             self.certifying = {name: self.certifying.get(name, 0.0) + cost for name, cost in price.items()}
