@@ -18,7 +18,8 @@ from tests.deploy import nets
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
-from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.node.enrolment import enrol
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
 

@@ -14,7 +14,7 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer
 from rhfedmtl.deploy.node.credentials import (
@@ -27,6 +27,7 @@ from rhfedmtl.deploy.node.credentials import (
     caller,
     requested_key,
 )
+from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.link import GUARDED, SERVICE, Rate, listen
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.wire import codec

@@ -6,6 +6,7 @@ The role decides; this service carries messages, and writes the role's state dow
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -23,16 +24,25 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
+from rhfedmtl.deploy.terminal.account import UP, Account
+from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
+from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
+FRAME_BYTES = 40
+"""What gRPC, HTTP/2 and TLS put around a message."""
+HANDSHAKE_BYTES = 4500
+"""What a connection with mutual TLS costs, both ways."""
+ENVELOPE_BYTES = 512
+"""What an order or an update has besides its vector."""
 WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None]
 
 
@@ -61,8 +71,21 @@ class TerminalService:
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
+        self._kernel = find_kernel(config.kernel)
+        self._asleep_until = -math.inf
+        self._told = False
+        self._owner = Owner(config.state)
+        self._owner.check()
+        self.account = Account(config.state / ACCOUNT, config.byte_budget, config.budget_days)
         self.link = Uplink(
-            TERMINAL_TO_STATION, config.credentials(), self._hello, self._handle, log, meters, MESSAGE_BYTES
+            TERMINAL_TO_STATION,
+            config.credentials(),
+            self._hello,
+            self._handle,
+            log,
+            meters,
+            MESSAGE_BYTES,
+            self._spend,
         )
         self._restore()
 
@@ -80,6 +103,7 @@ class TerminalService:
 
     async def run(self) -> None:
         """Serve until told to stop, or until the terminal has left the network."""
+        self._look_around()
         await self.link.run(
             lambda: (Identity(self.identity.network, STATION, self._place.station), self._place.address)
         )
@@ -91,8 +115,44 @@ class TerminalService:
         await self.link.close()
 
     def renew(self) -> None:
-        """Connect anew if the credentials have changed."""
+        """Connect anew if the credentials have changed; heed what the owner wants."""
         self.link.renew()
+        self._look_around()
+
+    # The owner, and the link.
+
+    def _look_around(self) -> None:
+        """Rest while there is a reason to, and tell the station once that the owner wants to go."""
+        self.link.rest(self._reason_to_rest())
+        if self._owner.withdraws and self.link.connected and not self._told and self._role is not None:
+            self._told = self.link.send(withdraw=wire.Nothing())
+
+    def _reason_to_rest(self) -> str:
+        if self._owner.withdraws:  # to go, it has to speak once more
+            return ""
+        if self._owner.paused:
+            return "paused by its owner"
+        if not self.account.allows(self._next_bytes):
+            return f"byte budget: {self.account.in_words}, the next answer needs {self._next_bytes:,}"
+        return "asleep" if time.monotonic() < self._asleep_until else ""
+
+    @property
+    def _next_bytes(self) -> int:
+        """Bytes of a connection, an order and its answer, with all that goes around them."""
+        return HANDSHAKE_BYTES + 2 * (8 * math.prod(self._role.shape) + ENVELOPE_BYTES if self._role else 0)
+
+    def _spend(self, way: str, kind: str, n_bytes: int) -> bool:
+        """Write down what goes over the link; whether it may."""
+        around = FRAME_BYTES
+        if kind == "hello":
+            self._told = False
+            self.account.note(way, "connection", self._place.station, HANDSHAKE_BYTES)
+        elif way == UP and not self._owner.withdraws and not self.account.allows(n_bytes + around):
+            self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
+            self.link.rest(f"byte budget: {self.account.in_words}")
+            return False
+        self.account.note(way, kind, self._place.station, n_bytes + around)
+        return True
 
     # Greeting.
 
@@ -103,6 +163,7 @@ class TerminalService:
             pending_round=role.pending.round if role and role.pending else 0,
             round=role.last_round if role else 0,
             epoch=self._epoch,
+            prepared=self._scaling is not None,
         )
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
@@ -152,9 +213,17 @@ class TerminalService:
         self._job.CopyFrom(job)
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
         y = encode(rows.y, classes)
-        self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
+        if best_kernel(self.config.kernel) == COMPILED:
+            self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
         self._role = Terminal(
-            self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
+            self.identity.number,
+            rows.X,
+            y,
+            method,
+            seed=int(job.seed),
+            weight=rows.weight,
+            incarnation=incarnation,
+            kernel=self._kernel,
         )
 
     def _start_anew(self, reason: str, known: int = 0) -> None:
@@ -193,6 +262,9 @@ class TerminalService:
         self._save()
         single = self._feedback is not None
         self.link.send(update=codec.to_wire(sent, single=single), seconds=seconds)
+        if self.config.sleep > 0.0:
+            self._asleep_until = time.monotonic() + self.config.sleep
+        self._look_around()
 
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
@@ -217,6 +289,7 @@ class TerminalService:
             self._place.CopyFrom(content.destination)
         else:
             self._log("left the network")
+            self._owner.note_gone()
             self.link.closing = True
         self._epoch = ""
         self._save()
