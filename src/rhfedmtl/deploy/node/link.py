@@ -191,9 +191,7 @@ class Uplink:
             oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network=me.network, software=__version__, node=me.number
         )
         hello.MergeFrom(self._greet())
-        data = bytes(self._dialogue.up(hello=hello).SerializeToString())
-        self._account("up", "hello", len(data))
-        return data
+        return bytes(self._dialogue.up(hello=hello).SerializeToString())
 
     async def receive(self, data: bytes) -> None:
         """Take a message from above: what may not come now, and a refusal, end the stream."""
@@ -237,7 +235,9 @@ class Uplink:
             call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
             outbox = Outbox(call.write)
             try:
-                await asyncio.wait_for(call.write(self.hello()), GREETING_S)
+                hello = self.hello()
+                await asyncio.wait_for(call.write(hello), GREETING_S)
+                self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
@@ -270,6 +270,7 @@ class Uplink:
 
     async def _take_leave(self) -> None:
         """Let the node above end the stream, so that nothing is lost; one that does not is left alone."""
+        self.send(rest=wire.Nothing())
         outbox, call, self._outbox = self._outbox, self._call, None
         if outbox is None or call is None:
             return self.again()
@@ -446,7 +447,6 @@ class Acceptor:
                 if not rate.allows():
                     raise PeerError(f"more than {self._limits.messages:g} messages a second")
                 await receive(session, data)
-            session.rests = True  # it said so: a link that breaks ends otherwise
         finally:
             await session.outbox.close(0.5)
             self._log("disconnected", peer=str(session.peer.identity), reason=session.reason)

@@ -219,6 +219,8 @@ class TerminalSessions:
         elif name == "withdraw":
             session.withdraws = True
             self._changed()
+        elif name == "rest":
+            session.rests = True
         else:
             self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
 
@@ -392,4 +394,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
     "withdraw": lambda given: given,
+    "rest": lambda given: given,
 }

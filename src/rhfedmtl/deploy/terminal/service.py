@@ -24,7 +24,7 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
-from rhfedmtl.deploy.terminal.account import UP, Account
+from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -37,10 +37,10 @@ from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
-FRAME_BYTES = 40
-"""What gRPC, HTTP/2 and TLS put around a message."""
-HANDSHAKE_BYTES = 4500
-"""What a connection with mutual TLS costs, both ways."""
+FRAME_BYTES = 60
+"""What gRPC, HTTP/2 and TLS put around a message, with what is acknowledged; measured."""
+HANDSHAKE_BYTES = {UP: 2600, DOWN: 3600}
+"""What a connection with mutual TLS takes; measured."""
 ENVELOPE_BYTES = 512
 """What an order or an update has besides its vector."""
 WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None]
@@ -139,19 +139,20 @@ class TerminalService:
     @property
     def _next_bytes(self) -> int:
         """Bytes of a connection, an order and its answer, with all that goes around them."""
-        return HANDSHAKE_BYTES + 2 * (8 * math.prod(self._role.shape) + ENVELOPE_BYTES if self._role else 0)
+        vectors = 2 * (8 * math.prod(self._role.shape) + ENVELOPE_BYTES) if self._role else 0
+        return sum(HANDSHAKE_BYTES.values()) + vectors
 
     def _spend(self, way: str, kind: str, n_bytes: int) -> bool:
         """Write down what goes over the link; whether it may."""
-        around = FRAME_BYTES
         if kind == "hello":
             self._told = False
-            self.account.note(way, "connection", self._place.station, HANDSHAKE_BYTES)
-        elif way == UP and not self._owner.withdraws and not self.account.allows(n_bytes + around):
+            for each, taken in HANDSHAKE_BYTES.items():
+                self.account.note(each, "connection", self._place.station, taken)
+        elif way == UP and kind != "rest" and not self.account.allows(n_bytes + 3 * FRAME_BYTES):  # a rest follows it
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.link.rest(f"byte budget: {self.account.in_words}")
             return False
-        self.account.note(way, kind, self._place.station, n_bytes + around)
+        self.account.note(way, kind, self._place.station, n_bytes + FRAME_BYTES)
         return True
 
     # Greeting.
@@ -163,8 +164,14 @@ class TerminalService:
             pending_round=role.pending.round if role and role.pending else 0,
             round=role.last_round if role else 0,
             epoch=self._epoch,
-            prepared=self._scaling is not None,
+            prepared=self._is_prepared,
         )
+
+    @property
+    def _is_prepared(self) -> bool:
+        """Whether round zero is known wholly: nobody need tell it again."""
+        labels_too = self._centring is not None or (self._job is not None and len(self._job.classes) > 0)
+        return self._scaling is not None and labels_too
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
