@@ -52,6 +52,7 @@ class Blueprint:
     """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run.
 
     ``light`` terminals run `rhfedmtl-terminal`, without a compiler and without windows for operators.
+    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed: for comparisons.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Blueprint:
     observed: bool = True
     light: bool = False
     fsync: bool | None = None
+    row_seed: int = -1
 
     def hosts(self) -> tuple[str, ...]:
         """Where the stations run; the last one named serves for the rest."""
@@ -175,6 +177,7 @@ class _Writer:
             "test.npz" if tests else "",
             self._learning.least_steps,
             kernel=NUMPY if self._plan.light else AUTO,
+            row_seed=self._plan.row_seed,
         )
         self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))

@@ -111,18 +111,21 @@ class TerminalConfig(Config):
     ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
     terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
+    A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
+    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
     """
 
     station: int
     address: str
     data: str
     test: str = ""
-    least_steps: int = 1
+    least_steps: int = 0
     most_steps: int = 10_000_000
     kernel: str = AUTO
     sleep: float = 0.0
     byte_budget: int = 0
     budget_days: int = 0
+    row_seed: int = -1
 
 
 @dataclass(frozen=True)
