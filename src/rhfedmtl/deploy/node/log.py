@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +20,7 @@ from grpc import aio
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+WHILE_S, LINES = 10.0, 50
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -30,6 +33,7 @@ class Log:
         self._least = LEVELS[level]
         self._node = node
         self.last_error = ""
+        self._seldom: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
         """Write an event down."""
@@ -41,6 +45,16 @@ class Log:
         line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()
+
+    def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
+        """The same for what peers can cause as often as they like: few lines, then how many were left out."""
+        now, (began, count) = time.monotonic(), self._seldom.get(event, (-math.inf, 0))
+        if now - began > WHILE_S:
+            facts |= {"left_out": count - LINES} if count > LINES else {}
+            began, count = now, 0
+        self._seldom[event] = began, count + 1
+        if count < LINES:
+            self(event, level, **facts)
 
 
 class _Unread:
@@ -125,7 +139,8 @@ class Window:
             _need("grpc_health", "node.health")
             from grpc_health.v1 import health, health_pb2_grpc
 
-            self._server, self._servicer = aio.server(), health.aio.HealthServicer()
+            self._server = aio.server(options=[("grpc.max_allowed_incoming_connections", 64)])
+            self._servicer = health.aio.HealthServicer()
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
             split_address(self._health)
             try:
