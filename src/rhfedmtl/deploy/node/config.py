@@ -81,7 +81,8 @@ class Limits:
 
     A message may have ``message_bytes`` (0: four times the largest that the shapes call for), ``messages`` of them may
     come in a second. ``norm`` bounds an update, and a share, per sample of its sender. After a fault a peer is not let
-    in for ``quarantine`` seconds.
+    in for ``quarantine`` seconds. ``connections`` are held at once, of whomever they are; fewer where the process may
+    not open so many files.
     """
 
     message_bytes: int = 0
@@ -89,6 +90,7 @@ class Limits:
     samples: int = 1_000_000
     norm: float = 1000.0
     quarantine: float = 10.0
+    connections: int = 4096
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,19 @@ class StationConfig(Config):
 
 @dataclass(frozen=True)
 class TerminalConfig(Config):
-    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to."""
+    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to.
+
+    A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
+    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    """
 
     station: int
     address: str
     data: str
     test: str = ""
-    least_steps: int = 1
+    least_steps: int = 0
     most_steps: int = 10_000_000
+    row_seed: int = -1
 
 
 @dataclass(frozen=True)

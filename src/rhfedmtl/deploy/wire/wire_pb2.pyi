@@ -25,7 +25,7 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch")
+    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "process")
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Hello(_message.Message):
     PENDING_ROUND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     oldest: int
     newest: int
     network: str
@@ -44,25 +45,24 @@ class Hello(_message.Message):
     pending_round: int
     round: int
     epoch: str
-    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ...) -> None: ...
+    process: str
+    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("algorithm", "options", "classes", "features", "seed", "precision", "least_steps")
+    __slots__ = ("algorithm", "options", "classes", "features", "precision", "least_steps")
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     LEAST_STEPS_FIELD_NUMBER: _ClassVar[int]
     algorithm: str
     options: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     features: int
-    seed: int
     precision: Precision
     least_steps: int
-    def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., seed: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
+    def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring")
@@ -656,7 +656,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring", "secret")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -672,6 +672,7 @@ class TerminalFile(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -687,7 +688,8 @@ class TerminalFile(_message.Message):
     place: Place
     rows: int
     centring: Centring
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed")
