@@ -121,8 +121,14 @@ def init(
     ] = 30.0,
     certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
-        int, option(WORK_PANEL, "--least-steps", "Smallest H: with H = 1 an update is a scaled data row.", min=1)
-    ] = 1,
+        int,
+        option(
+            WORK_PANEL,
+            "--least-steps",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows.",
+            min=0,
+        ),
+    ] = 0,
     precision: Annotated[
         str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
     ] = "float64",
@@ -138,6 +144,9 @@ def init(
         bool | None,
         option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
     ] = None,
+    light: Annotated[
+        bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
+    ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -179,6 +188,7 @@ def init(
             station_hosts=hosts,
             port=port,
             fsync=fsync,
+            light=light,
         ),
     )
     facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
@@ -351,7 +361,7 @@ def join(
 
     Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.operator import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol
 
     _print(enrol(token, folder, data), as_json)
 
