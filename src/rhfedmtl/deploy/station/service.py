@@ -73,7 +73,7 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or self._message_limit()
-        self._server = aio.server(options=server_options(self.config.limits.connections, limit))
+        self._server = aio.server(options=server_options(self.config.limits.connections, limit, self.config.waits.link))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
