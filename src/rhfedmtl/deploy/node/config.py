@@ -115,7 +115,8 @@ class TerminalConfig(Config):
     terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
     A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
-    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation. ``link`` is as in `Waits`.
+    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    ``link`` is as in `Waits`.
     """
 
     station: int
