@@ -192,7 +192,7 @@ class _Writer:
         names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
         names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
         write_compose(self._folder, self._plan.name, names)
-        write_units(self._folder, self._plan.name)
+        write_units(self._folder, self._plan.name, names)
 
     def _node(self, role: str, number: int, **more: Any) -> NodeConfig:
         metrics, health = self._ports.window() if self._plan.observed else ("", "")
