@@ -32,10 +32,11 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, DataError, PeerError
-from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.billing import Placement, event_totals
+from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation, Member, StationState
@@ -271,7 +272,7 @@ def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str,
     "wrong",
     [
         {"precision": "float16"},
-        {"least_steps": 0},
+        {"least_steps": -1},
         {"test_rows": "cloud"},
         {"options": {"lamda1": 1.0}},
         {"algorithm": "mocha"},
@@ -337,6 +338,30 @@ def test_no_plan_goes_below_the_least_steps(policy: Any) -> None:
     for budget in (30.0, 100.0, 1000.0):
         plan = Careful(policy, 5).plan(situation("energy=0.1,10", f"energy={budget}"))
         assert plan is None or plan.local_steps.min() >= 5
+
+
+SIZES = np.array([3, 20, 7, 12])
+
+
+@pytest.mark.parametrize("prices", ["energy=0.1,10", "energy=0.1,10 time=0.01,1"])
+@pytest.mark.parametrize("policy", [Fixed(1), Measured(least_steps=ONE_PASS)])
+def test_a_pass_over_its_own_rows_is_the_least_of_every_terminal(policy: Any, prices: str) -> None:
+    """The planner knows it: what it plans can be paid, and is not the most of all terminals."""
+    for budget in (13.0, 30.0, 100.0, 1000.0):
+        limits = f"energy={budget}" + (" time=500" if "time" in prices else "")
+        layout = Placement(np.array([0, 0, 1, 1]), 2)
+        found = Situation(SIZES, layout, Ledger(prices.split(), limits.split()), lam=0.1, gamma=1.0)
+        plan = Careful(policy, ONE_PASS).plan(found)
+        if budget < 20.0 + 0.1 * SIZES.sum() and isinstance(policy, Measured):
+            assert plan is None
+            continue
+        assert plan is not None
+        assert (plan.local_steps >= SIZES).all()
+        if isinstance(policy, Measured):
+            assert fits(event_totals(found.prices, found.round_event(plan.local_steps)), found.ledger.room)
+    if isinstance(policy, Fixed):
+        assert plan is not None
+        np.testing.assert_array_equal(plan.local_steps, SIZES)
 
 
 def test_slow_terminals_get_fewer_steps() -> None:

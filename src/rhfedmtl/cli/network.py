@@ -117,8 +117,14 @@ def init(
         float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
     ] = 30.0,
     least_steps: Annotated[
-        int, option(WORK_PANEL, "--least-steps", "Smallest H: with H = 1 an update is a scaled data row.", min=1)
-    ] = 1,
+        int,
+        option(
+            WORK_PANEL,
+            "--least-steps",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows.",
+            min=0,
+        ),
+    ] = 0,
     precision: Annotated[
         str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
     ] = "float64",

@@ -48,7 +48,10 @@ _ENROLMENT, _STATIONS = 1, 2
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run."""
+    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run.
+
+    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed: for comparisons.
+    """
 
     name: str
     federation: Federation
@@ -61,6 +64,7 @@ class Blueprint:
     port: int = 0
     observed: bool = True
     fsync: bool | None = None
+    row_seed: int = -1
 
     def hosts(self) -> tuple[str, ...]:
         """Where the stations run; the last one named serves for the rest."""
@@ -162,7 +166,13 @@ class _Writer:
         node = self._node(TERMINAL, t, fsync=bool(self._plan.fsync))
         tests = self._learning.test_rows == TERMINAL
         config = TerminalConfig(
-            node, b, self._stations[b], "data.npz", "test.npz" if tests else "", self._learning.least_steps
+            node,
+            b,
+            self._stations[b],
+            "data.npz",
+            "test.npz" if tests else "",
+            self._learning.least_steps,
+            row_seed=self._plan.row_seed,
         )
         self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))

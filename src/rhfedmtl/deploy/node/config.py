@@ -103,14 +103,19 @@ class StationConfig(Config):
 
 @dataclass(frozen=True)
 class TerminalConfig(Config):
-    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to."""
+    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to.
+
+    A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
+    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    """
 
     station: int
     address: str
     data: str
     test: str = ""
-    least_steps: int = 1
+    least_steps: int = 0
     most_steps: int = 10_000_000
+    row_seed: int = -1
 
 
 @dataclass(frozen=True)

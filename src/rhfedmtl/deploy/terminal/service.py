@@ -6,6 +6,7 @@ The role decides; this service carries messages, and writes the role's state dow
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -56,6 +57,7 @@ class TerminalService:
         self._scaling: Scaling | None = None
         self._centring: Centring | None = None
         self._epoch = ""
+        self._secret = secrets.token_bytes(32)
         self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
@@ -145,10 +147,11 @@ class TerminalService:
         """Take the job from the station, and make the role for it from the rows here."""
         method = self._method_of(job)
         jobs.shape_of(job, method)
-        if job.least_steps < self.config.least_steps:
-            raise PeerError(f"the network asks for H >= {job.least_steps}, this terminal for {self.config.least_steps}")
         classes = tuple(job.classes)
         rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes)
+        asked, least = job.least_steps or len(rows.X), self.config.least_steps or len(rows.X)
+        if asked < least:
+            raise PeerError(f"the network asks for H >= {asked}, this terminal for {least}")
         if self.config.test:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
@@ -156,8 +159,9 @@ class TerminalService:
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
         y = encode(rows.y, classes)
         self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
+        seed = self._secret if self.config.row_seed < 0 else self.config.row_seed
         self._role = Terminal(
-            self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
+            self.identity.number, rows.X, y, method, seed=seed, weight=rows.weight, incarnation=incarnation
         )
 
     def _fall_back(self, reason: str, known: int = 0) -> None:
@@ -188,7 +192,7 @@ class TerminalService:
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
-        least, most = self.config.least_steps, self.config.most_steps
+        least, most = self.config.least_steps or self.role.n_samples, self.config.most_steps
         if not least <= order.local_steps <= most:
             raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
         pending, began = self.role.pending, time.perf_counter()
@@ -336,7 +340,13 @@ class TerminalService:
         """All that is written down."""
         state, network = self.role.state, self.identity.network
         record: wire.TerminalFile = codec.to_wire(
-            state, network=network, epoch=self._epoch, job=self._job, place=self._place, rows=len(state.alpha)
+            state,
+            network=network,
+            epoch=self._epoch,
+            job=self._job,
+            place=self._place,
+            rows=len(state.alpha),
+            secret=self._secret,
         )
         if self._scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
@@ -359,6 +369,7 @@ class TerminalService:
         record = wire.TerminalFile.FromString(payload)
         if record.network != self.identity.network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
+        self._secret = record.secret or self._secret
         self.begin(record.job)
         if self.role.n_samples != record.rows:
             raise ConfigError(
