@@ -208,8 +208,8 @@ def test_a_node_is_revoked_with_all_its_certificates(tmp_path: Path) -> None:
     """Certificates from the folder and those given for tokens count no more, over a restart too."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
     registry = NodeRegistry.open(config)
-    registry.note_issued("terminal", 1, "abc1")
-    registry.note_issued("terminal", 1, "abc2")
+    for serial in ("abc1", "abc2"):
+        registry.redeem(registry.invite("terminal", 1, None)[0], serial)
     assert NodeRegistry.open(config).revoke("terminal/1", ["abc3"]) == ["abc1", "abc2", "abc3"]
     assert NodeRegistry.open(config).revoked == {"abc1", "abc2", "abc3"}
     with pytest.raises(ConfigError, match="serial number"):

@@ -312,9 +312,10 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     assert registry.allowed(0) == [0, 1, 2]
     assert secret not in json.dumps(registry.tokens)
     again = NodeRegistry.open(config)
-    assert again.redeem(secret) == ("terminal", 2)
+    assert again.find(secret) == ("terminal", 2)
+    again.redeem(secret, "abc1")
     with pytest.raises(PeerError, match="used already"):
-        NodeRegistry.open(config).redeem(secret)
+        NodeRegistry.open(config).redeem(secret, "abc2")
     token = Token("terminal", 2, "test-net", "127.0.0.1:1", "pem", secret)
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):

@@ -14,7 +14,7 @@ import grpc
 from rhfedmtl import toml
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.registry import Token
-from rhfedmtl.deploy.node.config import Config, NodeConfig, StationConfig, TerminalConfig, bind, read_operator
+from rhfedmtl.deploy.node.config import Config, Limits, NodeConfig, StationConfig, TerminalConfig, bind, read_operator
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.node.state import Lock
@@ -149,7 +149,8 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config
         assert data is not None
         node = NodeConfig(token.network, TERMINAL, token.number)
         return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
-    return StationConfig(NodeConfig(token.network, STATION, token.number, listen=bind(address)), settings["cloud"])
+    node = NodeConfig(token.network, STATION, token.number, listen=bind(address))
+    return StationConfig(node, settings["cloud"], limits=Limits(message_bytes=settings["message_bytes"]))
 
 
 def _call(call: Any, data: bytes, address: str) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from rhfedmtl.errors import ConfigError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+WHILE_S, LINES = 10.0, 50
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -28,6 +31,7 @@ class Log:
         self._least = LEVELS[level]
         self._node = node
         self.last_error = ""
+        self._seldom: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
         """Write an event down."""
@@ -39,6 +43,16 @@ class Log:
         line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()
+
+    def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
+        """The same for what peers can cause as often as they like: few lines, then how many were left out."""
+        now, (began, count) = time.monotonic(), self._seldom.get(event, (-math.inf, 0))
+        if now - began > WHILE_S:
+            facts |= {"left_out": count - LINES} if count > LINES else {}
+            began, count = now, 0
+        self._seldom[event] = began, count + 1
+        if count < LINES:
+            self(event, level, **facts)
 
 
 class Meters:
@@ -82,7 +96,7 @@ class Window:
             except OSError as error:
                 raise ConfigError(f"cannot show metrics on {self._metrics}: {error.strerror or error}") from None
         if self._health:
-            self._server = aio.server()
+            self._server = aio.server(options=[("grpc.max_allowed_incoming_connections", 64)])
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
             split_address(self._health)
             try:

@@ -22,8 +22,9 @@ from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
-from rhfedmtl.deploy.node.link import Uplink, listen, server_options
+from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.memory import Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -72,9 +73,9 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or self._message_limit()
-        self._server = aio.server(options=server_options(limit))
+        self._server = aio.server(options=server_options(self.config.limits.connections, limit))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
-        listen(self._server, self.config.node.listen, self._credentials.server())
+        await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
         above = Identity(self.config.node.network, CLOUD)
         link = self.link.run(lambda: (above, self.config.cloud))
@@ -100,6 +101,7 @@ class StationService:
     def renew(self) -> None:
         """Connect anew if the credentials have changed; the server takes new ones by itself."""
         self.link.renew()
+        self.members.acceptor.end_expired()
 
     # The link to the cloud.
 

@@ -25,7 +25,7 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership")
+    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership", "process")
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Hello(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     oldest: int
     newest: int
     network: str
@@ -46,7 +47,8 @@ class Hello(_message.Message):
     round: int
     epoch: str
     membership: int
-    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ...) -> None: ...
+    process: str
+    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("algorithm", "options", "classes", "features", "precision", "least_steps")
