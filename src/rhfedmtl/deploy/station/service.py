@@ -267,7 +267,7 @@ class StationService:
 
     async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
-        here = await self.members.gather(self.memory.station.members)
+        here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
             role = self.memory.station
             if silent := sorted(set(role.members) - set(here)):
@@ -404,7 +404,13 @@ class StationService:
             return wire.Roster()
         here = set(self.members.present())
         seats = [
-            wire.Seat(terminal=t, n_samples=m.n_samples, incarnation=m.incarnation, connected=t in here)
+            wire.Seat(
+                terminal=t,
+                n_samples=m.n_samples,
+                incarnation=m.incarnation,
+                connected=t in here,
+                withdraws=self.members.withdraws(t),
+            )
             for t, m in sorted(role.members.items())
         ]
         return wire.Roster(membership=role.membership, seats=seats)
