@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -109,7 +111,8 @@ class Terminal:
     An update stays pending until the station's next message says what became of it: applied with a factor, or
     dropped. A repeated order is answered with the same update, a stale one with nothing. A terminal that lost its
     state starts anew with a higher ``incarnation`` than its station knows. ``kernel`` does its work: the best one that
-    is installed, unless given.
+    is installed, unless given. ``seed`` addresses the order of rows: a number that others may know, as in simulations,
+    or a secret of at least 16 bytes.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Terminal:
         y: Vector,
         method: Method,
         *,
-        seed: int = 0,
+        seed: int | bytes = 0,
         weight: Vector | None = None,
         incarnation: int = 0,
         kernel: Kernel | None = None,
@@ -370,7 +373,7 @@ class Terminal:
             model,
             np.array([order.scale]),
             np.array([order.local_steps]),
-            np.uint64(self.seed),
+            self._round_seed(order.round),
             np.uint64(order.round),
             self.method.uniform,
         )
@@ -384,7 +387,15 @@ class Terminal:
             self._duals.pending[:] *= factor[0]
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
-        return Update(order.round, self.identity, delta[0], answers.gains[0], profile[0], method.channel.dtype)
+        gains = answers.gains[0] * method.channel.tells_gains
+        return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
+
+    def _round_seed(self, number: int) -> np.uint64:
+        """Seed of a round's draws; a secret gives every round of every membership one that tells nothing of others."""
+        if isinstance(self.seed, int):
+            return np.uint64(self.seed)
+        address = struct.pack("<QQ", self.incarnation, number)
+        return np.uint64(int.from_bytes(hashlib.blake2b(address, key=self.seed, digest_size=8).digest(), "little"))
 
     def _clear_residual(self) -> None:
         """Nothing is kept back, by a channel that ever does."""

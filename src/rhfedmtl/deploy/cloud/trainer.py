@@ -29,7 +29,8 @@ from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.runs.records import summary
@@ -221,6 +222,7 @@ class Trainer:
             people = census(self._config, self.network)
             run = measured_run(self._config, people, self.network, Ledger(cost, budget), settings)
             self._take_up(run, self._journal.begun())
+            self._check_round(run)
             self._run = run
         else:
             self._check_left(self._run.ledger.spent, budget)
@@ -235,6 +237,20 @@ class Trainer:
         found["certified_round"] = result.certificate.round
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _check_round(self, run: Run) -> None:
+        """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow."""
+        situation, least = run.situation(), self._config.learning.least_steps
+        steps = least or np.maximum(situation.sizes, 1)
+        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(steps))
+        if run.round or run.ledger.can_afford(price):
+            return
+        work = f"{least} steps" if least else "one pass over its own rows"
+        raise BudgetError(
+            f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
+            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with --least-steps "
+            "or any number with --masked"
+        )
 
     @staticmethod
     def _check_left(spent: dict[str, float], budget: Budget) -> None:
@@ -269,7 +285,7 @@ class Trainer:
         """The algorithm's policy, within what terminals allow."""
         policy, least = self._algorithm.policy, self._config.learning.least_steps
         if isinstance(policy, Measured):
-            policy = replace(policy, least_steps=max(least, policy.least_steps))
+            policy = replace(policy, least_steps=least and max(least, policy.least_steps))
         timed = "time" in cost and cost["time"].adds == "elapsed"
         if least == 1 and not timed:
             return policy
