@@ -22,10 +22,11 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
+from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
@@ -312,9 +313,10 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     assert registry.allowed(0) == [0, 1, 2]
     assert secret not in json.dumps(registry.tokens)
     again = NodeRegistry.open(config)
-    assert again.redeem(secret) == ("terminal", 2)
+    assert again.find(secret) == ("terminal", 2)
+    again.redeem(secret, "abc1")
     with pytest.raises(PeerError, match="used already"):
-        NodeRegistry.open(config).redeem(secret)
+        NodeRegistry.open(config).redeem(secret, "abc2")
     token = Token("terminal", 2, "test-net", "127.0.0.1:1", "pem", secret)
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):

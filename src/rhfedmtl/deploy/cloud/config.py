@@ -12,7 +12,7 @@ from typing import Any
 
 from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
-from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.policies.base import ONE_PASS
@@ -138,7 +138,7 @@ class CloudConfig(Config):
         """Refuse a network that does not add up."""
         if len(self.stations) != len(self.learning.tasks):
             raise ConfigError(f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: one for each")
-        ids = [t for entry in self.stations for t in entry.terminals]
+        ids = [check_number(t, TERMINAL) for entry in self.stations for t in entry.terminals]
         if len(set(ids)) < len(ids):
             raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
 

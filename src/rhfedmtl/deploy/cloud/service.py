@@ -15,13 +15,17 @@ from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.node.link import NotReadyError, listen, server_options
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.roles.messages import Centring, Scaling
 
-MESSAGE_BYTES = 1 << 28
+ROSTER_BYTES = 1 << 20
+"""What a station may say of its terminals, beyond what the shapes of models call for."""
 RETRY_S = 0.2
 
 
@@ -29,7 +33,7 @@ class CloudService:
     """The cloud."""
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
-        self._config = config
+        self._config, self._log = config, log
         self._credentials = config.credentials()
         self.registry = NodeRegistry.open(config)
         self.stations = StationSessions(config, self.registry, self._welcome, log, meters)
@@ -52,9 +56,11 @@ class CloudService:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        self._server = aio.server(options=server_options(self._config.limits.message_bytes or MESSAGE_BYTES))
+        job, limits = self._config.learning.job(), self._config.limits
+        largest = jobs.message_limit(job, method_of(job), limits) + ROSTER_BYTES
+        self._server = aio.server(options=server_options(limits.connections, largest))
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
-        listen(self._server, self._config.node.listen, self._credentials.server())
+        await listen(self._server, self._config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
         await self.operator_api.open(self._credentials)
         self.trainer.start()
@@ -72,7 +78,8 @@ class CloudService:
         self._closed.set()
 
     def renew(self) -> None:
-        """The server takes new credentials by itself."""
+        """The server takes new credentials by itself; who has none any more is cut off."""
+        self.stations.acceptor.end_expired()
 
     async def ask_all(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
         """Answers of all stations that were asked, in their order; one that does not answer says so.

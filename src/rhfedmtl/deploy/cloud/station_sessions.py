@@ -148,7 +148,8 @@ class StationSessions:
             self._checker.roster(content.roster, self._registry.station)
             self._strike(b, content.roster)
             self.outlooks[b] = content
-            if self._registry.arrived(b, (seat.terminal for seat in content.roster.seats)):
+            arrived = self._registry.arrived(b, (seat.terminal for seat in content.roster.seats))
+            if self._heed_owners(b) or arrived:
                 self.tell_access()
             self._straighten(b)
             return
@@ -159,6 +160,15 @@ class StationSessions:
             content.bytes_up = len(data)
             content.away &= pending.request.HasField("round") and not content.HasField("round")
             pending.answer.set_result(content)
+
+    def _heed_owners(self, station: int) -> bool:
+        """Let those belong to no station any more whose owners withdraw them; whether there are any."""
+        seats = self.outlooks[station].roster.seats
+        leave = [s.terminal for s in seats if s.withdraws and self._registry.station.get(s.terminal) == station]
+        for terminal in leave:
+            self._log("withdrawn", "warning", reason=f"the owner of terminal {terminal} takes it out of the network")
+            self._registry.place(terminal, -1)
+        return bool(leave)
 
     def _strike(self, station: int, roster: wire.Roster) -> None:
         """Strike out members that are with another station, where they belong: nobody else can claim them."""

@@ -73,6 +73,7 @@ class TerminalSessions:
         self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
+        self._resting: set[int] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
@@ -102,12 +103,12 @@ class TerminalSessions:
         self.acceptor.revoke(self._memory.revoked)
         self._news.set()
 
-    async def gather(self, wanted: Iterable[int]) -> list[int]:
-        """Those of ``wanted`` that are present, after waiting a little for who has just gone."""
+    async def gather(self, wanted: Iterable[int], asleep: float = 0.0) -> list[int]:
+        """Those of ``wanted`` that are present, after a little for who has just gone, ``asleep`` for who rests."""
         wanted = set(wanted)
         while True:
             here = set(self.present())
-            until = max(map(self._due, wanted - here), default=0.0)
+            until = max((self._due(t, asleep) for t in wanted - here), default=0.0)
             if time.monotonic() >= until:
                 return sorted(wanted & here)
             await self._hear(until)
@@ -135,6 +136,11 @@ class TerminalSessions:
         self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
         return question
+
+    def withdraws(self, terminal: int) -> bool:
+        """Whether the owner of a terminal wants it to leave the network."""
+        session = self.acceptor.sessions.get(terminal)
+        return session is not None and session.withdraws
 
     def tell(self, terminal: int, **body: Any) -> bool:
         """Send a message that nobody waits for."""
@@ -171,9 +177,10 @@ class TerminalSessions:
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
         )
-        if memory.scaling is not None:
+        self._resting.discard(t)
+        if memory.scaling is not None and not hello.prepared:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
-        if memory.centring is not None:
+        if memory.centring is not None and not hello.prepared:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
@@ -209,6 +216,11 @@ class TerminalSessions:
             self._on_join(session, read)
         elif isinstance(read, Leave):
             self._change(session, read)
+        elif name == "withdraw":
+            session.withdraws = True
+            self._changed()
+        elif name == "rest":
+            session.rests = True
         else:
             self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
 
@@ -300,6 +312,8 @@ class TerminalSessions:
         """Note when a stream ended."""
         self._gone[session.number] = time.monotonic()
         self._silent.discard(session.number)
+        if session.rests:
+            self._resting.add(session.number)
         self._news.set()
 
     # Waiting.
@@ -311,9 +325,11 @@ class TerminalSessions:
             return until
         return min(until, max(map(self._due, missing)))
 
-    def _due(self, terminal: int) -> float:
+    def _due(self, terminal: int, asleep: float = 0.0) -> float:
         """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
-        return 0.0 if self.acceptor.bars(terminal) else self._gone.get(terminal, self.started) + GATHER_S
+        if self.acceptor.bars(terminal):
+            return 0.0
+        return self._gone.get(terminal, self.started) + (asleep if terminal in self._resting else GATHER_S)
 
     def _heard(self, terminal: int) -> float:
         """When a terminal was heard from, or seen to go, for the last time."""
@@ -377,4 +393,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
+    "withdraw": lambda given: given,
+    "rest": lambda given: given,
 }
