@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from rhfedmtl.deploy.node.config import read_station, read_terminal
+from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
 from rhfedmtl.deploy.node.serve import Role
 from rhfedmtl.errors import ConfigError
@@ -28,11 +27,10 @@ def _station() -> Role:
 
 
 def _terminal() -> Role:
-    from rhfedmtl.deploy.methods import method_of
-    from rhfedmtl.deploy.terminal.service import TerminalService
-    from rhfedmtl.deploy.warm_up import warm_up
+    from rhfedmtl.deploy.terminal import program
 
-    return Role(TERMINAL, read_terminal, partial(TerminalService, method_of=method_of, warm_up=warm_up))
+    made: Role = program.role()
+    return made
 
 
 def own_kernels(config: Path) -> None:

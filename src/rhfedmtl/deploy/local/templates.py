@@ -56,7 +56,7 @@ StartLimitIntervalSec=0
 User=rhfedmtl-{folder}
 Group=rhfedmtl-{folder}
 WorkingDirectory=/var/lib/rhfedmtl/{folder}
-ExecStart=/opt/rhfedmtl/bin/rhfedmtl serve {role} --config {role}.toml
+ExecStart=/opt/rhfedmtl/bin/{program}
 # A terminal that has left the network ends well (0); with a configuration that cannot work (2) nothing gets better.
 Restart=on-failure
 RestartSec=1
@@ -108,7 +108,7 @@ def write_compose(folder: Path, network: str, names: Sequence[str]) -> None:
     (folder / "wheels").mkdir()
 
 
-def write_units(folder: Path, network: str, names: Sequence[str]) -> None:
+def write_units(folder: Path, network: str, names: Sequence[str], *, light: bool = False) -> None:
     """Units for systemd: one for the cloud, templates for stations and terminals (``@0``, ``@1``, …), their users."""
     units = folder / "systemd"
     units.mkdir()
@@ -117,6 +117,8 @@ def write_units(folder: Path, network: str, names: Sequence[str]) -> None:
         ("station", "rhfedmtl-station@.service", "station-%i"),
         ("terminal", "rhfedmtl-terminal@.service", "terminal-%i"),
     ):
-        (units / name).write_text(_UNIT.format(role=role, network=network, folder=place))
+        small = light and role == "terminal"
+        program = "rhfedmtl-terminal serve" if small else f"rhfedmtl serve {role} --config {role}.toml"
+        (units / name).write_text(_UNIT.format(role=role, network=network, folder=place, program=program))
     users = (f'u rhfedmtl-{name} - "rhfedmtl {name} of {network}" /var/lib/rhfedmtl/{name}\n' for name in names)
     (units / "rhfedmtl.conf").write_text("# For systemd-sysusers: a user for each node.\n" + "".join(users))
