@@ -340,7 +340,7 @@ def test_numbers_that_are_none_change_nothing(folder: Path, number: Any, tmp_pat
                 await cloud.operator_api.command(name, **arguments)
         assert cloud.registry.file.path.exists() == before
         assert not cloud.registry.tokens
-        cloud._welcome(0)  # what is told to a station can still be written
+        cloud._welcome(0, wire.Hello())  # what is told to a station can still be written
 
     run(body)
 
