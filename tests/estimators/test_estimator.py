@@ -386,13 +386,13 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
 
 def test_under_a_budget_the_choice_of_weights_is_part_of_the_bill() -> None:
     """Trials are charged to the ledger of the run, at most their share of it, and are the same as those of `train`."""
-    federation = Request("synthetic", tasks=6, terminals=3, test_fraction=0.2).federation(0)
+    federation = Request("synthetic", tasks=8, terminals=3, samples_per_task=80, test_fraction=0.2).federation(0)
     X, y, task, terminal = rows_of(federation)
-    model = RHFedMTLClassifier("energy=3000", lambda1="auto", lambda2="auto", random_state=0)
+    model = RHFedMTLClassifier("energy=6000", lambda1="auto", lambda2="auto", random_state=0)
     record = model.fit(X, y, task=task, terminal=terminal).regularisation_
     assert len(record.tried) >= FEWEST
-    assert 0.0 < record.spent["energy"] <= SHARE * 3000.0
-    assert model.ledger_.spent["energy"] <= 3000.0
+    assert 0.0 < record.spent["energy"] <= SHARE * 6000.0
+    assert model.ledger_.spent["energy"] <= 6000.0
     assert model.ledger_.totals("round")["energy"][0] == pytest.approx(record.spent["energy"])
     assert (model.relationship_.lambda1, model.relationship_.lambda2) == tuple(record.chosen.values())
 

@@ -36,6 +36,8 @@ from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import Choice, choose, weighted
 from rhfedmtl.selection.weights import Asked, SelectionRecord, within_budget
+from rhfedmtl.training.config import RunConfig, usual_scale
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Progress, Result, Run, Settings
 
 Array = npt.NDArray[Any]
@@ -83,6 +85,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
+        privacy: str | None = None,
         algorithm: str = "rhfedmtl",
         relationship: str = "mean",
         lambda1: float | str = LAMBDA1,
@@ -103,6 +106,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.budget = budget
         self.cost = cost
+        self.privacy = privacy
         self.algorithm = algorithm
         self.relationship = relationship
         self.lambda1 = lambda1
@@ -134,6 +138,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 "again, with warm_start=True to start from its dual variables"
             )
         run = session.run
+        if run.private is not None:
+            raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
         more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
         run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=run.round + self.max_rounds)
@@ -162,10 +168,14 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         seed = self._seed()
         federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
         built, settings = self._built(federation), self._settings(federation, seed)
+        ledger, plan = self._ledger(), None
+        if self.privacy:
+            built, plan = self._private(federation, ledger)
+            ledger = plan.ledger(ledger)
         self.regularisation_, before = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
             built = self._with_weights(built, self.regularisation_)
-        run = Run(built.regroup(federation), built.method, settings, self._ledger(), judged=federation)
+        run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
         if before is None:
             self._start(run, places)
         else:
@@ -269,9 +279,21 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _built(self, federation: Federation) -> Algorithm:
-        """Method and policy; weights that are to be chosen stand at their defaults for now."""
-        options = Options.of(
+    def _private(self, federation: Federation, ledger: Ledger) -> tuple[Algorithm, PrivatePlan]:
+        """The algorithm under a bound on privacy; what would tell more is refused."""
+        assert self.privacy is not None
+        if "auto" in (self.lambda1, self.lambda2) or self.warm_start:
+            raise ConfigError(
+                f"privacy={self.privacy!r}: weights that are chosen on rows, and dual variables of an earlier fit, "
+                "tell more than it allows; give the weights as numbers, and leave warm_start out"
+            )
+        options = self._options()
+        RunConfig(self.algorithm, options=options, scale=self.scale, privacy=self.privacy).check()
+        return private(self.algorithm, options, federation, ledger, Privacy.parse(self.privacy))
+
+    def _options(self) -> Options:
+        """The parameters as options; weights that are to be chosen stand at their defaults for now."""
+        return Options.of(
             loss=self.loss,
             relationship=self.relationship,
             **self._weights(),
@@ -281,6 +303,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             station_rounds=self.station_rounds,
             **self._more_options(),
         )
+
+    def _built(self, federation: Federation) -> Algorithm:
+        """Method and policy."""
+        options = self._options()
         built = build(self.algorithm, options, federation.kind)
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
         if unheeded := [name for name in unheeded if name in (self.options or {})]:
@@ -316,7 +342,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, federation: Federation, seed: int) -> Settings:
         return Settings(
-            scale=self.scale or ("standard" if federation.kind == "regression" else "standard-unit"),
+            scale=self.scale or usual_scale(federation.kind, private=bool(self.privacy)),
             seed=seed,
             execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,

@@ -44,6 +44,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     cost
         Prices, as ``"energy=0.1,10"`` (a row visited, a round of a station), a table or a TOML file. Energy has these
         prices unless told.
+    privacy
+        Bound on what anybody learns of a terminal, as ``"epsilon=1,delta=1e-6"``: only clipped updates and one
+        certificate leave it, hidden in noise. Rows are then scaled by ``unit``.
     algorithm
         ``rhfedmtl``, or another by name.
     loss
@@ -103,6 +106,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
+        privacy: str | None = None,
         algorithm: str = "rhfedmtl",
         loss: str = "smoothed-hinge",
         relationship: str = "mean",
@@ -126,6 +130,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         super().__init__(
             budget,
             cost=cost,
+            privacy=privacy,
             algorithm=algorithm,
             relationship=relationship,
             lambda1=lambda1,

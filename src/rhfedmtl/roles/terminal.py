@@ -387,7 +387,8 @@ class Terminal:
             self._duals.pending[:] *= factor[0]
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
-        return Update(order.round, self.identity, delta[0], answers.gains[0], profile[0], method.channel.dtype)
+        gains = answers.gains[0] * method.channel.tells_gains
+        return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
 
     def _round_seed(self, number: int) -> np.uint64:
         """Seed of a round's draws; a secret gives every round of every membership one that tells nothing of others."""
