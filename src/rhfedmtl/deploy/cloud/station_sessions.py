@@ -46,7 +46,7 @@ class StationSessions:
         self,
         config: CloudConfig,
         registry: NodeRegistry,
-        welcome: Callable[[int], wire.Welcome],
+        welcome: Callable[[int, wire.Hello], wire.Welcome],
         log: Log,
         meters: Meters,
     ) -> None:
@@ -123,12 +123,12 @@ class StationSessions:
 
     # What stations say.
 
-    def greet(self, session: PeerSession, _: wire.Hello) -> wire.Welcome:
+    def greet(self, session: PeerSession, hello: wire.Hello) -> wire.Welcome:
         """Answer a station that says hello."""
         b = session.number
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
-        welcome = self._welcome(b)
+        welcome = self._welcome(b, hello)
         self._heard[b] = time.monotonic()
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return welcome
