@@ -140,6 +140,9 @@ def init(
         bool | None,
         option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
     ] = None,
+    light: Annotated[
+        bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
+    ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -180,6 +183,7 @@ def init(
             station_hosts=hosts,
             port=port,
             fsync=fsync,
+            light=light,
         ),
     )
     facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
@@ -352,7 +356,7 @@ def join(
 
     Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.operator import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol
 
     _print(enrol(token, folder, data), as_json)
 

@@ -69,7 +69,7 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
     raise_descriptors()
     configs: list[Config] = [role.read(path) for path in paths]
     locks = [Lock(config.state) for config in configs]
-    meters = Meters()
+    meters = Meters(shown=bool(configs[0].node.metrics))
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(str(config.identity), config.node.log) for config in configs]
     services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]

@@ -106,7 +106,10 @@ class StationService:
     # The link to the cloud.
 
     def _hello(self) -> wire.Hello:
-        return wire.Hello(round=self.memory.role.round if self.memory.role else 0, epoch=self.memory.epoch)
+        role = self.memory.role
+        return wire.Hello(
+            round=role.round if role else 0, membership=role.membership if role else 0, epoch=self.memory.epoch
+        )
 
     async def _handle(self, name: str, content: Any) -> None:
         await self.HANDLERS[name](self, content)
@@ -119,7 +122,9 @@ class StationService:
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
-        if begins:
+        if welcome.epoch == memory.epoch:
+            await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
+        elif begins:
             self.members.begin()
         if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
             await self._assign(welcome.anchor, wire.Answer())
@@ -199,6 +204,7 @@ class StationService:
         async with memory.turn:
             result = await self._hold(content, asked, here)
             result.seconds = time.perf_counter() - began
+            result.epoch, result.membership = memory.epoch, memory.station.membership
             memory.last = result
             memory.save()
         self._meters.rounds.observe(result.seconds)
@@ -261,7 +267,7 @@ class StationService:
 
     async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
-        here = await self.members.gather(self.memory.station.members)
+        here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
             role = self.memory.station
             if silent := sorted(set(role.members) - set(here)):
@@ -398,7 +404,13 @@ class StationService:
             return wire.Roster()
         here = set(self.members.present())
         seats = [
-            wire.Seat(terminal=t, n_samples=m.n_samples, incarnation=m.incarnation, connected=t in here)
+            wire.Seat(
+                terminal=t,
+                n_samples=m.n_samples,
+                incarnation=m.incarnation,
+                connected=t in here,
+                withdraws=self.members.withdraws(t),
+            )
             for t, m in sorted(role.members.items())
         ]
         return wire.Roster(membership=role.membership, seats=seats)
