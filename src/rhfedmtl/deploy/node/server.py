@@ -23,7 +23,7 @@ from rhfedmtl.errors import BusyError, ConfigError
 RESERVE = 256
 """Descriptors that no caller gets: for state, logs, the node above, and the windows for operators."""
 MOST_DESCRIPTORS = 1 << 16
-PORT_S = 10.0
+PORT_S = 5.0
 """How long to wait for a port that something else still has."""
 
 LINK_S = 5.0
