@@ -227,8 +227,12 @@ class OperatorApi:
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
+    async def _curve(self) -> dict[str, Any]:
+        return {"rounds": self._trainer.curve()}
+
     COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         "status": _status,
+        "curve": _curve,
         "train": _train,
         "stop": _stop,
         "move": _move,
