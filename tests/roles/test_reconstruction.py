@@ -105,8 +105,9 @@ def test_a_whole_pass_stops_it_too() -> None:
 def test_a_dishonest_station_needs_no_order() -> None:
     """By models of its own making, whose updates it drops, it finds rows whatever the order and H.
 
-    That is documented, and no more: only noise stands against it. Under a steep model, and with a scale so large that steps do not add up, a row takes part if it lies on the wrong
-    side of a threshold; between two thresholds that differ by one row, that row is the difference.
+    That is documented, and no more: only noise stands against it. Under a steep model, and with a scale so large that
+    steps do not add up, a row takes part if it lies on the wrong side of a threshold; between two thresholds that
+    differ by one row, that row is the difference.
     """
     terminal, rows = make_terminal(b"a secret of the terminal's own..")
     direction = np.random.default_rng(1).normal(size=FEATURES)
