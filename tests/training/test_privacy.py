@@ -232,7 +232,7 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_of_the_noise() ->
 
 
 def _excess(epsilon: float, clip: float, noise: float, rounds: int, runs: int) -> float:
-    """The largest P(in) − e^ε P(out) over thresholds, as found; every station is a run of its own, half with a canary."""
+    """The largest P(in) − e^ε P(out) over thresholds; every station is a run of its own, half with a canary."""
     method = DualMethod(Hinge(), merge=Add(), intercept=False, channel=Noised(clip, noise))
     data = federation(sizes=((1, 1),) * (2 * runs), d=2)
     X = np.zeros_like(data.X)
