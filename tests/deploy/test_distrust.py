@@ -14,13 +14,14 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.trainer import refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
+from rhfedmtl.deploy.node.enrolment import Token, enrol
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.operator import enrol, take_chunk
+from rhfedmtl.deploy.operator import take_chunk
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire

@@ -23,9 +23,10 @@ from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
+from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire

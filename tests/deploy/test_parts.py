@@ -22,10 +22,11 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
+from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec

@@ -12,6 +12,7 @@ from rhfedmtl.cli import (
     bench,
     certify,
     compare,
+    dashboard,
     data,
     doctor,
     models,
@@ -50,14 +51,14 @@ def _root(
     context.default_map = settings.defaults(config, context.command)
 
 
-_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, doctor, bench, network)
+_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, dashboard, doctor, bench, network)
 for _commands in _COMMANDS:
     _commands.register(app)
 
 PANELS = {
     "Learn": ("train", "plan", "compare", "reproduce"),
     "Use what was learned": ("predict", "export", "release", "certify"),
-    "Look": ("report", "runs", "data"),
+    "Look": ("dashboard", "report", "runs", "data"),
     "This machine": ("doctor", "calibrate", "bench"),
     "Networks of real nodes": ("network", "serve", "status"),
 }

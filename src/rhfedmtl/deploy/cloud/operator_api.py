@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer
 from rhfedmtl.deploy.methods import method_of
@@ -33,6 +33,7 @@ from rhfedmtl.deploy.node.credentials import (
     check_number,
     requested_key,
 )
+from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.link import GREETING_S, SERVICE, Rate
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.node.server import guarded, listen
@@ -226,8 +227,12 @@ class OperatorApi:
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
+    async def _curve(self) -> dict[str, Any]:
+        return {"rounds": self._trainer.curve()}
+
     COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         "status": _status,
+        "curve": _curve,
         "train": _train,
         "stop": _stop,
         "move": _move,

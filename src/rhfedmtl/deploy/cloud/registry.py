@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import secrets
@@ -17,30 +16,6 @@ from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
 TOKEN_S = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class Token:
-    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
-
-    role: str
-    number: int
-    network: str
-    address: str
-    authorities: str
-    secret: str
-
-    def text(self) -> str:
-        """One word to be copied."""
-        return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
-
-    @classmethod
-    def parse(cls, text: str) -> Token:
-        """Read what `text` wrote."""
-        try:
-            return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
-        except (ValueError, TypeError):
-            raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
 
 
 @dataclass

@@ -37,6 +37,9 @@ from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
+MOST_POINTS = 500
+"""Points of the curve that the cloud remembers of its trainings."""
+
 
 class Training(StrEnum):
     """Where the training of a network stands."""
@@ -106,6 +109,7 @@ class Trainer:
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
+        self._curve: list[dict[str, Any]] = []
 
     @property
     def state(self) -> Training:
@@ -116,6 +120,10 @@ class Trainer:
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
         return {"state": self.state.value, **self._facts}
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Rounds since the cloud was started, thinned out where they are many."""
+        return list(self._curve)
 
     def order(self, spec: dict[str, Any]) -> None:
         """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
@@ -240,8 +248,8 @@ class Trainer:
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
             f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
-            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with --least-steps "
-            "or any number with --masked"
+            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with "
+            "--least-steps"
         )
 
     @staticmethod
@@ -303,6 +311,9 @@ class Trainer:
         }
         self._catch_up()
         self._facts = {**self._facts, **plain(facts)}
+        self._curve.append({name: fact for name, fact in self._facts.items() if name not in ("spec", "answered")})
+        if len(self._curve) > MOST_POINTS:
+            del self._curve[1::2]
         self._measure(progress)
         self._log("round", "debug", **facts)
         return not self._journal.stopped()

@@ -10,6 +10,7 @@ from typing import TypeVar
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.kernels.kernel import AUTO
 
 LOCAL = "127.0.0.1"
 
@@ -65,7 +66,8 @@ class Waits:
 
     ``patience``: for a station that is away before it misses a round. ``start``: for all members before the first
     round. ``answer``: for sums and the like. ``again``: before a request is sent once more. ``forget``: for a silent
-    terminal before its share is taken out (0: never, an operator decides).
+    terminal before its share is taken out (0: never, an operator decides). ``asleep``: for terminals that rest, before
+    a certificate is given up. ``link``: for what the link of a terminal owes, a handshake or the answer to a ping.
     """
 
     patience: float = 60.0
@@ -73,6 +75,8 @@ class Waits:
     answer: float = 30.0
     again: float = 5.0
     forget: float = 0.0
+    asleep: float = 0.0
+    link: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,12 @@ class StationConfig(Config):
 class TerminalConfig(Config):
     """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to.
 
+    ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
+    terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
+    together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
     A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
     which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    ``link`` is as in `Waits`.
     """
 
     station: int
@@ -117,6 +125,11 @@ class TerminalConfig(Config):
     test: str = ""
     least_steps: int = 0
     most_steps: int = 10_000_000
+    kernel: str = AUTO
+    sleep: float = 0.0
+    byte_budget: int = 0
+    budget_days: int = 0
+    link: float = 5.0
     row_seed: int = -1
 
 

@@ -22,7 +22,7 @@ from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.server import KEEP_ALIVE
+from rhfedmtl.deploy.node.server import LINK_S, keep_alive
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -37,11 +37,17 @@ STREAMS = 2
 QUEUED = 64
 """Messages that wait for a peer that does not read; more cut the connection."""
 
+FAREWELL_S = 30.0
+"""How long the last messages may take before a rest."""
 
-def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]]:
+Account = Callable[[str, str, int], bool]
+"""Is told of each message, by way, kind and bytes; says whether one that goes up may leave."""
+
+
+def channel_options(above: Identity, message_bytes: int, link: float = LINK_S) -> list[tuple[str, Any]]:
     """Options of a channel to the node above, which must have the name that its certificate should carry."""
     return [
-        *KEEP_ALIVE,
+        *keep_alive(link),
         ("grpc.ssl_target_name_override", above.host),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -109,16 +115,23 @@ class Uplink:
         log: Log,
         meters: Meters,
         message_bytes: int,
+        account: Account = lambda *_: True,
+        link: float = LINK_S,
     ) -> None:
         self._dialogue, self._session_state = dialogue, Machine(dialogue.below, StreamState.GREETING)
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
+        self._account, self._link = account, link
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
         self._me = credentials.peer.identity
         self._process = secrets.token_hex(8)
         self._stood = False
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._farewell: asyncio.Task[None] | None = None
+        self.resting = ""
         self.closing = False
         self.trouble = "not connected yet"
 
@@ -130,10 +143,13 @@ class Uplink:
     def send(self, **body: Any) -> bool:
         """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
         message = self._dialogue.up(**body)
-        self._meters.messages.labels("up", message.WhichOneof("body")).inc()
+        name = message.WhichOneof("body")
+        self._meters.messages.labels("up", name).inc()
         if self._outbox is None:
             return False
         data = message.SerializeToString()
+        if not self._account("up", name, len(data)):
+            return False
         self._meters.bytes.labels("up").inc(len(data))
         if self._outbox.put(data):
             return True
@@ -159,6 +175,7 @@ class Uplink:
         """Take a message from above: what may not come now, and a refusal, end the stream."""
         name, content, _ = heard(self._dialogue.down, data, self._session_state)
         self._meters.messages.labels("down", name).inc()
+        self._account("down", name, len(data))
         if name == "refusal":
             raise PeerError(content.reason)
         if name != "drain":  # the node above goes away for a while: the link will break, and be made again
@@ -168,6 +185,7 @@ class Uplink:
         """Keep a stream to ``where()``, until `close`."""
         wait = FIRST_WAIT_S
         while not self.closing:
+            await self._awake.wait()
             began = time.monotonic()
             above, address = where()
             try:
@@ -182,7 +200,7 @@ class Uplink:
                 if task is None or task.cancelling():
                     raise
                 self.trouble = "connecting anew"  # the call was cancelled by `again`, not this task
-            if not self.closing:
+            if not (self.closing or self.resting):
                 level = "warning" if self._stood else "info"  # before the first time, others may just be starting
                 self._log("no link", level, above=str(above), address=address, reason=self.trouble)
                 wait = FIRST_WAIT_S if time.monotonic() - began > 5.0 else min(2.0 * wait, LONGEST_WAIT_S)
@@ -190,12 +208,14 @@ class Uplink:
 
     async def _session(self, above: Identity, address: str) -> None:
         self._stamp = self._credentials.stamp()
-        credentials, options = self._credentials.client(), channel_options(above, self._message_bytes)
+        credentials, options = self._credentials.client(), channel_options(above, self._message_bytes, self._link)
         async with aio.secure_channel(address, credentials, options=options) as channel:
             call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
             outbox = Outbox(call.write)
             try:
-                await asyncio.wait_for(call.write(self.hello()), GREETING_S)
+                hello = self.hello()
+                await asyncio.wait_for(call.write(hello), 2.0 * self._link)
+                self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
@@ -215,6 +235,30 @@ class Uplink:
         if self._call is not None:
             self._call.cancel()
 
+    def rest(self, reason: str) -> None:
+        """End the stream once what waits is written, and make none while there is a reason to rest."""
+        if bool(reason) != bool(self.resting):
+            self._log("resting" if reason else "going on", reason=reason or self.resting)
+        self.resting = reason
+        if not reason:
+            self._awake.set()
+        elif self._awake.is_set():
+            self._awake.clear()
+            self._farewell = asyncio.get_running_loop().create_task(self._take_leave())
+
+    async def _take_leave(self) -> None:
+        """Let the node above end the stream, so that nothing is lost; one that does not is left alone."""
+        self.send(rest=wire.Nothing())
+        outbox, call, self._outbox = self._outbox, self._call, None
+        if outbox is None or call is None:
+            return self.again()
+        await outbox.close(FAREWELL_S)
+        with contextlib.suppress(*BROKEN, aio.AioRpcError, asyncio.CancelledError):
+            await call.done_writing()
+            await asyncio.wait_for(call.code(), FAREWELL_S)
+        call.cancel()
+        return None
+
     def renew(self) -> bool:
         """Connect anew if the credentials have changed."""
         stamp = self._credentials.stamp()
@@ -233,6 +277,7 @@ class Uplink:
     async def close(self) -> None:
         """Send what waits, and end."""
         self.closing = True
+        self._awake.set()
         if self._outbox is not None:
             await self._outbox.close(1.0)
         self.again()
@@ -253,6 +298,8 @@ class PeerSession:
         self.heard = time.monotonic()
         self.reason = ""
         self.incarnation = 0
+        self.rests = False
+        self.withdraws = False
         self.process = ""
 
     def read(self, data: bytes) -> tuple[str, Any, Any]:
@@ -299,7 +346,17 @@ Receiver = Callable[[PeerSession, bytes], Awaitable[None]]
 class Acceptor:
     """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
 
-    def __init__(self, dialogue: Dialogue, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        network: str,
+        role: str,
+        limits: Limits,
+        log: Log,
+        meters: Meters,
+        *,
+        greeting_s: float = GREETING_S,
+    ) -> None:
         self._dialogue, self._network, self._role = dialogue, network, role
         self._limits, self._log, self._meters = limits, log, meters
         self.sessions: dict[int, PeerSession] = {}
@@ -307,6 +364,7 @@ class Acceptor:
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
+        self._greeting_s = greeting_s
 
     def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
         """Handler of the service: ``greet`` answers a hello, ``receive`` takes what follows."""
@@ -362,7 +420,7 @@ class Acceptor:
             raise PeerError(f"the certificate of {who} was revoked")
         if self.bars(who.number):
             raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
-        data = await asyncio.wait_for(context.read(), GREETING_S)
+        data = await asyncio.wait_for(context.read(), self._greeting_s)
         if data is aio.EOF:
             raise NotReadyError("gone before a greeting")
         if len(data) > GREETING_BYTES:
