@@ -34,6 +34,8 @@ class AdaptiveServer(Server):
         """From the model that all were sent."""
         m, v = memory
         change = mean_by_samples(told, n) - sent[0]
+        if not change.any():  # before the first server iteration
+            return told, memory
         m = BETA1 * m + (1.0 - BETA1) * change
         toward = np.sign(change**2 - v) * change**2 if self.yogi else change**2 - v
         v = v + (1.0 - BETA2) * toward

@@ -13,7 +13,7 @@ import numpy as np
 from rhfedmtl.algorithms.ditto import Ditto
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.algorithms.sgd import check_weight
 from rhfedmtl.maths.kernels.rounds import Slots
 from rhfedmtl.policies.base import check_count
 
@@ -26,11 +26,10 @@ class PFedMe(Ditto):
     follow: float = field(default=0.5, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse to stand still, or to overshoot."""
+        """Refuse to stand still."""
         super().__post_init__()
         check_count("inner_steps", self.inner_steps)
-        if not 0.0 < self.follow <= 1.0:
-            raise ConfigError(f"follow must be above 0 and at most 1, got {self.follow}")
+        check_weight("follow", self.follow, positive=True)
 
     def slots(self) -> Slots:
         """The common model, which follows the task's own."""
