@@ -42,6 +42,10 @@ class ClusterError(RHFedMTLError, RuntimeError):
     """A cluster is not there, does not fit (versions, memory), or was lost."""
 
 
+class BusyError(RHFedMTLError, RuntimeError):
+    """Something else has what is needed, and may let it go: the same again, later, can work."""
+
+
 class MissingExtraError(RHFedMTLError, ImportError):
     """An optional dependency is not installed: says what to install."""
 

@@ -84,11 +84,16 @@ def restart(supervisor: Supervisor, name: str) -> None:
 
 
 def build(folder: Path, federation: Federation, **more: Any) -> Path:
-    """A network in a folder, for this machine, without windows for operators unless asked for."""
+    """A network in a folder, for this machine, without windows for operators unless asked for.
+
+    Unless told, it can be compared with a simulation: rows are visited in the public order, and H may be small.
+    """
+    more["learning"] = {"least_steps": 1, **more.get("learning", {})}
     settings: dict[str, Any] = {
         "observed": False,
         "port": port(),
         "fsync": False,
+        "row_seed": more["learning"].get("seed", 0),
         "resources": Resources(cost=("energy=0.1,10",)),
         "waits": Waits(patience=20.0, start=60.0, answer=10.0, again=2.0),
         "limits": Limits(quarantine=0.5),

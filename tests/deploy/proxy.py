@@ -14,7 +14,8 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, caller
-from rhfedmtl.deploy.node.link import channel_options, server_options
+from rhfedmtl.deploy.node.link import channel_options
+from rhfedmtl.deploy.node.server import server_options
 
 LARGEST = 1 << 26
 
@@ -48,7 +49,7 @@ class Proxy:
 
     async def start(self) -> None:
         """Begin to listen."""
-        self._server = aio.server(options=server_options(LARGEST))
+        self._server = aio.server(options=server_options(1000, LARGEST))
         service = self._method.split("/")[1]
         handler = grpc.stream_stream_rpc_method_handler(self._attach)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Attach": handler}),))

@@ -14,13 +14,14 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.trainer import refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
+from rhfedmtl.deploy.node.enrolment import Token, enrol
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.operator import enrol, take_chunk
+from rhfedmtl.deploy.operator import take_chunk
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -208,8 +209,8 @@ def test_a_node_is_revoked_with_all_its_certificates(tmp_path: Path) -> None:
     """Certificates from the folder and those given for tokens count no more, over a restart too."""
     config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
     registry = NodeRegistry.open(config)
-    registry.note_issued("terminal", 1, "abc1")
-    registry.note_issued("terminal", 1, "abc2")
+    for serial in ("abc1", "abc2"):
+        registry.redeem(registry.invite("terminal", 1, None)[0], serial)
     assert NodeRegistry.open(config).revoke("terminal/1", ["abc3"]) == ["abc1", "abc2", "abc3"]
     assert NodeRegistry.open(config).revoked == {"abc1", "abc2", "abc3"}
     with pytest.raises(ConfigError, match="serial number"):

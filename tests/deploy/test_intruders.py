@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.deploy import nets
 from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, make_terminal, requests, run, settle
+from tests.deploy.intruder import Intruder, credentials_for, hello, station
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
 from rhfedmtl.deploy.cloud.config import read_cloud
@@ -22,9 +23,10 @@ from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
+from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -37,40 +39,6 @@ from rhfedmtl.training.config import RunConfig
 BUDGET = "energy=10000"
 ONE, NONE = codec.tensor([1.0]), codec.tensor([])
 OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
-
-
-class Intruder:
-    """Speaks to a node with whatever credentials it has."""
-
-    def __init__(self, address: str, above: Identity, credentials: grpc.ChannelCredentials) -> None:
-        self._address, self._above, self._credentials = address, above, credentials
-
-    def say(self, service: str, messages: list[bytes]) -> str:
-        """Send messages on a stream and return what came of it: the reason of the refusal."""
-        options = channel_options(self._above, 1 << 26)
-        with grpc.secure_channel(self._address, self._credentials, options=options) as channel:
-            call = channel.stream_stream(f"/{SERVICE}.{service}/Attach")(iter(messages), timeout=5)
-            try:
-                for _ in call:
-                    pass
-            except grpc.RpcError as error:
-                return f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]
-        return "not refused"
-
-
-def hello(node: int, network: str = "test-net", newest: int = codec.PROTOCOL) -> bytes:
-    """A greeting of a terminal."""
-    return wire.TerminalUp(
-        hello=wire.Hello(oldest=newest, newest=newest, network=network, node=node)
-    ).SerializeToString()
-
-
-def credentials_for(authority: Authority, identity: Identity, **more: Any) -> grpc.ChannelCredentials:
-    """Credentials with a new key."""
-    key, secret = new_key()
-    return grpc.ssl_channel_credentials(
-        authority.certificate, secret, authority.issue(identity, key.public_key(), **more)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +69,6 @@ def _options() -> Any:
     from rhfedmtl.algorithms.options import Options
 
     return Options.of(**OPTIONS)
-
-
-def station(folder: Path) -> tuple[str, Identity]:
-    """Address and name of the station under attack."""
-    return read_station(folder / "station-0" / "station.toml").node.listen, Identity("test-net", "station", 0)
 
 
 def test_credentials_that_do_not_count(net: Any) -> None:

@@ -425,8 +425,7 @@ def test_an_invitation_that_nobody_took_up_holds_up_no_training(tmp_path: Path) 
     registry = NodeRegistry.open(config)
     assert registry.allowed(1) == [2, 3, number]
     assert registry.expected(1) == {2, 3}
-    registry.redeem(secret)
-    registry.note_issued("terminal", number, "abc1")
+    registry.redeem(secret, "abc1")
     assert NodeRegistry.open(config).expected(1) == {2, 3, number}
 
 

@@ -36,12 +36,12 @@ def in_process(federation: Any, budget: str = BUDGET, **more: Any) -> Any:
     return RunConfig(cost=("energy=0.1,10",), budget=(budget,), **more).run(federation)
 
 
-def assert_same(folder: Path, result: Any) -> None:
-    """What the network exported is what the run has, to the bit: models and every charge."""
+def assert_same(folder: Path, result: Any, tolerance: float = 0.0) -> None:
+    """What the network exported is what the run has, to the bit unless told: models and every charge."""
     models = TaskModels.load(folder / "model.npz")
-    np.testing.assert_array_equal(models.models, result.models)
+    np.testing.assert_allclose(models.models, result.models, rtol=tolerance, atol=tolerance)
     assert models.certificate is not None
-    assert models.certificate.gap == result.certificate.gap
+    assert models.certificate.gap == pytest.approx(result.certificate.gap, rel=0.0, abs=tolerance)
     assert Ledger.load(folder / "ledger.json") == result.ledger
 
 
@@ -81,11 +81,22 @@ def check_windows(folder: Path) -> None:
     assert check.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path) -> None:
+KINDS = ["heavy", pytest.param("light", marks=pytest.mark.slow)]
+TOLERANCE = {"heavy": 0.0, "light": 1e-10}
+"""Rounds after rounds: sums of light terminals are taken in another order, and differ in the last digits."""
+
+
+def double(federation: Any) -> Any:
+    """The same rows in double precision."""
+    return replace(federation, X=federation.X.astype(np.float64), test_X=federation.test_X.astype(np.float64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path, kind: str) -> None:
     """Killed in the middle, the cloud goes on from its checkpoint and journal, and ends with the same to the bit."""
-    federation = nets.small(2, 2, 40)
+    federation = double(nets.small(2, 2, 40))
     learning = {"algorithm": "hfedmtl", "options": {"policy": "fixed", "local_steps": 10}}
-    folder = nets.build(tmp_path / "net", federation, learning=learning)
+    folder = nets.build(tmp_path / "net", federation, learning=learning, light=kind == "light")
     nets.shorten_journals(folder, 30_000)
     with nets.running(folder) as (supervisor, operator):
         operator.command("train", budget=["energy=3000"])
@@ -100,7 +111,8 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path) -> None:
     assert (folder / "cloud" / "state" / "journal").stat().st_size < 100_000
     assert len(list((folder / "cloud" / "state").glob("checkpoint-*"))) == 1
     options = Options(policy="fixed", local_steps=10)
-    assert_same(tmp_path / "out", in_process(federation, "energy=3000", algorithm="hfedmtl", options=options))
+    result = in_process(federation, "energy=3000", algorithm="hfedmtl", options=options)
+    assert_same(tmp_path / "out", result, TOLERANCE[kind])
 
 
 def test_quasi_newton_rounds_are_those_of_one_process_whoever_is_killed(tmp_path: Path) -> None:
@@ -147,15 +159,17 @@ def test_labels_of_a_network_are_centred_as_in_one_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg"])
-def test_methods_by_gradient_steps_run_too(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_methods_by_gradient_steps_run_too(tmp_path: Path, algorithm: str, kind: str) -> None:
     """A method without a dual gives the same models over the network as in one process."""
-    federation = nets.small(2, 2, 40)
-    folder = nets.build(tmp_path / "net", federation, learning={"algorithm": algorithm})
+    federation = double(nets.small(2, 2, 40))
+    folder = nets.build(tmp_path / "net", federation, learning={"algorithm": algorithm}, light=kind == "light")
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=200"])
         operator.export(tmp_path / "out")
     result = in_process(federation, "energy=200", algorithm=algorithm)
-    np.testing.assert_array_equal(TaskModels.load(tmp_path / "out" / "model.npz").models, result.models)
+    models = TaskModels.load(tmp_path / "out" / "model.npz").models
+    np.testing.assert_allclose(models, result.models, rtol=TOLERANCE[kind], atol=TOLERANCE[kind])
 
 
 def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
@@ -255,7 +269,10 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["certified_round"] == facts[1]["rounds"]
     text = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=200", "--fresh"])
     assert text.exit_code == 0, text.output
-    assert f"{facts[0]['gap']:.2e}" in text.output
+    assert f"{facts[1]['gap']:.2e}" not in text.output
+    poor = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=23", "--fresh"])
+    assert poor.exit_code != 0
+    assert all(words in str(poor.exception) for words in ("one pass over its own rows", "--least-steps"))
     with pytest.raises(ConfigError, match="no answer"):
         command(app, ["status", str(folder)], catch_exceptions=False)
 

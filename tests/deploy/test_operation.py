@@ -18,7 +18,8 @@ from tests.deploy import nets
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
-from rhfedmtl.deploy.operator import Operator, enrol
+from rhfedmtl.deploy.node.enrolment import enrol
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.ledger import Ledger
 
@@ -30,10 +31,13 @@ LEARNING = {
 }
 
 
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Supervisor, Operator]]:
-    """A network that learns without an end, until it is stopped."""
-    folder = nets.build(tmp_path_factory.mktemp("operation") / "net", nets.small(2, 3, 60), learning=LEARNING)
+@pytest.fixture(scope="module", params=["heavy", pytest.param("light", marks=pytest.mark.slow)])
+def net(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[Path, Supervisor, Operator]]:
+    """A network that learns without an end, until it is stopped; `test_light` has the light one's quick checks."""
+    folder, light = tmp_path_factory.mktemp("operation") / "net", request.param == "light"
+    nets.build(folder, nets.small(2, 3, 60), learning=LEARNING, light=light)
     with nets.running(folder) as (supervisor, operator):
         operator.command("train", budget=["energy=1e9"])
         nets.wait(operator, lambda s: bool(s["training"].get("round")))

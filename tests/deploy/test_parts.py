@@ -22,20 +22,22 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
+from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, DataError, PeerError
-from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.billing import Placement, event_totals
+from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation, Member, StationState
@@ -271,7 +273,7 @@ def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str,
     "wrong",
     [
         {"precision": "float16"},
-        {"least_steps": 0},
+        {"least_steps": -1},
         {"test_rows": "cloud"},
         {"options": {"lamda1": 1.0}},
         {"algorithm": "mocha"},
@@ -311,9 +313,10 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     assert registry.allowed(0) == [0, 1, 2]
     assert secret not in json.dumps(registry.tokens)
     again = NodeRegistry.open(config)
-    assert again.redeem(secret) == ("terminal", 2)
+    assert again.find(secret) == ("terminal", 2)
+    again.redeem(secret, "abc1")
     with pytest.raises(PeerError, match="used already"):
-        NodeRegistry.open(config).redeem(secret)
+        NodeRegistry.open(config).redeem(secret, "abc2")
     token = Token("terminal", 2, "test-net", "127.0.0.1:1", "pem", secret)
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):
@@ -337,6 +340,30 @@ def test_no_plan_goes_below_the_least_steps(policy: Any) -> None:
     for budget in (30.0, 100.0, 1000.0):
         plan = Careful(policy, 5).plan(situation("energy=0.1,10", f"energy={budget}"))
         assert plan is None or plan.local_steps.min() >= 5
+
+
+SIZES = np.array([3, 20, 7, 12])
+
+
+@pytest.mark.parametrize("prices", ["energy=0.1,10", "energy=0.1,10 time=0.01,1"])
+@pytest.mark.parametrize("policy", [Fixed(1), Measured(least_steps=ONE_PASS)])
+def test_a_pass_over_its_own_rows_is_the_least_of_every_terminal(policy: Any, prices: str) -> None:
+    """The planner knows it: what it plans can be paid, and is not the most of all terminals."""
+    for budget in (13.0, 30.0, 100.0, 1000.0):
+        limits = f"energy={budget}" + (" time=500" if "time" in prices else "")
+        layout = Placement(np.array([0, 0, 1, 1]), 2)
+        found = Situation(SIZES, layout, Ledger(prices.split(), limits.split()), lam=0.1, gamma=1.0)
+        plan = Careful(policy, ONE_PASS).plan(found)
+        if budget < 20.0 + 0.1 * SIZES.sum() and isinstance(policy, Measured):
+            assert plan is None
+            continue
+        assert plan is not None
+        assert (plan.local_steps >= SIZES).all()
+        if isinstance(policy, Measured):
+            assert fits(event_totals(found.prices, found.round_event(plan.local_steps)), found.ledger.room)
+    if isinstance(policy, Fixed):
+        assert plan is not None
+        np.testing.assert_array_equal(plan.local_steps, SIZES)
 
 
 def test_slow_terminals_get_fewer_steps() -> None:

@@ -51,7 +51,7 @@ def test_the_authors_curve_is_the_one_behind_the_papers_figure() -> None:
 
 def test_the_papers_procedure_shows_its_three_cases() -> None:
     """Along rising budgets the authors' curve is starved, then just enough, then surplus."""
-    policy = Theoretical("authors", epsilon=1e-4, planned_cloud_rounds=2)
+    policy = Theoretical("authors", bound_target=1e-4, planned_cloud_rounds=2)
     cases = [
         policy.plan(situation(budget={"energy": budget}, rows=26, n_terminals=5)).why["case"]  # type: ignore[union-attr]
         for budget in (500.0, 1300.0, 5000.0)
@@ -80,7 +80,9 @@ def test_theoretical_policies_need_a_budget() -> None:
         POLICIES["paper"]().plan(situation(budget=None))
 
 
-@pytest.mark.parametrize("settings", [{"epsilon": 0.0}, {"epsilon": float("nan")}, {"planned_cloud_rounds": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"bound_target": 0.0}, {"bound_target": float("nan")}, {"planned_cloud_rounds": 0}]
+)
 def test_targets_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     """ε must be positive and finite, M at least 1."""
     with pytest.raises(ConfigError):

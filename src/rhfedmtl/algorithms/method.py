@@ -41,17 +41,22 @@ class Sent(NamedTuple):
 class Channel:
     """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
 
-    ``dtype`` is how the numbers of an update cross the wire. A channel is without state: what a terminal keeps from
-    one update to the next is handed in and out.
+    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros. A channel
+    is without state: what a terminal keeps from one update to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
+    tells_gains: ClassVar[bool] = True
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))
+
+    def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
+        """What the station makes of the sum; what it draws for that has an address (seed, round, station), or none."""
+        return total
 
 
 @dataclass(frozen=True)

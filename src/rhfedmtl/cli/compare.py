@@ -17,6 +17,7 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Address,
     FaultText,
+    PrivacyText,
     Scale,
     option,
     print_json,
@@ -59,6 +60,7 @@ def compare(
         str, option(WORK_PANEL, "--cost", "Prices of the one resource: TYPE=STEP,STATION[,CLOUD].")
     ] = "energy=0.1,10",
     faults: FaultText = "",
+    privacy: PrivacyText = "",
     scale: Scale = None,
     tune: Annotated[
         bool, option(METHOD_PANEL, "--tune", "Choose every method's settings on a part of the training rows first.")
@@ -99,7 +101,13 @@ def compare(
             paragraph(note, "note: ")
         metric = metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
         base = RunConfig(
-            request=request, options=options, cost=(cost,), faults=faults, scale=scale, tune=metric if tune else ""
+            request=request,
+            options=options,
+            cost=(cost,),
+            faults=faults,
+            scale=scale,
+            tune=metric if tune else "",
+            privacy=privacy,
         )
         names = list(parse_names(algorithms))
         planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)

@@ -12,6 +12,7 @@ from rhfedmtl.cli import (
     bench,
     certify,
     compare,
+    dashboard,
     data,
     doctor,
     models,
@@ -23,7 +24,7 @@ from rhfedmtl.cli import (
     settings,
     train,
 )
-from rhfedmtl.errors import RHFedMTLError
+from rhfedmtl.errors import BusyError, RHFedMTLError
 
 app = typer.Typer(
     help="Resource-aware hierarchical federated multi-task learning. Start with: rhfedmtl train",
@@ -50,18 +51,19 @@ def _root(
     context.default_map = settings.defaults(config, context.command)
 
 
-_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, doctor, bench, network)
+_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, dashboard, doctor, bench, network)
 for _commands in _COMMANDS:
     _commands.register(app)
 
 PANELS = {
     "Learn": ("train", "plan", "compare", "reproduce"),
     "Use what was learned": ("predict", "export", "certify"),
-    "Look": ("report", "runs", "data"),
+    "Look": ("dashboard", "report", "runs", "data"),
     "This machine": ("doctor", "calibrate", "bench"),
     "Networks of real nodes": ("network", "serve", "status"),
 }
 """The commands in the order of the help."""
+LATER = 75
 GOES_ON = "what is finished is kept, and the same command goes on from there"
 LAST_WORDS = {
     "train": "nothing was learned yet, so nothing is kept; to start again, give the same command",
@@ -96,12 +98,15 @@ def program() -> Any:
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2."""
+    """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2.
+
+    Where the same may work later (a port is taken) it is 75, as for mail that is to be sent again.
+    """
     try:
         program()()
     except RHFedMTLError as error:
         typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from None
+        raise SystemExit(LATER if isinstance(error, BusyError) else 2) from None
     except OSError as error:
         if error.filename is None:
             raise

@@ -117,8 +117,14 @@ def init(
         float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
     ] = 30.0,
     least_steps: Annotated[
-        int, option(WORK_PANEL, "--least-steps", "Smallest H: with H = 1 an update is a scaled data row.", min=1)
-    ] = 1,
+        int,
+        option(
+            WORK_PANEL,
+            "--least-steps",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows.",
+            min=0,
+        ),
+    ] = 0,
     precision: Annotated[
         str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
     ] = "float64",
@@ -134,6 +140,9 @@ def init(
         bool | None,
         option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
     ] = None,
+    light: Annotated[
+        bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
+    ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -174,6 +183,7 @@ def init(
             station_hosts=hosts,
             port=port,
             fsync=fsync,
+            light=light,
         ),
     )
     facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
@@ -346,7 +356,7 @@ def join(
 
     Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.operator import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol
 
     _print(enrol(token, folder, data), as_json)
 

@@ -135,6 +135,17 @@ Prices = Annotated[
     option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
 ]
 
+PrivacyText = Annotated[
+    str,
+    option(
+        WORK_PANEL,
+        "--privacy",
+        "Bound on what anybody learns of a terminal: epsilon=1,delta=1e-6. [none]",
+        show_default=False,
+        metavar="EPSILON,DELTA",
+    ),
+]
+
 
 def _explain_faults(text: str) -> str:
     """List the faults for ``--faults help``: names with their defaults, and what they mean."""

@@ -16,7 +16,16 @@ import typer
 
 from rhfedmtl.cli import plan_text as text_of
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
-from rhfedmtl.cli.options import WORK_PANEL, Budgets, Prices, Scale, option, print_json, with_learning_options
+from rhfedmtl.cli.options import (
+    WORK_PANEL,
+    Budgets,
+    Prices,
+    PrivacyText,
+    Scale,
+    option,
+    print_json,
+    with_learning_options,
+)
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
@@ -65,6 +74,7 @@ def plan(
     with_data: bool = False,
     budget: Budgets = None,
     cost: Prices = None,
+    privacy: PrivacyText = "",
     pilot_rounds: Annotated[
         int | None,
         option(
@@ -100,13 +110,17 @@ def plan(
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --budget energy=1400
 
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
+
+    rhfedmtl plan --terminals 1500 --samples-per-task 32000 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
     """
     asked = PlanRequest(
-        request, options, with_data, tuple(cost or ()), tuple(budget or ()), features, columns, scale, seed
+        request, options, with_data, tuple(cost or ()), tuple(budget or ()), features, columns, scale, seed, privacy
     )
     _check_heeded(options)
-    if target is None:
-        report: PlanReport | TargetReport = _plan_budget(asked, pilot_rounds)
+    if privacy:
+        report: PlanReport | TargetReport = _plan_private(asked, target)
+    elif target is None:
+        report = _plan_budget(asked, pilot_rounds)
     else:
         live = not as_json and sys.stderr.isatty()
         report = _plan_target(asked, target, resource, seeds=seeds, points=points, live=live)
@@ -129,6 +143,7 @@ class PlanRequest:
     columns: int
     scale: str | None
     seed: int
+    privacy: str = ""
 
     @cached_property
     def resources(self) -> tuple[Cost, Budget]:
@@ -144,9 +159,10 @@ class PlanRequest:
 
     def settings(self, kind: str) -> Settings:
         """How to run on labels of this kind."""
+        from rhfedmtl.training.config import usual_scale
         from rhfedmtl.training.run import Settings
 
-        scale = self.scale or ("standard" if kind == "regression" else "standard-unit")
+        scale = self.scale or usual_scale(kind, private=bool(self.privacy))
         return Settings(scale=scale, seed=self.seed, max_rounds=1_000_000)
 
     def federation(self) -> Federation:
@@ -218,6 +234,21 @@ def _plan_budget(asked: PlanRequest, pilot_rounds: int | None) -> PlanReport:
     method, policy = asked.options.method(kind), asked.options.chosen_policy("measured")
     subject = asked.shape() if federation is None else federation
     return planner.plan(subject, method, policy, asked.settings(kind), ledger=ledger, pilot_rounds=pilot_rounds)
+
+
+def _plan_private(asked: PlanRequest, target: str | None) -> PlanReport:
+    from rhfedmtl.planning.plan import plan_private
+    from rhfedmtl.resources.ledger import Ledger
+    from rhfedmtl.training.config import RunConfig
+    from rhfedmtl.training.privacy import Privacy
+
+    if target is not None:
+        raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
+    RunConfig(options=asked.options, scale=asked.scale, privacy=asked.privacy).check()
+    federation = asked.federation() if asked.with_data else None
+    kind = asked.kind if federation is None else federation.kind
+    subject, ledger = asked.shape() if federation is None else federation, Ledger(*asked.resources)
+    return plan_private(subject, asked.options, asked.settings(kind), Privacy.parse(asked.privacy), ledger=ledger)
 
 
 def _plan_target(

@@ -82,7 +82,22 @@ def _outcome(report: PlanReport) -> list[tuple[str, str]]:
     if gap is not None:
         interval = f"between {gap.low:.2e} and {gap.high:.2e} ({_percent(gap.level)})"
         lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
-    return lines
+    return lines + _private(report)
+
+
+def _private(report: PlanReport) -> list[tuple[str, str]]:
+    """What a bound on privacy buys."""
+    plan = report.privacy
+    if plan is None:
+        return []
+    noise = "" if plan.predicted_noise is None else f", which may cost {_number(plan.predicted_noise)} of the objective"
+    more = f"0.1 more of epsilon: noise costs {_fall(plan.shadow_price['epsilon'] / 10)} less"
+    return [
+        ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
+        ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
+        ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
+        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
+    ]
 
 
 def _resources(report: PlanReport) -> Table:
@@ -94,6 +109,7 @@ def _resources(report: PlanReport) -> Table:
             table.add_row(name, _number(amount), "–", "", "", "", "")
             continue
         price = report.shadow_price[name]
+        limited = _ranges(report.feasible_steps[name]) if name in report.feasible_steps else ""
         table.add_row(
             name,
             _number(amount),
@@ -101,7 +117,7 @@ def _resources(report: PlanReport) -> Table:
             _percent(report.share[name]),
             _fall(price * limit / 100),
             _fall(price),
-            _ranges(report.feasible_steps[name]),
+            limited,
         )
     target = "predicted gap" if report.predicted_gap is not None else "remaining suboptimality"
     table.caption = f"1 % more, 1 unit more: relative fall of the {target}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rhfedmtl.roles.words import in_words
+from rhfedmtl.roles.words import bounded, in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +51,8 @@ def metric(value: float | None) -> str:
 
 def certified(facts: Mapping[str, Any]) -> str:
     """The certificate at a glance: in words, and the numbers that they come from."""
+    if private := facts.get("privacy"):
+        return bounded(facts["gap"], facts["primal_at_zero"], private["certificate"]["probability"])
     words = in_words(facts.get("relative_gap"), facts.get("dual"))
     if facts.get("gap") is None:
         return f"{words}; objective {facts['primal']:.6f}" if facts.get("primal") is not None else words

@@ -24,6 +24,7 @@ from rhfedmtl.cli.options import (
     Budgets,
     FaultText,
     Prices,
+    PrivacyText,
     Scale,
     option,
     with_learning_options,
@@ -63,6 +64,7 @@ def train(
     scale: Scale = None,
     budget: Budgets = None,
     cost: Prices = None,
+    privacy: PrivacyText = "",
     target_gap: Annotated[
         float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", show_default="never")
     ] = 0.0,
@@ -109,6 +111,8 @@ def train(
 
     rhfedmtl train --algorithm hfedmtl --local-steps 10 --station-rounds 5 --cloud-rounds 40
 
+    rhfedmtl train --set samples=16 --terminals 1500 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
+
     rhfedmtl train --resume runs/20260101-120000-rhfedmtl-har-0
     """
     from rhfedmtl.runs import session, tracking
@@ -126,6 +130,7 @@ def train(
         certify_every=certify_every,
         tune="auto" if tune else "",
         seed=seed,
+        privacy=privacy,
     )
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
@@ -160,7 +165,9 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     """Print what came out; a run that Ctrl-C ended says how to go on."""
     from rhfedmtl.runs import session
 
-    facts = {**plain(known.result), "algorithm": run.config.algorithm, "seed": run.config.seed}
+    facts = {name: value for name, value in plain(known.result).items() if value is not None or name != "privacy"}
+    facts |= {"algorithm": run.config.algorithm, "seed": run.config.seed}
+    facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
     facts |= {"saved": str(run.folder)}
     facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
     facts |= {"selection": plain(known.selection)} if run.selection else {}
@@ -313,8 +320,17 @@ def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, spent in facts["spent"].items():
         limit = facts["budget"].get(name)
         yield "spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else "")
+    if "privacy" in facts:
+        yield from _private_facts(facts["privacy"])
     if "tuning" in facts:
         chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
         yield "tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)"
     yield from (("note", note) for note in facts.get("notes", ()))
     yield "stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s"
+
+
+def _private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    bound = f"at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g} of any terminal"
+    noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
+    yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
+    yield from (("note", note) for note in plan["notes"])

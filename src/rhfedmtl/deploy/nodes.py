@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
-from rhfedmtl.deploy.node.config import read_station, read_terminal
+from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
 from rhfedmtl.deploy.node.serve import Role
 
@@ -24,11 +23,10 @@ def _station() -> Role:
 
 
 def _terminal() -> Role:
-    from rhfedmtl.deploy.methods import method_of
-    from rhfedmtl.deploy.terminal.service import TerminalService
-    from rhfedmtl.deploy.warm_up import warm_up
+    from rhfedmtl.deploy.terminal import program
 
-    return Role(TERMINAL, read_terminal, partial(TerminalService, method_of=method_of, warm_up=warm_up))
+    made: Role = program.role()
+    return made
 
 
 ROLES: dict[str, Callable[[], Role]] = {CLOUD: _cloud, STATION: _station, TERMINAL: _terminal}

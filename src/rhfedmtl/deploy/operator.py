@@ -1,4 +1,4 @@
-"""The operator's end: commands to the cloud, and certificates for tokens."""
+"""The operator's end: commands to the cloud."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from typing import Any
 
 import grpc
 
-from rhfedmtl import toml
 from rhfedmtl.deploy.cloud.config import read_cloud
-from rhfedmtl.deploy.cloud.registry import Token
-from rhfedmtl.deploy.node.config import Config, NodeConfig, StationConfig, TerminalConfig, bind, read_operator
-from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
+from rhfedmtl.deploy.node.config import read_operator
+from rhfedmtl.deploy.node.credentials import CLOUD, Identity
+from rhfedmtl.deploy.node.enrolment import call
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
 LARGEST = 1 << 26
-TIMEOUT_S = 30.0
 EXPORT_S = 600.0
 EXPORTED = ("model.npz", "ledger.json", "result.json")
 
@@ -39,8 +37,8 @@ class Operator:
         """What the cloud answers; its refusal is raised."""
         command = wire.Command(name=name, arguments=json.dumps(arguments))
         with self._channel() as channel:
-            call = channel.unary_unary(f"/{SERVICE}.Control/Command")
-            reply = wire.Reply.FromString(_call(call, command.SerializeToString(), self._config.cloud))
+            method = channel.unary_unary(f"/{SERVICE}.Control/Command")
+            reply = wire.Reply.FromString(call(method, command.SerializeToString(), self._config.cloud))
         if reply.trouble:
             raise ConfigError(reply.trouble)
         result: dict[str, Any] = json.loads(reply.result)
@@ -50,9 +48,9 @@ class Operator:
         """Fetch models, ledger and result of the last training into a folder; the names of the files."""
         names: list[str] = []
         with self._channel() as channel:
-            call = channel.unary_stream(f"/{SERVICE}.Control/Export")
+            method = channel.unary_stream(f"/{SERVICE}.Control/Export")
             try:
-                for data in call(b"", timeout=EXPORT_S):
+                for data in method(b"", timeout=EXPORT_S):
                     names = take_chunk(folder, wire.Chunk.FromString(data), names)
             except grpc.RpcError as error:
                 raise ConfigError(f"no answer from {self._config.cloud}: {error.details()}") from None
@@ -103,58 +101,3 @@ def take_chunk(folder: Path, chunk: wire.Chunk, names: list[str]) -> list[str]:
     with (folder / chunk.name).open("wb" if fresh else "ab") as file:
         file.write(chunk.data)
     return [*names, chunk.name] if fresh else names
-
-
-def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, Any]:
-    """Make a key here, get a certificate for it with a token, and write the configuration of the node.
-
-    The key never leaves this machine. A node that is there already keeps its configuration and gets new credentials.
-    """
-    token = Token.parse(token_text)
-    _check_place(token, folder, data)
-    key, secret = new_key()
-    above = Identity(token.network, CLOUD)
-    credentials = grpc.ssl_channel_credentials(token.authorities.encode())
-    request = wire.Enrol(token=token.secret, request=signing_request(key))
-    with grpc.secure_channel(token.address, credentials, options=channel_options(above, 1 << 20)) as channel:
-        call = channel.unary_unary(f"/{SERVICE}.Enrolment/Enrol")
-        reply = wire.Enrolled.FromString(_call(call, request.SerializeToString(), token.address))
-    if reply.trouble:
-        raise ConfigError(reply.trouble)
-    settings: dict[str, Any] = json.loads(reply.settings)
-    Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
-    path = folder / f"{token.role}.toml"
-    if not path.exists():
-        path.write_text(toml.write(_config(token, settings, data)))
-    return {"role": token.role, "number": token.number, "config": str(path)}
-
-
-def _check_place(token: Token, folder: Path, data: Path | None) -> None:
-    """Refuse, before the token is used up, a folder that is another node's, or a terminal without rows."""
-    there = Credentials.of(folder)
-    if there.own.exists():
-        owner = there.peer.identity
-        if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
-            raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
-    new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
-    if new and (data is None or not data.is_file()):
-        raise ConfigError("a new terminal needs its rows: give --data, an .npz file with X and y")
-    if data is not None and not new:
-        raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
-
-
-def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:
-    station, address = settings["station"], settings["address"]
-    if token.role == TERMINAL:
-        assert data is not None
-        node = NodeConfig(token.network, TERMINAL, token.number)
-        return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
-    return StationConfig(NodeConfig(token.network, STATION, token.number, listen=bind(address)), settings["cloud"])
-
-
-def _call(call: Any, data: bytes, address: str) -> bytes:
-    try:
-        answer: bytes = call(data, timeout=TIMEOUT_S)
-    except grpc.RpcError as error:
-        raise ConfigError(f"no answer from {address}: is the cloud running? {error.details()}") from None
-    return answer

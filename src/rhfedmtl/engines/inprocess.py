@@ -62,13 +62,15 @@ class InProcess:
         threads: int | None = None,
         present: IntArray | None = None,
         ids: IntArray | None = None,
+        first_station: int = 0,
     ) -> None:
-        """``ids`` are those of the terminals where the federation is a part of a larger one: they address its draws."""
+        """Where the federation is a part of a larger one, ``ids`` of terminals and stations in it address all draws."""
         method.check(federation)
         self.method = method
         self.seed = seed
         self.threads = cores() if threads is None else threads
         self._n_stations = federation.n_tasks
+        self._first_station = first_station
         self._home = federation.terminal_task.astype(np.int64)
         weight = federation.sample_weight
         rows = rounds.make_rows(
@@ -206,7 +208,7 @@ class InProcess:
             np.uint64(number),
             self.method.uniform,
         )
-        answers = self.work(orders)
+        answers = self._received(self.work(orders), cohort, number)
         refuse_divergence(answers.delta, number)
         counts = cohort.counts.tolist()
         known = zip(counts, answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True)
@@ -215,6 +217,13 @@ class InProcess:
         self.tell(cohort, factor)
         self._last_round = number
         return Outcome(cohort.counts, factor, answers.gains)
+
+    def _received(self, answers: rounds.Answers, cohort: Cohort, number: int) -> rounds.Answers:
+        """The sums as each station's end of the channel has them, where anything arrived."""
+        for b in () if self.method.channel.identity else np.flatnonzero(cohort.counts).tolist():
+            address = self.seed, number, self._first_station + b
+            answers.delta[b] = self.method.channel.received(answers.delta[b], address)
+        return answers
 
     def _cohort(self, local_steps: IntArray, arrives: BoolArray | None) -> Cohort:
         """Who works; the same again while nothing else is asked and everybody answers."""
@@ -255,6 +264,7 @@ class InProcess:
             self._scale_pending(worked, sent.factor)
             changed = np.flatnonzero(works)[clipped]
             answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
+        answers.gains[:] *= method.channel.tells_gains
         by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
         return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
 

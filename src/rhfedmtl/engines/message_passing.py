@@ -30,7 +30,7 @@ class MessagePassing:
         self._scalers = [Scaler()] * federation.n_tasks
         self.shape = self._y.shape[1], federation.n_features + method.intercept
         matrix, shared = (method.rows(self.shape[0]), self.shape[1]), method.shared_rows(self.shape[0])
-        self.stations = [BaseStation(b, matrix, method, shared) for b in range(federation.n_tasks)]
+        self.stations = [BaseStation(b, matrix, method, shared, seed=seed) for b in range(federation.n_tasks)]
         counts = np.diff(federation.terminal_offsets) if present is None else present
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
@@ -111,6 +111,15 @@ class MessagePassing:
         probes = station.probes(points.models[:, station.task], points.combinations, gradient=points.gradient)
         answers = [self.terminals[probe.terminal].probe(probe) for probe in probes]
         return station.add_sums([sums for sums in answers if sums is not None])
+
+    def station_shares(self) -> Float64Array:
+        """Add up what every terminal has in its station's sum."""
+        return np.array(
+            [
+                sum((member.share for _, member in sorted(station.members.items())), np.zeros(station.shape))
+                for station in self.stations
+            ]
+        )
 
     def moments(self) -> list[Moments]:
         """Collect moments from every terminal, and add up at the stations."""

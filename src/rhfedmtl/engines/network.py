@@ -119,6 +119,14 @@ class LabelCentring(Protocol):
 
 
 @runtime_checkable
+class ShareSums(Protocol):
+    """A network that can add up what its terminals have in their stations' sums: what a private certificate needs."""
+
+    def station_shares(self) -> Float64Array:
+        """Σ_t X_tᵀα_t of every station, without the noise that its U has."""
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """A network that can be put away and taken up again: what checkpoints need."""
 

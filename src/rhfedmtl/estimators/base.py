@@ -35,10 +35,14 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import Choice, choose, weighted
-from rhfedmtl.training.run import Progress, Result, Run, Settings
+from rhfedmtl.selection.weights import Asked, SelectionRecord, within_budget
+from rhfedmtl.training.config import RunConfig, usual_scale
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
+from rhfedmtl.training.run import Before, Progress, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
+_WEIGHTS = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
@@ -81,6 +85,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
+        privacy: str | None = None,
         algorithm: str = "rhfedmtl",
         relationship: str = "mean",
         lambda1: float | str = LAMBDA1,
@@ -101,6 +106,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.budget = budget
         self.cost = cost
+        self.privacy = privacy
         self.algorithm = algorithm
         self.relationship = relationship
         self.lambda1 = lambda1
@@ -132,6 +138,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 "again, with warm_start=True to start from its dual variables"
             )
         run = session.run
+        if run.private is not None:
+            raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
         more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
         run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=run.round + self.max_rounds)
@@ -160,11 +168,18 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         seed = self._seed()
         federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
         built, settings = self._built(federation), self._settings(federation, seed)
-        self.regularisation_ = self._choice(built, federation, settings)
+        ledger, plan = self._ledger(), None
+        if self.privacy:
+            built, plan = self._private(federation, ledger)
+            ledger = plan.ledger(ledger)
+        self.regularisation_, before = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
-            built = _with_weights(built, self.regularisation_)
-        run = Run(built.regroup(federation), built.method, settings, self._ledger(), judged=federation)
-        self._start(run, places)
+            built = self._with_weights(built, self.regularisation_)
+        run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
+        if before is None:
+            self._start(run, places)
+        else:
+            run.follow(before)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
         models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed))
@@ -264,19 +279,34 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _built(self, federation: Federation) -> Algorithm:
-        """Method and policy; weights that are to be chosen stand at their defaults for now."""
-        options = Options.of(
+    def _private(self, federation: Federation, ledger: Ledger) -> tuple[Algorithm, PrivatePlan]:
+        """The algorithm under a bound on privacy; what would tell more is refused."""
+        assert self.privacy is not None
+        if "auto" in (self.lambda1, self.lambda2) or self.warm_start:
+            raise ConfigError(
+                f"privacy={self.privacy!r}: weights that are chosen on rows, and dual variables of an earlier fit, "
+                "tell more than it allows; give the weights as numbers, and leave warm_start out"
+            )
+        options = self._options()
+        RunConfig(self.algorithm, options=options, scale=self.scale, privacy=self.privacy).check()
+        return private(self.algorithm, options, federation, ledger, Privacy.parse(self.privacy))
+
+    def _options(self) -> Options:
+        """The parameters as options; weights that are to be chosen stand at their defaults for now."""
+        return Options.of(
             loss=self.loss,
             relationship=self.relationship,
-            lambda1=self._weight("lambda1", LAMBDA1),
-            lambda2=self._weight("lambda2", LAMBDA2),
+            **self._weights(),
             intercept=bool(self.intercept),
             policy=self.policy,
             local_steps=self.local_steps,
             station_rounds=self.station_rounds,
             **self._more_options(),
         )
+
+    def _built(self, federation: Federation) -> Algorithm:
+        """Method and policy."""
+        options = self._options()
         built = build(self.algorithm, options, federation.kind)
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
         if unheeded := [name for name in unheeded if name in (self.options or {})]:
@@ -287,14 +317,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
         return built
 
-    def _weight(self, name: str, default: float) -> float:
-        value: Any = getattr(self, name)
-        if value == "auto":
-            return default
+    def _weights(self) -> dict[str, float]:
+        """λ1 and λ2; those to be chosen at their defaults."""
+        return {
+            name: default if getattr(self, name) == "auto" else self._weight(name) for name, default in _WEIGHTS.items()
+        }
+
+    def _weight(self, name: str) -> float:
         try:
-            return float(value)
+            return float(getattr(self, name))
         except (TypeError, ValueError):
-            raise ConfigError(f"{name}={value!r} is neither a number nor 'auto'") from None
+            raise ConfigError(f"{name}={getattr(self, name)!r} is neither a number nor 'auto'") from None
 
     def _more_options(self) -> dict[str, Any]:
         """The settings in ``options``, none of which is a parameter of its own."""
@@ -309,23 +342,35 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, federation: Federation, seed: int) -> Settings:
         return Settings(
-            scale=self.scale or ("standard" if federation.kind == "regression" else "standard-unit"),
+            scale=self.scale or usual_scale(federation.kind, private=bool(self.privacy)),
             seed=seed,
             execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,
             max_rounds=self.max_rounds,
         )
 
-    def _choice(self, built: Algorithm, federation: Federation, settings: Settings) -> Choice | None:
-        """λ2, or λ1 as well, by validation on training rows, where they are "auto"."""
-        if "auto" not in (self.lambda1, self.lambda2):
-            return None
-        if self.lambda2 != "auto":
+    def _choice(
+        self, built: Algorithm, federation: Federation, settings: Settings
+    ) -> tuple[Choice | SelectionRecord | None, Before | None]:
+        """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it."""
+        auto = tuple(name for name in ("lambda1", "lambda2") if getattr(self, name) == "auto")
+        if not auto:
+            return None, None
+        if auto == ("lambda1",):
             raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
         if not isinstance(built.method, DualMethod):
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
-        path: dict[str, Any] = {} if self.lambda1 == "auto" else {"lambda1": (float(self.lambda1),), "near": ()}
-        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path)
+        present = self._weights()
+        if (ledger := self._ledger()).budget:
+            return within_budget(Asked(built, federation, settings, ledger, auto), present)
+        path: dict[str, Any] = {} if len(auto) > 1 else {"lambda1": (present["lambda1"],), "near": ()}
+        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path), None
+
+    def _with_weights(self, built: Algorithm, choice: Choice | SelectionRecord) -> Algorithm:
+        assert isinstance(built.method, DualMethod)
+        chosen = choice.chosen if isinstance(choice, SelectionRecord) else {n: getattr(choice, n) for n in _WEIGHTS}
+        relationship = weighted(built.method.relationship, **{**self._weights(), **chosen})
+        return built._replace(method=replace(built.method, relationship=relationship))
 
     def _ledger(self) -> Ledger:
         if is_yardstick(self.algorithm):
@@ -365,12 +410,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
         left = "".join(f", {name} left {x:g}" for name, x in progress.left.items() if np.isfinite(x))
         sys.stdout.write(f"round {progress.round}{gap}{left}\n")
-
-
-def _with_weights(built: Algorithm, choice: Choice) -> Algorithm:
-    assert isinstance(built.method, DualMethod)
-    relationship = weighted(built.method.relationship, choice.lambda1, choice.lambda2)
-    return built._replace(method=replace(built.method, relationship=relationship))
 
 
 def _work(policy: Policy, result: Result) -> Work:

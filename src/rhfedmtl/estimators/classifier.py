@@ -44,6 +44,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     cost
         Prices, as ``"energy=0.1,10"`` (a row visited, a round of a station), a table or a TOML file. Energy has these
         prices unless told.
+    privacy
+        Bound on what anybody learns of a terminal, as ``"epsilon=1,delta=1e-6"``: only clipped updates and one
+        certificate leave it, hidden in noise. Rows are then scaled by ``unit``.
     algorithm
         ``rhfedmtl``, or another by name.
     loss
@@ -53,7 +56,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         How tasks are coupled: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
     lambda1, lambda2
         Weights of each model's norm, and of the coupling. ``lambda2="auto"`` chooses it on training rows held out, and
-        ``lambda1="auto"`` with it both; what was tried is in ``regularisation_`` and is not charged.
+        ``lambda1="auto"`` with it both; what was tried is in ``regularisation_``. Under a budget trials are part of the
+        run and charged to its ledger; without one nothing is.
     scale
         ``standard-unit``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
     intercept
@@ -102,6 +106,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
+        privacy: str | None = None,
         algorithm: str = "rhfedmtl",
         loss: str = "smoothed-hinge",
         relationship: str = "mean",
@@ -125,6 +130,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         super().__init__(
             budget,
             cost=cost,
+            privacy=privacy,
             algorithm=algorithm,
             relationship=relationship,
             lambda1=lambda1,

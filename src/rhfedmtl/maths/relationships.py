@@ -89,12 +89,21 @@ class MeanRegularised(Relationship):
         """
         lam = self.lambda1 + self.lambda2
         r = W.mean(axis=0)
-        weight = lam if n is None else min(lam, max(self.lambda1, ENOUGH / float(np.mean(n))))
+        weight = lam if n is None else self._anchored(n)
         center = np.broadcast_to((1.0 - self.lambda1 / weight) * r, W.shape)
         if weight < lam:
             center = center + (1.0 / lam - 1.0 / weight) * (V - V.mean(axis=0))
         constant = self.lambda1 * (1.0 - self.lambda1 / weight) / 2.0 * np.sum(r * r)
         return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
+
+    def followed(self, W: Models, V: Models, n: Vector) -> Models:
+        """W̄ + (v_b − v̄)/λ where λ_b < λ; else as they are."""
+        lam = self.lambda1 + self.lambda2
+        return W if self._anchored(n) >= lam else W.mean(axis=0) + (V - V.mean(axis=0)) / lam
+
+    def _anchored(self, n: Vector) -> float:
+        """λ_b for stations of so many samples."""
+        return min(self.lambda1 + self.lambda2, max(self.lambda1, ENOUGH / float(np.mean(n))))
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,10 @@ class Unrelated(Relationship):
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """Centre 0, weight λ1."""
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
+
+    def followed(self, W: Models, V: Models, n: Vector) -> Models:
+        """As they are: V/λ1."""
+        return W
 
 
 def unrelated(lambda1: float = LAMBDA1, lambda2: float = LAMBDA2) -> Unrelated:

@@ -23,7 +23,8 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.models import onnx as onnx_export
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.plain import plain
+from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
 from rhfedmtl.training.run import Result, scores
 
 Array = npt.NDArray[Any]
@@ -359,19 +360,19 @@ def _plain_names(names: Array, what: str) -> Array:
 
 
 def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
-    """The numbers of a certificate; no dual is null."""
-    dual = float(certificate.dual)
-    return {
-        "round": int(certificate.round),
-        "primal": float(certificate.primal),
-        "dual": dual if math.isfinite(dual) else None,
-        "zero": float(certificate.zero) if math.isfinite(certificate.zero) else None,
-    }
+    """The numbers of a certificate; what is none, as the dual at times, is null."""
+    names = ["primal", "dual", "zero"]
+    names += ["bound", "probability"] if isinstance(certificate, NoisedCertificate) else []
+    numbers = plain({name: float(getattr(certificate, name)) for name in names})
+    return {"round": int(certificate.round), **numbers}
 
 
 def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
     if numbers is None:
         return None
+    if "probability" in numbers:
+        bound, zero = (math.inf if numbers[name] is None else numbers[name] for name in ("bound", "zero"))
+        return NoisedCertificate.made(numbers["round"], arrays["models"], bound, numbers["probability"], zero)
     dual = -math.inf if numbers["dual"] is None else numbers["dual"]
     return Certificate(
         numbers["round"],

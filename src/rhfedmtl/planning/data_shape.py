@@ -78,7 +78,7 @@ class DataShape:
 def situation_of(subject: Federation | DataShape, method: DualMethod, settings: Settings, cost: Cost) -> Situation:
     """Situation before the first round: round zero is charged, nothing is limited."""
     ledger = Ledger(cost)
-    features, columns = _width(subject, cost)
+    features, columns = width_of(subject, cost)
     shape = (method.rows(columns), features + method.intercept)
     shared, length, dtype = method.shared_rows(columns), method.profile_length, method.channel.dtype
     layout = _layout(subject)
@@ -114,7 +114,7 @@ def has_byte_prices(cost: Cost) -> bool:
     return any(np.any(np.asarray(getattr(prices, name)) > 0.0) for prices in cost.values() for name in names)
 
 
-def _width(subject: Federation | DataShape, cost: Cost) -> tuple[int, int]:
+def width_of(subject: Federation | DataShape, cost: Cost) -> tuple[int, int]:
     """Features and models per task; 0 features where nobody needs to know."""
     if isinstance(subject, Federation):
         return subject.n_features, len(subject.class_names) if subject.kind == "classes" else 1

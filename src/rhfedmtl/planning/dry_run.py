@@ -117,8 +117,14 @@ def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) 
     """φ: how much of their own problems the terminals solve in a round, on average over rows."""
     here = situation.layout.terminal_task >= 0
     rows = np.maximum(situation.sizes[here].astype(np.float64), 1.0)
-    H = np.broadcast_to(np.asarray(local_steps, dtype=np.float64), len(situation.sizes))[here]
-    return float(-np.expm1(-outlook.rate * H / rows) @ rows / rows.sum())
+    steps = np.broadcast_to(np.asarray(local_steps, dtype=np.float64), len(situation.sizes))[here]
+    total = rows.sum()
+    if len(steps) and steps.min() == steps.max():  # terminals of one size are alike
+        rows, count = np.unique(rows, return_counts=True)
+        steps, weight = steps[: len(rows)], rows * count
+    else:
+        weight = rows
+    return float(-np.expm1(-outlook.rate * steps / rows) @ weight / total)
 
 
 def _why(s: Situation, *, limited: bool) -> str:

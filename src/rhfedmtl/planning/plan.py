@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
 from rhfedmtl.plain import plain
-from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
+from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of, width_of
 from rhfedmtl.planning.dry_run import DryRun, Frozen, dry_run, effort, is_constant, steps_of
 from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.policies.base import Policy, Situation
@@ -29,6 +30,7 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
 from rhfedmtl.resources.costs import amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, design
 from rhfedmtl.training.run import Settings
 
 CURVE_POINTS = 48
@@ -60,7 +62,8 @@ class PlanReport:
     ``local_steps`` is H of the first server iteration (the median where terminals differ) and ``local_steps_range``
     holds for all of them; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each
     budget allows, as ranges (looked for up to `MOST_STEPS`), and ``together`` those that all of them allow.
-    ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type.
+    ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type. ``privacy`` is the plan
+    of a private run; of it and of epsilon the shadow price is the fall of the logarithm of what noise takes.
     """
 
     policy: str
@@ -86,6 +89,7 @@ class PlanReport:
     curve: list[CurvePoint]
     stopped: str
     notes: list[str] = field(default_factory=list)
+    privacy: PrivatePlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold; what is infinite is None."""
@@ -119,6 +123,25 @@ def plan(
         pilot = fly(subject, method, policy, settings, ledger, length)
         start = pilot.start
     return _Planner(subject, policy, settings, start, pilot).report()
+
+
+def plan_private(
+    subject: Federation | DataShape, options: Options, settings: Settings, privacy: Privacy, *, ledger: Ledger
+) -> PlanReport:
+    """What a bound on privacy buys together with a budget: R, H, C and noise, from public numbers alone."""
+    kind = subject.kind if isinstance(subject, Federation) else "classes" if subject.columns > 1 else "binary"
+    method = options.changed(merge="add").method(kind)
+    start = situation_of(subject, method, settings, ledger.cost)
+    _check_affordable(start, Fixed(1), ledger)
+    start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
+    features, columns = width_of(subject, ledger.cost)
+    options, made = design("rhfedmtl", options, kind, start, privacy, (columns, features + options.intercept))
+    algorithm = made.applied(build("rhfedmtl", options, kind))
+    limited = made.ledger(ledger)
+    assert isinstance(algorithm.method, DualMethod)
+    found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0)
+    price = {**found.shadow_price, **made.shadow_price}
+    return replace(found, privacy=made, shadow_price=price, notes=[*found.notes, *made.notes])
 
 
 def policy_name(policy: Policy) -> str:
@@ -316,7 +339,7 @@ class _Planner:
 
 
 BOUND_NOTES = {
-    "paper": "the paper's K is necessary, not sufficient: a run that does K rounds need not reach epsilon",
+    "paper": "the paper's K is necessary, not sufficient: a run that does K rounds need not reach its target",
     "authors": "the authors' curve draws the paper's cost figure; it promises nothing",
     "sound": "the sound K is guaranteed in expectation and far too careful: use it to compare H",
 }

@@ -152,6 +152,18 @@ class Plan:
         return cls(H, np.full(situation.layout.n_tasks, station_rounds), why=why)
 
 
+ONE_PASS = 0
+"""As a smallest H: one pass over each terminal's own rows."""
+
+
+def least_of(s: Situation, least_steps: int) -> int | IntArray:
+    """Smallest H, of every terminal where it is one pass over rows of which some have more."""
+    if least_steps != ONE_PASS:
+        return least_steps
+    alike = not s.members.all() or s.rows.min() == s.rows.max()
+    return int(s.largest.max()) if alike else s.sizes
+
+
 class Policy(Protocol):
     """Turns what is known into a plan; None ends the run."""
 

@@ -13,7 +13,7 @@ from rhfedmtl.registry import Entry, Option, Registry
 if TYPE_CHECKING:
     from rhfedmtl.policies.base import Policy
 
-EPSILON = Option("epsilon", float, None, "Target of the bound on rounds", "0.01; authors 1e-4")
+BOUND_TARGET = Option("bound_target", float, None, "Gap that the bound on rounds aims at", "0.01; authors 1e-4")
 
 POLICIES: Registry[Entry[Policy]] = Registry(
     "policy",
@@ -21,11 +21,11 @@ POLICIES: Registry[Entry[Policy]] = Registry(
     Entry,
     {
         "fixed": Entry("H, K and M as given", "rhfedmtl.policies.fixed:Fixed"),
-        "paper": Entry("the paper's procedure", "rhfedmtl.policies.theoretical:Theoretical", options=(EPSILON,)),
+        "paper": Entry("the paper's procedure", "rhfedmtl.policies.theoretical:Theoretical", options=(BOUND_TARGET,)),
         "authors": Entry(
-            "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(EPSILON,)
+            "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(BOUND_TARGET,)
         ),
-        "sound": Entry("a bound that is guaranteed", "rhfedmtl.policies.theoretical:sound", options=(EPSILON,)),
+        "sound": Entry("a bound that is guaranteed", "rhfedmtl.policies.theoretical:sound", options=(BOUND_TARGET,)),
         "measured": Entry("from what the rounds so far have shown", "rhfedmtl.policies.measured.policy:Measured"),
     },
 )

@@ -37,14 +37,14 @@ class Theoretical:
     """
 
     bound: Bound = "paper"
-    epsilon: float = 0.01
+    bound_target: float = 0.01
     planned_cloud_rounds: int = 1
 
     def __post_init__(self) -> None:
         """Refuse targets that make no sense."""
         check_count("planned_cloud_rounds", self.planned_cloud_rounds)
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0.0):
-            raise ConfigError(f"epsilon must be a finite number > 0, got {self.epsilon}")
+        if not (math.isfinite(self.bound_target) and self.bound_target > 0.0):
+            raise ConfigError(f"bound_target must be a finite number > 0, got {self.bound_target}")
 
     def plan(self, situation: Situation) -> Plan | None:
         """Return the H of the procedure and the K of the bound, both from the budget as it was at the start."""
@@ -60,7 +60,7 @@ class Theoretical:
         if not budget:
             raise BudgetError(f"policy '{self.bound}' chooses H from a budget: give one, as in energy=1400")
         H = np.arange(1, most + 1)
-        L = max(theory.log_target(situation.samples, self.epsilon), 0.0)
+        L = max(theory.log_target(situation.samples, self.bound_target), 0.0)
         beta = self._beta(situation, H)
         K = {
             "paper": theory.rounds_paper(beta, L),
@@ -80,11 +80,11 @@ class Theoretical:
         return theory.beta(theta, eta, s.members)
 
 
-def authors(epsilon: float = 1e-4, planned_cloud_rounds: int = 2) -> Theoretical:
+def authors(bound_target: float = 1e-4, planned_cloud_rounds: int = 2) -> Theoretical:
     """As in the authors' code, with the target and the M of their figure."""
-    return Theoretical("authors", epsilon, planned_cloud_rounds)
+    return Theoretical("authors", bound_target, planned_cloud_rounds)
 
 
-def sound(epsilon: float = 0.01) -> Theoretical:
+def sound(bound_target: float = 0.01) -> Theoretical:
     """The bound that is guaranteed."""
-    return Theoretical("sound", epsilon)
+    return Theoretical("sound", bound_target)

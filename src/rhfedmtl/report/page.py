@@ -20,19 +20,29 @@ MOST_FINDINGS = 5
 def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     """The whole report; ``made`` says from what it was made, and by which version."""
     many = len(chapters) > 1
-    body = "".join(_chapter(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
+    body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
     overview = _contents(chapters), _glance(chapters)
     contents, glance = overview if many else ("", "")
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_colours()}{_resource('style.css')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{stylesheet()}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#main">Skip to the results</a>\n{svg.symbols()}\n'
         f'<div class="page{" many" if many else ""}">\n{_top(title, made)}\n{contents}\n'
         f'<main id="main">\n{glance}{body}\n'
-        f"</main>\n</div>\n<script>\n{_resource('script.js')}</script>\n</body>\n</html>\n"
+        f"</main>\n</div>\n<script>\n{script()}</script>\n</body>\n</html>\n"
     )
+
+
+def stylesheet() -> str:
+    """The style of all that is drawn here, colours of series included."""
+    return _colours() + _resource("style.css")
+
+
+def script() -> str:
+    """What makes charts and commands answer to pointer and keys."""
+    return _resource("script.js")
 
 
 def _resource(name: str) -> str:
@@ -67,7 +77,8 @@ def _glance(chapters: Sequence[Chapter]) -> str:
     return f'{lead}<ul class="glance">{rows}</ul>'
 
 
-def _chapter(chapter: Chapter, *, many: bool, number: int) -> str:
+def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> str:
+    """One study: findings, sections, settings."""
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
     asked = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
@@ -105,21 +116,23 @@ def _settings(chapter: Chapter, *, folded: bool) -> str:
 
 def _section(study: str, part: Section, *, folded: bool) -> str:
     text = f'<p class="text">{escape(part.text)}</p>' if part.text else ""
-    drawn = "".join(_figure(study, part, chart) for chart in part.charts)
+    drawn = "".join(figure_html(study, part, chart) for chart in part.charts)
     charts = f'<div class="charts">{drawn}</div>' if drawn else ""
     table = _table(part.table) if part.table else ""
-    body = text + charts + table + _commands(part.commands)
+    body = text + charts + table + commands_html(part.commands)
     return _folding(f"{study}-{part.key}", part.title, body, folded=folded)
 
 
-def _commands(commands: Sequence[tuple[str, str]]) -> str:
+def commands_html(commands: Sequence[tuple[str, str]], others: str = "single runs") -> str:
     """The first in the open, the others folded where they are many."""
     if not commands:
         return ""
     shown = [_command(name, command) for name, command in commands]
     first, rest = (shown, []) if len(shown) <= 3 else (shown[:1], shown[1:])
     folded = (
-        f'<details class="more"><summary>{len(rest)} single runs</summary>{"".join(rest)}</details>' if rest else ""
+        f'<details class="more"><summary>{len(rest)} {escape(others)}</summary>{"".join(rest)}</details>'
+        if rest
+        else ""
     )
     return f'<div class="commands">{"".join(first)}{folded}</div>'
 
@@ -131,7 +144,8 @@ def _folding(key: str, title: str, body: str, *, folded: bool) -> str:
     return f'<section class="part" id="{escape(key)}">{heading}{body}</section>'
 
 
-def _figure(study: str, section: Section, chart: Chart) -> str:
+def figure_html(study: str, section: Section, chart: Chart) -> str:
+    """A chart with its title, its note, and its values as a table."""
     title = f"<h4>{escape(chart.title)}</h4>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12

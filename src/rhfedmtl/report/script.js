@@ -36,7 +36,7 @@
   });
 
   // Series to switch: one legend for all panels of a figure.
-  for (const key of document.querySelectorAll(".key")) {
+  const switches = (key) => {
     const parts = [...key.closest("figure").querySelectorAll(".series, .end")];
     const mine = (part) => part.dataset.series === key.dataset.series;
     const point = (on) => {
@@ -54,7 +54,7 @@
     });
     for (const [event, on] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]])
       key.addEventListener(event, () => point(on));
-  }
+  };
   const switchedOff = (figure) =>
     new Set([...figure.querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series));
 
@@ -181,10 +181,9 @@
       show(step);
     });
   };
-  for (const data of document.querySelectorAll(".plot > script")) enliven(data.parentElement);
 
   // Bars and matrices: the value of the piece under the pointer.
-  for (const plot of document.querySelectorAll(".plot.bars, .plot.heat")) {
+  const pieces = (plot) => {
     const follow = (event) => {
       const piece = event.target.closest("[data-tip]");
       if (!piece) return hide();
@@ -194,23 +193,32 @@
     plot.addEventListener("pointermove", follow);
     plot.addEventListener("pointerdown", follow);
     plot.addEventListener("pointerleave", hide);
-  }
+  };
 
   // Commands to copy.
-  if (navigator.clipboard)
-    for (const command of document.querySelectorAll(".command pre")) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "copy";
-      button.textContent = "Copy";
-      button.addEventListener("click", () =>
-        navigator.clipboard.writeText(command.textContent).then(
-          () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = "Copy"; }, 1500); },
-          () => { button.textContent = "Select and copy"; },
-        ),
-      );
-      command.after(button);
-    }
+  const copied = (command) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", () =>
+      navigator.clipboard.writeText(command.textContent).then(
+        () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = "Copy"; }, 1500); },
+        () => { button.textContent = "Select and copy"; },
+      ),
+    );
+    command.after(button);
+  };
+
+  // All of this for a part of the page; for the whole of it now, for what comes later when it is there.
+  const bring = (scope) => {
+    for (const key of scope.querySelectorAll(".key")) switches(key);
+    for (const data of scope.querySelectorAll(".plot > script")) enliven(data.parentElement);
+    for (const plot of scope.querySelectorAll(".plot.bars, .plot.heat")) pieces(plot);
+    if (navigator.clipboard) for (const command of scope.querySelectorAll(".command pre")) copied(command);
+  };
+  bring(document);
+  document.addEventListener("rhfedmtl:new", (event) => { hide(); bring(event.target); });
 
   // Paper has no buttons to unfold things with.
   let closed = [];

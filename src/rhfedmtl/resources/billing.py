@@ -172,7 +172,16 @@ class CloudEvent:
         return _ids([] if self.stations is None else [self.stations])
 
 
-Event = RoundEvent | CloudEvent
+@dataclass(frozen=True, eq=False)
+class ReleaseEvent:
+    """Something that left beside the rounds, after BS iteration ``round``, and what it took of each type."""
+
+    round: int
+    layout: Placement
+    amounts: Mapping[str, float]
+
+
+Event = RoundEvent | CloudEvent | ReleaseEvent
 
 
 class Parts(NamedTuple):
@@ -239,6 +248,9 @@ class Charge(NamedTuple):
 def charges(cost: Cost, event: Event, measured: Mapping[str, Parts] | None = None) -> tuple[Charge, ...]:
     """Charges of one event; types in ``measured`` take what was measured instead of what the prices say."""
     event.layout.check(cost)
+    if isinstance(event, ReleaseEvent):
+        entries = event.amounts.items()
+        return tuple(Charge.make(event.round, CLOUD, name, event.layout, None, amount) for name, amount in entries)
     made: list[Charge] = []
     for name, prices in cost.types.items():
         parts = measured.get(name) if measured else None

@@ -29,6 +29,7 @@ from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
     Placement,
+    ReleaseEvent,
     RoundEvent,
     charges,
     totals,
@@ -284,7 +285,7 @@ class Ledger:
         if isinstance(spending, Mapping):
             amounts = {name: float(amount) for name, amount in spending.items()}
         else:
-            is_event = isinstance(spending, RoundEvent | CloudEvent)
+            is_event = isinstance(spending, RoundEvent | CloudEvent | ReleaseEvent)
             made = charges(self.cost, spending) if is_event else tuple(spending)  # type: ignore[arg-type]
             amounts = totals(made)
         for name, amount in amounts.items():

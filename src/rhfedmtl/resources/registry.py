@@ -27,5 +27,6 @@ RESOURCES: Registry[ResourceType] = Registry(
         "energy": ResourceType("work of terminals and stations; prices of the paper", prices="0.1,10"),
         "time": ResourceType("seconds, of which nodes side by side take the slowest path", adds="elapsed"),
         "bytes": ResourceType("what messages carry"),
+        "privacy": ResourceType("what releases tell of a terminal, μ²; limited by --privacy", adds="elapsed"),
     },
 )

@@ -1,4 +1,4 @@
-"""What happens to an update on its way from a terminal to its station: nothing, clipping, or rounding.
+"""What happens to an update on its way from a terminal to its station: nothing, clipping, rounding; and to the sum.
 
 A channel takes the updates of any number of terminals, so that one terminal in a deployment and a million in a
 simulation send the same numbers, to the bit. It keeps U_b tied to the dual variables (MATHS §11):
@@ -8,7 +8,9 @@ simulation send the same numbers, to the bit. It keeps U_b tied to the dual vari
   exact, as the residual waits for the verdict like Δα does (`settled`). A certificate takes U_b for the whole sum, so
   its dual is off by what the residuals hold.
 
-Gains are told as the steps made them, before the channel.
+* **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ, whose law is public.
+
+Gains are told as the steps made them, before the channel; with noise, not at all.
 
 Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rounded``), and its line in
 ``CHANNELS`` (`algorithms/registry.py`).
@@ -16,6 +18,8 @@ Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rou
 
 from __future__ import annotations
 
+import math
+import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +28,9 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
 from rhfedmtl.errors import ConfigError
+
+_NOISE = 0x6E6F697365
+"""First word of the address of all noise, so that it is none of what else is drawn from a seed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,27 @@ class Clip(Channel):
         norm = np.sqrt(np.square(_flat(delta)).sum(axis=1))
         factor = np.divide(self.clip_norm, norm, out=np.ones(len(delta)), where=norm > self.clip_norm)
         return Sent(factor[:, None, None] * delta, factor)
+
+
+@dataclass(frozen=True)
+class Noised(Clip):
+    """Clipped, and every number of the sum gets Gaussian noise of standard deviation ``noise``: (C/s)-private.
+
+    A private run makes it (`training.privacy`): noise without its account protects nobody.
+    """
+
+    noise: float = 1.0
+
+    tells_gains: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse a bound or a noise that is none."""
+        super().__post_init__()
+        _check_positive("noise", self.noise)
+
+    def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
+        """With noise, from the operating system unless there is an address to draw it again."""
+        return np.asarray(total + self.noise * _normal(total.shape, address))
 
 
 @dataclass(frozen=True)
@@ -113,6 +141,15 @@ class FixedPoint(Rounding):
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
     """(1 − η) res_old + η res_new: what a terminal keeps back once its update was applied with factor η."""
     return np.asarray((1.0 - factor) * residual + factor * sent)
+
+
+def _normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
+    """Standard normal numbers: those at an address, or such as nobody can draw again (Box and Muller 1958)."""
+    if address is not None:
+        return np.random.default_rng([_NOISE, *address]).standard_normal(shape)
+    bits = np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64).reshape(2, *shape)
+    radius, angle = ((bits >> np.uint64(11)) + 1.0) * 2.0**-53
+    return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle))
 
 
 def _flat(updates: FloatArray) -> FloatArray:

@@ -15,10 +15,12 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, 
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
-from rhfedmtl.roles.words import in_words
+from rhfedmtl.roles.words import bounded, in_words
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How far from the models that the stations hold to the joint ones to look for the best to return."""
+SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
+"""How far from the models that the stations hold, followed, to the joint ones to look for the best to return.
+
+The next anchors put the stations a few hundredths of the way ahead."""
 SCALES = (1.0, 0.5, 0.25, 0.0625, 0.0039)
 """By what to scale each of these points: under weak regularisation early models are too long."""
 ROUNDING = 1e-9
@@ -99,6 +101,41 @@ class Certificate:
 
     def __repr__(self) -> str:
         return f"<Certificate: {self.words}; primal {self.primal:.6g}, dual {self.dual:.6g}, round {self.round}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoisedCertificate(Certificate):
+    """What a private run may say: with this ``probability`` the models are within ``bound`` of the best objective.
+
+    Objective and dual are not released; what stands for scale is ``zero``, which is public.
+    """
+
+    bound: float = np.inf
+    probability: float = 1.0
+
+    @classmethod
+    def made(cls, number: int, models: Models, bound: float, probability: float, zero: float) -> NoisedCertificate:
+        """For these models as of a round."""
+        none = np.full(len(models), np.nan)
+        return cls(number, np.nan, np.nan, models, none, none, zero, zero, number, bound, probability)
+
+    @property
+    def gap(self) -> float:
+        """The bound."""
+        return self.bound
+
+    @property
+    def relative_gap(self) -> float:
+        """Beside the objective of models that are zero."""
+        return self.bound / self.zero
+
+    @property
+    def words(self) -> str:
+        """What it says, at a glance."""
+        return bounded(self.bound, self.zero, self.probability)
+
+    def __repr__(self) -> str:
+        return f"<Certificate: {self.words}; round {self.round}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,11 +227,11 @@ class Cloud(CloudStates):
         if self._newton is not None and self._newton.gradient is not None:
             models = np.stack([self.W, self._newton.W])
             return Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
-        joint = self.relationship.solve(self.V)
-        if np.array_equal(joint, self.W):
-            return Points(self.W[None].copy(), np.array([*((scale,) for scale in SCALES), (0.0,)]))
+        held, joint = self.relationship.followed(self.W, self.V, self._n), self.relationship.solve(self.V)
+        if np.array_equal(joint, held):
+            return Points(joint[None], np.array([*((scale,) for scale in SCALES), (0.0,)]))
         shares = [(scale * (1.0 - share), scale * share) for scale in SCALES for share in SHARES]
-        return Points(np.stack([self.W, joint]), np.array([*shares, (0.0, 0.0)]))
+        return Points(np.stack([held, joint]), np.array([*shares, (0.0, 0.0)]))
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
         """Certificate for the best models so far; None while a station's sums are missing or out of step."""

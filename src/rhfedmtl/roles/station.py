@@ -111,8 +111,18 @@ class BaseStation:
     no round is open.
     """
 
-    def __init__(self, task: int, shape: tuple[int, int], method: Method, shared_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        task: int,
+        shape: tuple[int, int],
+        method: Method,
+        shared_rows: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """``seed`` addresses what a simulation draws; without one a station draws what nobody can draw again."""
         self.task = task
+        self._seed = seed
         self._shared = (shape[0] if shared_rows is None else shared_rows, shape[1])
         self.shape = shape
         self.method = method
@@ -208,13 +218,17 @@ class BaseStation:
         self._probe += 1
         if not arrived:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
-        delta = add_in_blocks([u.delta if u else None for u in updates], self.shape)
+        delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
         factor = self._factor(delta, updates)
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
         for update in arrived:
             self._apply(update, factor)
         return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
+
+    def _received(self, total: Vector) -> Vector:
+        address = None if self._seed is None else (self._seed, self.round, self.task)
+        return self.method.channel.received(total, address)
 
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""

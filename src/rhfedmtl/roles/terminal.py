@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -84,11 +86,15 @@ TERMINAL: Table[Phase] = frozen(
 )
 
 
+class OldStateError(ProtocolError):
+    """The station applied an update that this terminal has forgotten: its state was put back from an old copy."""
+
+
 @dataclass(frozen=True, eq=False)
 class TerminalState:
     """All that a terminal must remember over a restart, besides its (scaled) rows.
 
-    Save it before an update goes out: a terminal that goes on from before an update that was applied refuses to.
+    Save it before an update goes out: one that goes on from before an update that was applied has to join again.
     ``residual`` is what its channel has kept back, ``sent_residual`` what it will have if the pending update is applied
     wholly; None where the channel keeps nothing back.
     """
@@ -109,7 +115,8 @@ class Terminal:
     An update stays pending until the station's next message says what became of it: applied with a factor, or
     dropped. A repeated order is answered with the same update, a stale one with nothing. A terminal that lost its
     state starts anew with a higher ``incarnation`` than its station knows. ``kernel`` does its work: the best one that
-    is installed, unless given.
+    is installed, unless given. ``seed`` addresses the order of rows: a number that others may know, as in simulations,
+    or a secret of at least 16 bytes.
     """
 
     def __init__(
@@ -119,7 +126,7 @@ class Terminal:
         y: Vector,
         method: Method,
         *,
-        seed: int = 0,
+        seed: int | bytes = 0,
         weight: Vector | None = None,
         incarnation: int = 0,
         kernel: Kernel | None = None,
@@ -290,6 +297,15 @@ class Terminal:
         self._settle(verdict if verdict is not None and known else Verdict())
         self.phase = self._after("abandon")
 
+    def fall_back(self, incarnation: int = 0) -> None:
+        """Be free to join as a newcomer with the duals that are left: an old copy is as good a point as any.
+
+        ``incarnation`` is the highest that the station knows. The share that comes with the next join replaces the one
+        that the station holds.
+        """
+        self.abandon()
+        self.incarnation = max(self.incarnation, incarnation)
+
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
         """Take in new rows, scaled as the old ones, with duals at zero: u_t stays, the count grows."""
         after = self._after("new rows")
@@ -346,10 +362,9 @@ class Terminal:
         if not self._is_current(verdict):
             return False
         if verdict.round > self._last_round:
-            raise ProtocolError(
+            raise OldStateError(
                 f"the station applied an update of round {verdict.round}, but terminal {self.identity} remembers "
-                f"nothing after round {self._last_round}: its state was lost, start it anew with incarnation "
-                f"{self.incarnation}"
+                f"nothing after round {self._last_round}: its state was put back from an old copy, let it join again"
             )
         return self._update is None or verdict.until >= self._update.round
 
@@ -371,7 +386,7 @@ class Terminal:
             model,
             np.array([order.scale]),
             np.array([order.local_steps]),
-            np.uint64(self.seed),
+            self._round_seed(order.round),
             np.uint64(order.round),
             self.method.uniform,
         )
@@ -385,7 +400,15 @@ class Terminal:
             self._duals.pending[:] *= factor[0]
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
-        return Update(order.round, self.identity, delta[0], answers.gains[0], profile[0], method.channel.dtype)
+        gains = answers.gains[0] * method.channel.tells_gains
+        return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
+
+    def _round_seed(self, number: int) -> np.uint64:
+        """Seed of a round's draws; a secret gives every round of every membership one that tells nothing of others."""
+        if isinstance(self.seed, int):
+            return np.uint64(self.seed)
+        address = struct.pack("<QQ", self.incarnation, number)
+        return np.uint64(int.from_bytes(hashlib.blake2b(address, key=self.seed, digest_size=8).digest(), "little"))
 
     def _clear_residual(self) -> None:
         """Nothing is kept back, by a channel that ever does."""

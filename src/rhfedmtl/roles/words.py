@@ -16,3 +16,12 @@ def in_words(relative_gap: float | None, dual: float | None) -> str:
         return f"says nothing yet: the bound is {dual:.3g}"
     share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST else f"{100.0 * LEAST:g} %"
     return f"within {share} of the best possible"
+
+
+def bounded(gap: float | None, zero: float | None, probability: float) -> str:
+    """What a certificate says that survived noise; ``zero`` is the objective of models that are zero."""
+    if gap is None or zero is None or not gap < float("inf"):
+        return "not certified"
+    if gap >= zero:
+        return f"says nothing: models that are zero are as surely within {zero:.3g}"
+    return f"within {gap:.3g} of the best objective (zero models: {zero:.3g}), with probability {probability:.7g}"

@@ -28,10 +28,12 @@ from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import binding
-from rhfedmtl.roles.words import in_words
+from rhfedmtl.roles.cloud import NoisedCertificate
+from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
 from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.privacy import RESOURCE
 from rhfedmtl.training.run import Result, mean
 
 FORMAT = 2
@@ -58,6 +60,7 @@ class Configuration:
     certify_every: int
     tune: str
     seed: int
+    privacy: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class DataIdentity:
 class Summary:
     """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent.
 
-    ``primal_at_zero`` is the objective of models that are zero; records of earlier versions do not have it.
+    ``primal_at_zero`` is the objective of models that are zero; records of earlier versions do not have it. ``privacy``
+    has the plan of a private run, and its ``certificate``: ``gap``, and the ``probability`` that it holds.
     """
 
     metrics: Annotated[dict[str, Number], BESIDE]
@@ -91,10 +95,13 @@ class Summary:
     binding: str | None
     seconds: float
     primal_at_zero: Number = None
+    privacy: dict[str, Any] | None = None
 
     @property
     def certified(self) -> str:
         """The certificate in words."""
+        if self.privacy is not None:
+            return bounded(self.gap, self.primal_at_zero, self.privacy["certificate"]["probability"])
         return in_words(self.relative_gap, self.dual)
 
 
@@ -155,6 +162,9 @@ class Record:
         table = {"format": FORMAT, **plain(self)}
         if self.file is None:
             del table["file"]
+        for part, empty in ((table["configuration"], ""), (table["result"] or {}, None)):
+            if part.get("privacy") == empty:
+                part.pop("privacy", None)
         return table
 
 
@@ -208,12 +218,27 @@ def summary(result: Result) -> Summary:
         terminal_steps=result.terminal_steps,
         local_steps=result.local_steps,
         stopped=result.stopped,
-        spent=ledger.spent,
+        spent=spent(result),
         budget=dict(ledger.budget),
         binding=binding(ledger.spent, dict(ledger.budget)),
         seconds=result.seconds,
         primal_at_zero=certificate.zero,
+        privacy=_privacy(result),
     )
+
+
+def spent(result: Result) -> dict[str, float]:
+    """What was spent of each type; μ² of a private run also as ε, at its δ."""
+    known, plan = result.ledger.spent, result.private
+    return known if plan is None else {**known, "epsilon": plan.privacy.spent(known[RESOURCE])}
+
+
+def _privacy(result: Result) -> dict[str, Any] | None:
+    certificate = result.certificate
+    if result.private is None or not isinstance(certificate, NoisedCertificate):
+        return None
+    known = {"gap": certificate.gap, "probability": certificate.probability}
+    return {**plain(result.private), "certificate": plain(known)}
 
 
 def round_table(result: Result) -> RoundTable:

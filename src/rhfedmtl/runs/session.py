@@ -15,7 +15,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.runs import records
+from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import Chosen, SelectionRecord, settled
@@ -81,16 +81,18 @@ class Session:
 
     def run(self, watch: Watcher | None = None) -> Result:
         """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
+        keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None
         try:
-            return self.chosen.run(
-                self.federation,
-                ledger=Ledger(*self.config.resources()),
-                watch=watch,
-                keep=Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None,
-                start=self.start,
-                before=self.before,
-                execution=self.how,
-            )
+            with progress.written(self.folder, self._record(None), watch) as watched:
+                return self.chosen.run(
+                    self.federation,
+                    ledger=Ledger(*self.config.resources()),
+                    watch=watched,
+                    keep=keep,
+                    start=self.start,
+                    before=self.before,
+                    execution=self.how,
+                )
         except ClusterError as error:
             if self.checkpoint.exists():
                 raise ClusterError(f"{error}; go on with: {go_on(self.folder)}") from error
@@ -107,11 +109,15 @@ class Session:
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
+        known = self._record(result)
         records.save(self.folder, known, self.federation, result)
+        progress.forget(self.folder)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)
         return known
+
+    def _record(self, result: Result | None) -> Record:
+        return records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
 
     def _notes(self) -> dict[str, Any]:
         return {
@@ -128,6 +134,7 @@ class Session:
         """Remove a folder that holds nothing; what was there before a resume stays."""
         if self.start is None:
             self.checkpoint.unlink(missing_ok=True)
+            progress.forget(self.folder)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 

@@ -43,7 +43,7 @@ TOP = {
     "certify_every": int,
 }
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
-RUN = {"scale": str, "target_gap": float}
+RUN = {"scale": str, "target_gap": float, "privacy": str}
 METHOD = {"name": str, "label": str, "algorithm": str, "tune": (bool, str)}
 MOST_RUNS = 1_000_000
 

@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options, build, idle, no_effect
+from rhfedmtl.algorithms.options import DEFAULTS, Options, build, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.policies.adaptive import AdaptiveControl
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.privacy import Privacy, check_loss, private
 from rhfedmtl.training.run import Before, Result, Settings, Watcher, train
 
 MAX_ROUNDS = 1_000_000
@@ -40,6 +42,7 @@ class RunConfig:
 
     ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
     names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
+    ``privacy`` is the bound on what is learned of a terminal, as in ``epsilon=1,delta=1e-6``.
     """
 
     algorithm: str = "rhfedmtl"
@@ -53,12 +56,14 @@ class RunConfig:
     certify_every: int = 1
     tune: str = ""
     seed: int = 0
+    privacy: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values; prices and budgets as they are understood."""
         cost, budget = self.resources()
+        own = {name: value for name, value in asdict(self).items() if value or name != "privacy"}
         return {
-            **asdict(self),
+            **own,
             "request": self.request.to_dict(),
             "options": self._options(),
             "cost": cost.to_dict(),
@@ -90,7 +95,7 @@ class RunConfig:
             yield from ("--cost", text)
         for text in self.budget:
             yield from ("--budget", text)
-        for name in ("faults", "scale", "target_gap", "seed"):
+        for name in ("privacy", "faults", "scale", "target_gap", "seed"):
             if value := getattr(self, name):
                 yield from flag(name, value)
         if self.certify_every != 1:
@@ -115,9 +120,36 @@ class RunConfig:
         self.settings("binary", ended=True)
         if self.options.auto and self.tune:
             raise ConfigError(f"tuning chooses the weights too: give {' and '.join(self.options.auto)} as numbers")
+        if self.privacy:
+            self._check_private(built)
         if self.options.auto == ("lambda1",):
             raise ConfigError("lambda1 auto needs lambda2 auto: the two are chosen together")
         return built
+
+    def _check_private(self, built: Algorithm) -> None:
+        """Refuse what would tell more of a terminal than its clipped updates, each with the way out."""
+        Privacy.parse(self.privacy)
+        if is_yardstick(self.algorithm):
+            return
+        check_loss(built.method.loss)
+        options, faults = self.options, Faults.parse(self.faults, self.seed)
+        looks = isinstance(built.policy, AdaptiveControl) or options.policy not in (None, "fixed")
+        refused = {
+            "--tune and weights that are auto look at rows: give the weights as numbers": self.tune or options.auto,
+            "standard scaling looks at rows: take --scale unit, which needs no sums": self.scale not in (None, "unit"),
+            "a line search is told sums of losses: take --merge add": options.merge == "line-search",
+            f"--channel {options.channel} is in the way of clipping and noise: leave it out": options.channel
+            != DEFAULTS["channel"],
+            "the plan is made before the first round, and no policy looks at what rounds show: leave --policy out "
+            "(and take fedavg for adaptive-fl)": looks,
+            "one certificate leaves, at the end: leave out --target-gap and --certify-every": self.target_gap
+            or self.certify_every != 1,
+            "terminals that move, come and go, or get new rows, tell whole shares: leave moves, churn and late_rows "
+            "out of --faults": faults.moves or faults.churn or faults.late_rows,
+        }
+        for way, wrong in refused.items():
+            if wrong:
+                raise ConfigError(f"--privacy {self.privacy}: {way}")
 
     def check_heeded(self) -> None:
         """`check`, and refuse what would change nothing: settings of other algorithms."""
@@ -131,7 +163,7 @@ class RunConfig:
 
     def notes(self) -> list[str]:
         """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
-        asked = [name for name in ("budget", "cost", "faults") if getattr(self, name)]
+        asked = [name for name in ("budget", "cost", "faults", "privacy") if getattr(self, name)]
         if not asked or not is_yardstick(self.algorithm):
             return []
         unheeded = f"{', '.join(asked)} had no effect"
@@ -154,6 +186,10 @@ class RunConfig:
         yardstick = is_yardstick(self.algorithm)
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
+        plan = None
+        if self.privacy and not yardstick:
+            built, plan = private(self.algorithm, self.options, federation, ledger, Privacy.parse(self.privacy))
+            ledger = plan.ledger(ledger)
         ended = not yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
         settings = replace(self.settings(federation.kind, ended=ended), execution=execution or Execution())
         if ended and not (ledger.budget or self.options.cloud_rounds or isinstance(built.method, DualMethod)):
@@ -172,15 +208,21 @@ class RunConfig:
             keep=keep,
             start=start,
             before=before,
+            private=plan,
         )
 
     def settings(self, kind: str, *, ended: bool) -> Settings:
         """How to run on labels of this kind; ``ended`` where something else than the gap ends it."""
         return Settings(
-            scale=self.scale or ("standard" if kind == "regression" else "standard-unit"),
+            scale=self.scale or usual_scale(kind, private=bool(self.privacy)),
             certify_every=self.certify_every,
             seed=self.seed,
             target_gap=self.target_gap,
             target_relative_gap=PRECISION if ended else GOOD_ENOUGH,
             max_rounds=MAX_ROUNDS if ended else OPEN_ROUNDS,
         )
+
+
+def usual_scale(kind: str, *, private: bool) -> str:
+    """Standardised rows, of unit norm for classes; a private run may not look at rows for it."""
+    return "unit" if private else "standard" if kind == "regression" else "standard-unit"

@@ -17,6 +17,7 @@ from rhfedmtl.policies.base import Observation, Plan
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.training.privacy import PrivatePlan
 
 Metrics = dict[str, npt.NDArray[np.float64]]
 
@@ -72,7 +73,7 @@ class Result:
 
     ``metrics`` has a value for each task; ``history`` an entry for each BS iteration, as ``observed`` has;
     ``events`` is all that was charged, from which the ledger can be recomputed. ``relationship`` is the one that
-    the cloud ended with, None where there is none.
+    the cloud ended with, None where there is none; ``private`` the plan of a run under a bound on privacy.
     """
 
     models: Models
@@ -89,6 +90,7 @@ class Result:
     seconds: float
     history: list[Moment]
     relationship: Relationship | None = None
+    private: PrivatePlan | None = None
 
     @property
     def reference(self) -> Models:

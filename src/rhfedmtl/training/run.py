@@ -19,27 +19,40 @@ from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping, LabelCentring
+from rhfedmtl.engines.network import Keeping, LabelCentring, ShareSums
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import NEWTON, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
-from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals, waited
+from rhfedmtl.resources.billing import (
+    CloudEvent,
+    Event,
+    Placement,
+    ReleaseEvent,
+    RoundEvent,
+    event_totals,
+    waited,
+)
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.averaging import any_models
-from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate
 from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
+from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
+from rhfedmtl.training.privacy import PrivatePlan, Released
 from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
+
+NEVER = 2**62
+"""``certify_every`` of a run whose rounds are not certified."""
 
 __all__ = [
     "Moment",
@@ -108,14 +121,17 @@ def train(
     keep: Keeper | None = None,
     start: Checkpoint | None = None,
     before: Before | None = None,
+    private: PrivatePlan | None = None,
 ) -> Result:
     """Scale, learn as the policy plans and the ledger allows, certify. ``watch`` is called after every BS iteration.
 
     A watcher that returns False ends the run there; what was learned until then is certified and returned. ``judged``
     is the federation whose tasks are evaluated, where a method has regrouped them: tasks may share a station. ``keep``
-    writes checkpoints; a run that ``start`` takes up goes on as if it had not been interrupted.
+    writes checkpoints; a run that ``start`` takes up goes on as if it had not been interrupted. ``private`` is the plan
+    that the method's channel and the ledger were made by (`training.privacy`): one certificate, at the end, is hidden
+    in noise.
     """
-    run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged)
+    run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged, private=private)
     try:
         if start is not None:
             run.resume(start)
@@ -142,11 +158,13 @@ class Run:
         judged: Federation | None = None,
         *,
         site: Site | None = None,
+        private: PrivatePlan | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
         self._started = time.perf_counter()
-        self.settings = settings
+        self.settings = settings if private is None else replace(settings, certify_every=NEVER)
         self.method = method
+        self.private = private
         schedule = FaultSchedule(faults, federation)
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
@@ -235,6 +253,7 @@ class Run:
             time.perf_counter() - self._started,
             self.history,
             getattr(self.cloud, "relationship", None),
+            self.private,
         )
 
     def restore(self, alpha: npt.NDArray[np.float64], models: Models | None = None) -> None:
@@ -370,6 +389,8 @@ class Run:
 
     def _certificate(self) -> Certificate:
         """The cloud's certificate; without a dual, the objective of the models alone."""
+        if self.private is not None:
+            return self._noised_certificate(self.private)
         if isinstance(self.cloud, Cloud):
             certificate = self.cloud.certify(self.network.sums(self.cloud.candidates()))
             if certificate is None:
@@ -382,6 +403,21 @@ class Run:
         if found is None:
             raise IncompleteError("no certificate: a station did not report its sums")
         return found
+
+    def _noised_certificate(self, plan: PrivatePlan) -> Certificate:
+        """What a private run releases of it, charged before; none for one that is interrupted, or has no dual."""
+        if isinstance(self.cloud, Cloud) and isinstance(self.network, ShareSums) and not self._interrupted:
+            self._charge(ReleaseEvent(self.round, self._layout(), {privacy.RESOURCE: plan.certificate_price}))
+            merged = sum(np.where(seen.answers > 0, seen.factor, 0.0) ** 2 for seen in self.observed)
+            normal = float(np.random.default_rng([self.settings.seed, *b"certificate"]).standard_normal())
+            released = Released(self.method.loss, self.cloud.relationship, self.cloud.V, np.asarray(merged), normal)
+            return privacy.certificate(plan, released, self.network, self.network.station_shares())
+        if isinstance(self.cloud, Cloud):
+            models = self.cloud.relationship.solve(self.cloud.V)
+        else:
+            assert isinstance(self.method, SgdMethod)
+            models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
+        return NoisedCertificate.made(self.round, models, np.inf, 0.0, np.nan)
 
     def as_given(self, models: Models) -> Models:
         """Models of the stations for labels as they were given: levels stand in the intercepts."""

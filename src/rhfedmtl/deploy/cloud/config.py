@@ -12,9 +12,10 @@ from typing import Any
 
 from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
-from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.policies.base import ONE_PASS
 from rhfedmtl.training.config import PRECISION
 
 
@@ -22,10 +23,11 @@ from rhfedmtl.training.config import PRECISION
 class Learning:
     """What the network learns; the cloud tells the others.
 
-    ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that is
-    ever asked for: with H = 1 an update is a scaled data row. ``precision`` is that of orders and updates. A training
-    ends at either target; with a ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come.
-    ``feature_names`` go into the models: rows with named columns are put into their order.
+    ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that
+    is ever asked for: with H = 1 an update is a scaled data row; 0 is one pass over each terminal's own rows.
+    ``precision`` is that of orders and updates. A training ends at either target; with a ``target_relative_gap`` of 0
+    it goes on while its budget lasts, for members to come. ``feature_names`` go into the models: rows with named
+    columns are put into their order.
     """
 
     features: int
@@ -39,7 +41,7 @@ class Learning:
     target_gap: float = 0.0
     target_relative_gap: float = PRECISION
     max_rounds: int = 1_000_000
-    least_steps: int = 1
+    least_steps: int = ONE_PASS
     precision: str = "float64"
     test_rows: str = STATION
     feature_names: tuple[str, ...] = ()
@@ -48,9 +50,9 @@ class Learning:
         """Refuse what no node could follow."""
         _choose("precision", self.precision, ("float64", "float32"))
         _choose("test_rows", self.test_rows, (STATION, TERMINAL))
-        for name in ("features", "least_steps", "certify_every", "max_rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("features", 1), ("least_steps", ONE_PASS), ("certify_every", 1), ("max_rounds", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.feature_names and len(self.feature_names) != self.features:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
@@ -65,7 +67,6 @@ class Learning:
             options=json.dumps(options.to_dict(), sort_keys=True),
             classes=self.classes,
             features=self.features,
-            seed=self.seed,
             precision=wire.FLOAT32 if self.precision == "float32" else wire.FLOAT64,
             least_steps=self.least_steps,
         )
@@ -137,7 +138,7 @@ class CloudConfig(Config):
         """Refuse a network that does not add up."""
         if len(self.stations) != len(self.learning.tasks):
             raise ConfigError(f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: one for each")
-        ids = [t for entry in self.stations for t in entry.terminals]
+        ids = [check_number(t, TERMINAL) for entry in self.stations for t in entry.terminals]
         if len(set(ids)) < len(ids):
             raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
 

@@ -32,7 +32,10 @@ METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 
 @dataclass(frozen=True)
 class Careful:
-    """Another policy, within what terminals allow: never fewer steps than ``least``, and no more than time permits."""
+    """Another policy, within what terminals allow: never fewer steps than ``least``, and no more than time permits.
+
+    A ``least`` of 0 is one pass over each terminal's own rows.
+    """
 
     policy: Policy
     least: int
@@ -47,7 +50,7 @@ class Careful:
         if self.deadline is not None:
             event = situation.round_event(1)
             steps = np.minimum(steps, steps_by_deadline(situation.prices, event, {"time": self.deadline}))
-        steps = np.maximum(steps, self.least)
+        steps = np.maximum(steps, self.least or np.maximum(situation.sizes, 1))
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,28 +16,37 @@ import grpc
 from grpc import aio
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.registry import NodeRegistry, Token
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.credentials import (
     OPERATOR,
+    STATION,
     TERMINAL,
     Authority,
     Credentials,
     Identity,
     PeerCertificate,
     caller,
+    check_number,
     requested_key,
 )
-from rhfedmtl.deploy.node.link import GUARDED, SERVICE, Rate, listen
+from rhfedmtl.deploy.node.enrolment import Token
+from rhfedmtl.deploy.node.link import GREETING_S, SERVICE, Rate
 from rhfedmtl.deploy.node.log import Log
+from rhfedmtl.deploy.node.server import guarded, listen
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.plain import plain
 
 TRIES_A_SECOND = 5.0
-AT_ONCE = 16
+"""Wrong tokens of one address that are looked at."""
+AT_ONCE = 128
+ADDRESSES = 1024
+ENROLMENT_BYTES = 1 << 14
 CHUNK = 1 << 20
 
 
@@ -48,13 +59,14 @@ class OperatorApi:
         self._config, self._registry, self._stations = config, registry, stations
         self._trainer, self._log = trainer, log
         self._enrolment: Any = None
-        self._rate = Rate(TRIES_A_SECOND)
+        self._rates: OrderedDict[str, Rate] = OrderedDict()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for operators."""
+        # As streams, so that nothing is read before it is known who calls; to the caller it is the same.
         methods = {
-            "Command": grpc.unary_unary_rpc_method_handler(self._command),
-            "Export": grpc.unary_stream_rpc_method_handler(self._export),
+            "Command": grpc.stream_unary_rpc_method_handler(self._command),
+            "Export": grpc.stream_stream_rpc_method_handler(self._export),
         }
         return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", methods)
 
@@ -65,12 +77,12 @@ class OperatorApi:
             return
         credentials = credentials.server(callers_known=False)
         # Anybody can call here: nobody stays long, and few are heard at once.
-        options = [*GUARDED, ("grpc.max_receive_message_length", 1 << 16), ("grpc.max_connection_age_ms", 30_000)]
-        self._enrolment = aio.server(options=options, maximum_concurrent_rpcs=AT_ONCE)
-        method = grpc.unary_unary_rpc_method_handler(self._enrol)
+        age = [("grpc.max_connection_age_ms", 10_000), ("grpc.max_connection_age_grace_ms", 5_000)]
+        self._enrolment = aio.server(options=[*guarded(AT_ONCE, ENROLMENT_BYTES), *age])
+        method = grpc.stream_unary_rpc_method_handler(self._enrol)
         handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
         self._enrolment.add_generic_rpc_handlers((handler,))
-        listen(self._enrolment, enrolment.listen, credentials)
+        await listen(self._enrolment, enrolment.listen, credentials, self._log)
         await self._enrolment.start()
 
     async def close(self) -> None:
@@ -78,19 +90,19 @@ class OperatorApi:
         if self._enrolment is not None:
             await self._enrolment.stop(0.2)
 
-    async def _command(self, data: bytes, context: Any) -> bytes:
+    async def _command(self, _: Any, context: Any) -> bytes:
         reply = wire.Reply()
         try:
             self._check_operator(context)
-            command = codec.parse(wire.Command, data)
+            command = codec.parse(wire.Command, await _said(context))
             result = await self.command(command.name, **json.loads(command.arguments or "{}"))
             reply.result = json.dumps(plain(result))
-        except (RHFedMTLError, ValueError, TypeError) as error:
-            self._log("command refused", "warning", reason=str(error))
+        except (RHFedMTLError, ValueError, TypeError, OSError) as error:
+            self._log.seldom("command refused", "warning", reason=str(error))
             reply.trouble = str(error)
         return reply.SerializeToString()
 
-    async def _export(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _export(self, _: Any, context: Any) -> AsyncIterator[bytes]:
         """Models, ledger and result of the last training, file by file."""
         with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
             try:
@@ -154,6 +166,8 @@ class OperatorApi:
 
     async def _train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
         gap = self._config.learning.target_gap if target_gap is None else float(target_gap)
+        if not (math.isfinite(gap) and gap >= 0.0):
+            raise ConfigError(f"a target gap of {gap}: give a number from 0")
         spec = {"budget": budget, "target_gap": gap, "at": time.time()}
         self._trainer.order(spec)
         return spec
@@ -163,14 +177,14 @@ class OperatorApi:
         return {}
 
     async def _move(self, terminal: int, station: int) -> dict[str, Any]:
-        return self._place(terminal, station)
+        return self._place(terminal, check_number(station, STATION))
 
     async def _leave(self, terminal: int) -> dict[str, Any]:
         return self._place(terminal, -1)
 
     async def _forget(self, terminal: int) -> dict[str, Any]:
         """Take out a terminal that will not come back."""
-        holder = self._stations.station_of(terminal)
+        holder = self._stations.station_of(check_number(terminal, TERMINAL))
         facts = {"terminal": terminal, "from": holder, "to": -1}
         if self._registry.station.get(terminal, -1) >= 0:
             facts = self._place(terminal, -1)
@@ -184,7 +198,7 @@ class OperatorApi:
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
         registry = self._registry
-        old = registry.station.get(terminal, -1)
+        old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
             raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
         if station >= 0 and self._stations.station_of(terminal) != old:
@@ -213,8 +227,12 @@ class OperatorApi:
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
+    async def _curve(self) -> dict[str, Any]:
+        return {"rounds": self._trainer.curve()}
+
     COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         "status": _status,
+        "curve": _curve,
         "train": _train,
         "stop": _stop,
         "move": _move,
@@ -226,28 +244,39 @@ class OperatorApi:
 
     # Certificates.
 
-    async def _enrol(self, data: bytes, context: Any) -> bytes:
+    async def _enrol(self, _: Any, context: Any) -> bytes:
         config, registry, reply = self._config, self._registry, wire.Enrolled()
-        if not self._rate.allows():  # not logged: whoever floods this must not flood the log
-            return wire.Enrolled(trouble="too many tries: wait a second").SerializeToString()
         try:
-            asked = codec.parse(wire.Enrol, data)
-            authority = Authority.load(config.folder / config.enrolment.authority)
+            asked = codec.parse(wire.Enrol, await _said(context))
+            self._check_tries(asked.token, context.peer())
             requested_key(asked.request)  # a request that cannot be signed uses no token up
-            role, number = registry.redeem(asked.token)
-            reply.certificate = authority.issue_for(Identity(config.node.network, role, number), asked.request)
-            reply.authorities = authority.certificate
+            role, number = registry.find(asked.token)
+            authority = Authority.load(config.folder / config.enrolment.authority)
+            certificate = authority.issue_for(Identity(config.node.network, role, number), asked.request)
+            serial = PeerCertificate.read(certificate).serial
+            registry.redeem(asked.token, serial)
+            reply.certificate, reply.authorities = certificate, authority.certificate
             reply.settings = json.dumps(self._settings(role, number))
-            serial = PeerCertificate.read(reply.certificate).serial
-            registry.note_issued(role, number, serial)
             self._log("enrolled", peer=f"{role} {number}", serial=serial)
-        except RHFedMTLError as error:
-            self._log("enrolment refused", "warning", reason=str(error), peer=context.peer())
+        except (RHFedMTLError, OSError) as error:
+            self._log.seldom("enrolment refused", "warning", reason=str(error), peer=context.peer())
             reply.trouble = str(error)
         return reply.SerializeToString()
 
+    def _check_tries(self, token: str, peer: str) -> None:
+        """Few tries of one address with tokens that are none. Who has a token is heard, whatever others do."""
+        if self._registry.knows(token):
+            return
+        address = peer.rpartition(":")[0]
+        rate = self._rates.pop(address, None) or Rate(TRIES_A_SECOND)
+        self._rates[address] = rate
+        if len(self._rates) > ADDRESSES:
+            self._rates.popitem(last=False)
+        if not rate.allows():
+            raise PeerError("too many tries: wait a second")
+
     def _settings(self, role: str, number: int) -> dict[str, Any]:
-        registry, config = self._registry, self._config
+        registry, config, job = self._registry, self._config, self._config.learning.job()
         station = registry.station.get(number, -1) if role == TERMINAL else number
         host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
         return {
@@ -257,4 +286,14 @@ class OperatorApi:
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
             "least_steps": config.learning.least_steps,
+            "message_bytes": jobs.message_limit(job, method_of(job), config.limits),
         }
+
+
+async def _said(context: Any) -> bytes:
+    """The one message of a call, from a caller that may speak."""
+    try:
+        data = await asyncio.wait_for(context.read(), GREETING_S)
+    except TimeoutError:
+        raise PeerError("a call that says nothing") from None
+    return b"" if data is aio.EOF else bytes(data)

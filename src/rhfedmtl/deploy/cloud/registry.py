@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import secrets
@@ -12,35 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.node.credentials import STATION, TERMINAL
+from rhfedmtl.deploy.node.credentials import STATION, TERMINAL, check_number
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
 TOKEN_S = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class Token:
-    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
-
-    role: str
-    number: int
-    network: str
-    address: str
-    authorities: str
-    secret: str
-
-    def text(self) -> str:
-        """One word to be copied."""
-        return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
-
-    @classmethod
-    def parse(cls, text: str) -> Token:
-        """Read what `text` wrote."""
-        try:
-            return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
-        except (ValueError, TypeError):
-            raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
 
 
 @dataclass
@@ -93,22 +68,23 @@ class NodeRegistry:
 
     def place(self, terminal: int, station: int) -> None:
         """Let a terminal belong to a station (−1: to none)."""
-        if station >= 0 and station not in self.address:
+        self._change(**self._placed(terminal, station))
+
+    def _placed(self, terminal: int, station: int) -> dict[str, Any]:
+        check_number(terminal, TERMINAL)
+        if station != -1 and check_number(station, STATION) not in self.address:
             raise ConfigError(f"no station {station}: there are {len(self.address)}, from 0")
         old = self.station.get(terminal, -1)
-        self.before.pop(terminal, None)
+        before = {t: b for t, b in self.before.items() if t != terminal}
         if old >= 0 and station >= 0 and old != station:
-            self.before[terminal] = old
-        self.station[terminal] = station
-        self._save()
+            before[terminal] = old
+        return {"station": {**self.station, terminal: station}, "before": before}
 
     def arrived(self, station: int, terminals: Iterable[int]) -> bool:
         """Note who is a member of a station; whether one of them was on its way there."""
-        there = [t for t in terminals if t in self.before and self.station[t] == station]
-        for t in there:
-            del self.before[t]
+        there = {t for t in terminals if t in self.before and self.station[t] == station}
         if there:
-            self._save()
+            self._change(before={t: b for t, b in self.before.items() if t not in there})
         return bool(there)
 
     def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
@@ -120,55 +96,61 @@ class NodeRegistry:
                     f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
                     "node that it connects to"
                 )
-        self.revoked |= found
-        self._save()
+        self._change(revoked=self.revoked | found)
         return sorted(found)
-
-    def note_issued(self, role: str, number: int, serial: str) -> None:
-        """Remember a certificate, so that it can be revoked by the name of its node."""
-        self.issued.setdefault(f"{role}/{number}", []).append(serial)
-        self._save()
 
     def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
         """A secret for one certificate, and the node that it is for: a new terminal where no number is given."""
         if role not in (TERMINAL, STATION):
             raise ConfigError(f"no token for a {role}: tokens are for terminals and stations")
-        self.tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
+        tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
         if role == STATION and number not in self.address:
             raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
         if role == STATION and station is not None:
             raise ConfigError("a station is under no other: name the one that gets new credentials by its number alone")
         if number is None:
-            taken = [*self.station, *(token["number"] for token in self.tokens.values() if token["role"] == TERMINAL)]
+            taken = [*self.station, *(token["number"] for token in tokens.values() if token["role"] == TERMINAL)]
             number = max(taken, default=-1) + 1
-        if role == TERMINAL and station is not None:
-            self.place(number, station)
-        if role == TERMINAL and self.station.get(number, -1) < 0:
+        check_number(number, role)
+        changed = self._placed(number, station) if role == TERMINAL and station is not None else {}
+        if role == TERMINAL and changed.get("station", self.station).get(number, -1) < 0:
             raise ConfigError(f"terminal {number} belongs to no station yet: name one")
         secret = secrets.token_urlsafe(24)
-        self.tokens[_hash(secret)] = {"role": role, "number": number, "until": time.time() + TOKEN_S}
-        self._save()
+        tokens[_hash(secret)] = {"role": role, "number": number, "until": time.time() + TOKEN_S}
+        self._change(tokens=tokens, **changed)
         return secret, number
 
-    def redeem(self, secret: str) -> tuple[str, int]:
-        """Role and number that a secret stands for; it counts no more afterwards."""
-        found = self.tokens.pop(_hash(secret), None)
+    def knows(self, secret: str) -> bool:
+        """Whether a secret is one of those that were given out and not used."""
+        return _hash(secret) in self.tokens
+
+    def find(self, secret: str) -> tuple[str, int]:
+        """Role and number that a secret stands for."""
+        found = self.tokens.get(_hash(secret))
         if found is None:
             raise PeerError("this token is not known, or was used already: ask for a new one")
-        self._save()
         if found["until"] < time.time():
             raise PeerError("this token is too old: ask for a new one")
         return found["role"], found["number"]
 
-    def _save(self) -> None:
-        table = {
-            "station": self.station,
-            "revoked": sorted(self.revoked),
-            "tokens": self.tokens,
-            "issued": self.issued,
-            "before": self.before,
-        }
-        self.file.write(json.dumps(table).encode())
+    def redeem(self, secret: str, serial: str) -> None:
+        """Note the certificate that was made for a secret, which counts no more: it can be revoked by its node."""
+        role, number = self.find(secret)
+        node = f"{role}/{number}"
+        self._change(
+            tokens={key: token for key, token in self.tokens.items() if key != _hash(secret)},
+            issued={**self.issued, node: [*self.issued.get(node, ()), serial]},
+        )
+
+    def _change(self, **changed: Any) -> None:
+        """Write down how things stand with these changes, and only then let them count."""
+        table = {name: changed.get(name, getattr(self, name)) for name in _WRITTEN}
+        self.file.write(json.dumps({**table, "revoked": sorted(table["revoked"])}).encode())
+        for name, value in changed.items():
+            setattr(self, name, value)
+
+
+_WRITTEN = ("station", "revoked", "tokens", "issued", "before")
 
 
 def _hash(secret: str) -> str:

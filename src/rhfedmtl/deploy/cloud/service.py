@@ -15,13 +15,19 @@ from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.node.link import NotReadyError, listen, server_options
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.server import listen, server_options
+from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Centring, Scaling
 
-MESSAGE_BYTES = 1 << 28
+ROSTER_BYTES = 1 << 20
+"""What a station may say of its terminals, beyond what the shapes of models call for."""
 RETRY_S = 0.2
 
 
@@ -29,7 +35,7 @@ class CloudService:
     """The cloud."""
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
-        self._config = config
+        self._config, self._log = config, log
         self._credentials = config.credentials()
         self.registry = NodeRegistry.open(config)
         self.stations = StationSessions(config, self.registry, self._welcome, log, meters)
@@ -44,6 +50,7 @@ class CloudService:
         self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log)
         self._server: Any = None
         self._closed = asyncio.Event()
+        self._behind = ""  # why no training can go on, whatever stations answer
 
     @property
     def healthy(self) -> bool:
@@ -52,9 +59,11 @@ class CloudService:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        self._server = aio.server(options=server_options(self._config.limits.message_bytes or MESSAGE_BYTES))
+        job, limits = self._config.learning.job(), self._config.limits
+        largest = jobs.message_limit(job, method_of(job), limits) + ROSTER_BYTES
+        self._server = aio.server(options=server_options(limits.connections, largest))
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
-        listen(self._server, self._config.node.listen, self._credentials.server())
+        await listen(self._server, self._config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
         await self.operator_api.open(self._credentials)
         self.trainer.start()
@@ -72,7 +81,8 @@ class CloudService:
         self._closed.set()
 
     def renew(self) -> None:
-        """The server takes new credentials by itself."""
+        """The server takes new credentials by itself; who has none any more is cut off."""
+        self.stations.acceptor.end_expired()
 
     async def ask_all(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
         """Answers of all stations that were asked, in their order; one that does not answer says so.
@@ -81,15 +91,22 @@ class CloudService:
         run through empty rounds, which would only cost.
         """
         while True:
+            if self._behind:
+                raise CorruptError(self._behind)
             found = await asyncio.gather(*(self.stations.ask(b, request, seconds) for b, request in requests.items()))
             if self.journal.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
             await asyncio.sleep(RETRY_S)
 
-    def _welcome(self, station: int) -> wire.Welcome:
-        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now."""
+    def _welcome(self, station: int, hello: wire.Hello) -> wire.Welcome:
+        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now.
+
+        Rounds count up: a station that is behind what it told was put back from an old copy, and begins anew. One that
+        is ahead of the journal shows that the cloud was, and then nobody knows what was spent.
+        """
         if self.journal.replaying:
             raise NotReadyError("the cloud is still going through its journal: try again")
+        self._check_journal(station, hello)
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
             job=self._config.learning.job(),
@@ -97,6 +114,8 @@ class CloudService:
             revoked=sorted(self.registry.revoked),
         )
         network = self.trainer.network
+        if network.is_behind(station, hello):
+            welcome.epoch = hello.epoch
         if (scalers := network.scalers) is not None:
             welcome.scaling.CopyFrom(codec.to_wire(Scaling.of(scalers[station])))
         if (levels := network.levels) is not None:
@@ -104,6 +123,19 @@ class CloudService:
         if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome
+
+    def _check_journal(self, station: int, hello: wire.Hello) -> None:
+        announced = self.trainer.network.announced
+        if hello.round > announced:
+            reason = (
+                f"station {station} has done round {hello.round}, the journal ends with round {announced}: the cloud "
+                "was put back from an old copy, and what was spent since is not in it. Put back a later copy of the "
+                "cloud's state, or begin anew with `rhfedmtl network reset`"
+            )
+            if not self._behind:
+                self._log("journal behind", "error", reason=reason)
+            self._behind = reason
+            raise PeerError(reason)
 
     def _wait_until_ready(self, seconds: float) -> None:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""

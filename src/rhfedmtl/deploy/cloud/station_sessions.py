@@ -46,7 +46,7 @@ class StationSessions:
         self,
         config: CloudConfig,
         registry: NodeRegistry,
-        welcome: Callable[[int], wire.Welcome],
+        welcome: Callable[[int, wire.Hello], wire.Welcome],
         log: Log,
         meters: Meters,
     ) -> None:
@@ -123,12 +123,12 @@ class StationSessions:
 
     # What stations say.
 
-    def greet(self, session: PeerSession, _: wire.Hello) -> wire.Welcome:
+    def greet(self, session: PeerSession, hello: wire.Hello) -> wire.Welcome:
         """Answer a station that says hello."""
         b = session.number
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
-        welcome = self._welcome(b)
+        welcome = self._welcome(b, hello)
         self._heard[b] = time.monotonic()
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return welcome
@@ -148,7 +148,8 @@ class StationSessions:
             self._checker.roster(content.roster, self._registry.station)
             self._strike(b, content.roster)
             self.outlooks[b] = content
-            if self._registry.arrived(b, (seat.terminal for seat in content.roster.seats)):
+            arrived = self._registry.arrived(b, (seat.terminal for seat in content.roster.seats))
+            if self._heed_owners(b) or arrived:
                 self.tell_access()
             self._straighten(b)
             return
@@ -159,6 +160,15 @@ class StationSessions:
             content.bytes_up = len(data)
             content.away &= pending.request.HasField("round") and not content.HasField("round")
             pending.answer.set_result(content)
+
+    def _heed_owners(self, station: int) -> bool:
+        """Let those belong to no station any more whose owners withdraw them; whether there are any."""
+        seats = self.outlooks[station].roster.seats
+        leave = [s.terminal for s in seats if s.withdraws and self._registry.station.get(s.terminal) == station]
+        for terminal in leave:
+            self._log("withdrawn", "warning", reason=f"the owner of terminal {terminal} takes it out of the network")
+            self._registry.place(terminal, -1)
+        return bool(leave)
 
     def _strike(self, station: int, roster: wire.Roster) -> None:
         """Strike out members that are with another station, where they belong: nobody else can claim them."""

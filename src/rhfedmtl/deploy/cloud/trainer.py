@@ -29,12 +29,16 @@ from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.run import Progress, Result, Run, mean
+
+MOST_POINTS = 500
+"""Points of the curve that the cloud remembers of its trainings."""
 
 
 class Training(StrEnum):
@@ -105,6 +109,7 @@ class Trainer:
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
+        self._curve: list[dict[str, Any]] = []
 
     @property
     def state(self) -> Training:
@@ -115,6 +120,10 @@ class Trainer:
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
         return {"state": self.state.value, **self._facts}
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Rounds since the cloud was started, thinned out where they are many."""
+        return list(self._curve)
 
     def order(self, spec: dict[str, Any]) -> None:
         """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
@@ -213,6 +222,7 @@ class Trainer:
             people = census(self._config, self.network)
             run = measured_run(self._config, people, self.network, Ledger(cost, budget), settings)
             self._take_up(run, self._journal.begun())
+            self._check_round(run)
             self._run = run
         else:
             self._check_left(self._run.ledger.spent, budget)
@@ -227,6 +237,20 @@ class Trainer:
         found["certified_round"] = result.certificate.round
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _check_round(self, run: Run) -> None:
+        """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow."""
+        situation, least = run.situation(), self._config.learning.least_steps
+        steps = least or np.maximum(situation.sizes, 1)
+        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(steps))
+        if run.round or run.ledger.can_afford(price):
+            return
+        work = f"{least} steps" if least else "one pass over its own rows"
+        raise BudgetError(
+            f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
+            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with "
+            "--least-steps"
+        )
 
     @staticmethod
     def _check_left(spent: dict[str, float], budget: Budget) -> None:
@@ -261,7 +285,7 @@ class Trainer:
         """The algorithm's policy, within what terminals allow."""
         policy, least = self._algorithm.policy, self._config.learning.least_steps
         if isinstance(policy, Measured):
-            policy = replace(policy, least_steps=max(least, policy.least_steps))
+            policy = replace(policy, least_steps=least and max(least, policy.least_steps))
         timed = "time" in cost and cost["time"].adds == "elapsed"
         if least == 1 and not timed:
             return policy
@@ -287,6 +311,9 @@ class Trainer:
         }
         self._catch_up()
         self._facts = {**self._facts, **plain(facts)}
+        self._curve.append({name: fact for name, fact in self._facts.items() if name not in ("spec", "answered")})
+        if len(self._curve) > MOST_POINTS:
+            del self._curve[1::2]
         self._measure(progress)
         self._log("round", "debug", **facts)
         return not self._journal.stopped()

@@ -41,6 +41,7 @@ from rhfedmtl.deploy.node.credentials import (
 )
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
+from rhfedmtl.maths.kernels.kernel import AUTO, NUMPY
 
 FIRST_PORT = 7400
 _ENROLMENT, _STATIONS = 1, 2
@@ -48,7 +49,11 @@ _ENROLMENT, _STATIONS = 1, 2
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run."""
+    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run.
+
+    ``light`` terminals run `rhfedmtl-terminal`, without a compiler and without windows for operators.
+    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed: for comparisons.
+    """
 
     name: str
     federation: Federation
@@ -60,7 +65,9 @@ class Blueprint:
     station_hosts: tuple[str, ...] = ()
     port: int = 0
     observed: bool = True
+    light: bool = False
     fsync: bool | None = None
+    row_seed: int = -1
 
     def hosts(self) -> tuple[str, ...]:
         """Where the stations run; the last one named serves for the rest."""
@@ -101,7 +108,8 @@ class _Writer:
         self._authority, self._key = Authority.make(plan.name)
         self._issued: dict[str, list[str]] = {}
         nodes = 1 + self._data.n_tasks + self._data.n_terminals
-        self._ports = Ports(plan.port, _STATIONS + self._data.n_tasks, nodes * plan.observed)
+        windows = nodes - self._data.n_terminals * plan.light
+        self._ports = Ports(plan.port, _STATIONS + self._data.n_tasks, windows * plan.observed)
         self._learning = Learning(
             **{
                 "features": self._data.n_features,
@@ -162,7 +170,14 @@ class _Writer:
         node = self._node(TERMINAL, t, fsync=bool(self._plan.fsync))
         tests = self._learning.test_rows == TERMINAL
         config = TerminalConfig(
-            node, b, self._stations[b], "data.npz", "test.npz" if tests else "", self._learning.least_steps
+            node,
+            b,
+            self._stations[b],
+            "data.npz",
+            "test.npz" if tests else "",
+            self._learning.least_steps,
+            kernel=NUMPY if self._plan.light else AUTO,
+            row_seed=self._plan.row_seed,
         )
         self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))
@@ -182,10 +197,11 @@ class _Writer:
         names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
         names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
         write_compose(self._folder, self._plan.name, names)
-        write_units(self._folder, self._plan.name)
+        write_units(self._folder, self._plan.name, light=self._plan.light)
 
     def _node(self, role: str, number: int, **more: Any) -> NodeConfig:
-        metrics, health = self._ports.window() if self._plan.observed else ("", "")
+        shown = self._plan.observed and not (self._plan.light and role == TERMINAL)
+        metrics, health = self._ports.window() if shown else ("", "")
         return NodeConfig(self._plan.name, role, number, metrics=metrics, health=health, **more)
 
     def _write(self, name: str, config: Config) -> None:

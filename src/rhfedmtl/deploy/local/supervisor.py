@@ -7,6 +7,7 @@ import json
 import multiprocessing as mp
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -15,17 +16,46 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.deploy.local.provision import node_folders
+from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.kernels.kernel import NUMPY
 
+PROGRAM = "rhfedmtl.deploy.terminal.program"
 PRELOAD = "rhfedmtl.deploy.local.preload"
 DRAIN_S = 15.0
 WAIT_S = 60.0
-CANNOT_RUN = 2
-"""How a node ends that would end so again: its configuration, credentials, data or address cannot be used."""
 UNDER_WAY = ("running", "recovering")
+
+
+class LightProcess:
+    """`rhfedmtl-terminal serve`, with what `Supervisor` needs of a process; it ends when its standard input does."""
+
+    def __init__(self, paths: list[Path], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", PROGRAM, "serve", "--while-open", *map(str, paths)]
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
+        self.pid, self.kill = self._process.pid, self._process.kill
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self.exitcode is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, so long at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+        if not self.is_alive() and self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 class Supervisor:
@@ -42,7 +72,7 @@ class Supervisor:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._parts = _parts(node_folders(folder), grouped)
         self._lock = Lock(folder / "logs")
-        self.processes: dict[str, BaseProcess] = {}
+        self.processes: dict[str, BaseProcess | LightProcess] = {}
         self.restarts = 0
 
     @property
@@ -54,6 +84,9 @@ class Supervisor:
         """Start these processes, or all."""
         for name in self.names if names is None else names:
             role, paths = self._parts[name]
+            if role == TERMINAL and read_terminal(paths[0]).kernel == NUMPY:
+                self.processes[name] = LightProcess(paths, self.log_of(name))
+                continue
             process = self._context.Process(target=_child, args=(role, paths, self.log_of(name)), name=name)
             process.start()
             self.processes[name] = process

@@ -53,7 +53,7 @@ StartLimitIntervalSec=0
 User=rhfedmtl
 Group=rhfedmtl
 WorkingDirectory=/var/lib/rhfedmtl/{folder}
-ExecStart=/opt/rhfedmtl/bin/rhfedmtl serve {role} --config {role}.toml
+ExecStart=/opt/rhfedmtl/bin/{program}
 Environment=NUMBA_CACHE_DIR=/var/cache/rhfedmtl
 CacheDirectory=rhfedmtl
 # A terminal that has left the network ends well (0); with a configuration that cannot work (2) nothing gets better.
@@ -106,7 +106,7 @@ def write_compose(folder: Path, network: str, names: Sequence[str]) -> None:
     (folder / "wheels").mkdir()
 
 
-def write_units(folder: Path, network: str) -> None:
+def write_units(folder: Path, network: str, *, light: bool = False) -> None:
     """Units for systemd: one for the cloud, and templates for stations and terminals (``@0``, ``@1``, …)."""
     units = folder / "systemd"
     units.mkdir()
@@ -115,4 +115,6 @@ def write_units(folder: Path, network: str) -> None:
         ("station", "rhfedmtl-station@.service", "station-%i"),
         ("terminal", "rhfedmtl-terminal@.service", "terminal-%i"),
     ):
-        (units / name).write_text(_UNIT.format(role=role, network=network, folder=place))
+        small = light and role == "terminal"
+        program = "rhfedmtl-terminal serve" if small else f"rhfedmtl serve {role} --config {role}.toml"
+        (units / name).write_text(_UNIT.format(role=role, network=network, folder=place, program=program))

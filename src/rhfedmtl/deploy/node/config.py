@@ -10,6 +10,7 @@ from typing import TypeVar
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.kernels.kernel import AUTO
 
 LOCAL = "127.0.0.1"
 
@@ -65,7 +66,8 @@ class Waits:
 
     ``patience``: for a station that is away before it misses a round. ``start``: for all members before the first
     round. ``answer``: for sums and the like. ``again``: before a request is sent once more. ``forget``: for a silent
-    terminal before its share is taken out (0: never, an operator decides).
+    terminal before its share is taken out (0: never, an operator decides). ``asleep``: for terminals that rest, before
+    a certificate is given up.
     """
 
     patience: float = 60.0
@@ -73,6 +75,7 @@ class Waits:
     answer: float = 30.0
     again: float = 5.0
     forget: float = 0.0
+    asleep: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Limits:
 
     A message may have ``message_bytes`` (0: four times the largest that the shapes call for), ``messages`` of them may
     come in a second. ``norm`` bounds an update, and a share, per sample of its sender. After a fault a peer is not let
-    in for ``quarantine`` seconds.
+    in for ``quarantine`` seconds. ``connections`` are held at once, of whomever they are; fewer where the process may
+    not open so many files.
     """
 
     message_bytes: int = 0
@@ -89,6 +93,7 @@ class Limits:
     samples: int = 1_000_000
     norm: float = 1000.0
     quarantine: float = 10.0
+    connections: int = 4096
 
 
 @dataclass(frozen=True)
@@ -103,14 +108,26 @@ class StationConfig(Config):
 
 @dataclass(frozen=True)
 class TerminalConfig(Config):
-    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to."""
+    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to.
+
+    ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
+    terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
+    together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
+    A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
+    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    """
 
     station: int
     address: str
     data: str
     test: str = ""
-    least_steps: int = 1
+    least_steps: int = 0
     most_steps: int = 10_000_000
+    kernel: str = AUTO
+    sleep: float = 0.0
+    byte_budget: int = 0
+    budget_days: int = 0
+    row_seed: int = -1
 
 
 @dataclass(frozen=True)

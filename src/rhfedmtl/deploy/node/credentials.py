@@ -27,12 +27,21 @@ from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
 CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
 NODE_DAYS = 365
 AUTHORITY_DAYS = 3650
+MOST_NODES = 1_000_000
+"""Numbers of nodes are smaller: tables of a training have a place for each up to the largest."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
-_EARLIER = timedelta(minutes=5)
+_EARLIER = timedelta(days=1)  # clocks of other machines may be behind
 
 _SIGNS = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
 _SIGNS_CERTIFICATES = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+
+
+def check_number(number: Any, what: str) -> int:
+    """The number of a node; whatever cannot be one is refused before it is written down anywhere."""
+    if type(number) is not int or not 0 <= number < MOST_NODES:
+        raise ConfigError(f"no number of a {what}: {number!r}; numbers are whole, from 0 to {MOST_NODES - 1}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,9 @@ class Identity:
         """Refuse names that a certificate cannot carry."""
         if not _NAME.fullmatch(self.network):
             raise ConfigError(f"network {self.network!r}: use small letters, digits and '-', at most 42 of them")
-        if self.role not in ROLES or self.number < 0:
-            raise ConfigError(f"no node {self.role}/{self.number}: roles are {', '.join(ROLES)}, numbers from 0")
+        if self.role not in ROLES:
+            raise ConfigError(f"no node {self.role}/{self.number}: roles are {', '.join(ROLES)}")
+        check_number(self.number, self.role)
 
     @property
     def uri(self) -> str:
@@ -82,6 +92,11 @@ class PeerCertificate:
     identity: Identity
     serial: str
     until: datetime
+
+    @property
+    def expired(self) -> bool:
+        """Whether it counts no more."""
+        return self.until < datetime.now(UTC)
 
     @classmethod
     def read(cls, certificate: bytes) -> PeerCertificate:
@@ -203,7 +218,7 @@ class Credentials:
             raise ConfigError(f"the certificate in {self.own} is that of {found.identity.uri}, not of {identity.uri}")
         if public != certified:
             raise ConfigError(f"key and certificate in {self.own} do not belong together: copy the whole file")
-        if found.until < datetime.now(UTC):
+        if found.expired:
             raise ConfigError(
                 f"the certificate in {self.own} expired on {found.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
                 "new one"
@@ -296,7 +311,10 @@ def caller(auth_context: dict[str, Any]) -> PeerCertificate:
     found = auth_context.get("x509_pem_cert")
     if not found:
         raise PeerError("a caller without a certificate")
-    return PeerCertificate.read(found[0])
+    peer = PeerCertificate.read(found[0])
+    if peer.expired:  # on a connection that was made before
+        raise PeerError(f"the certificate of {peer.identity} has expired")
+    return peer
 
 
 def _bytes(path: Path) -> bytes:

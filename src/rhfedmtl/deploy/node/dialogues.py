@@ -55,7 +55,9 @@ TERMINAL_TO_STATION = Dialogue(
     "Station",
     wire.TerminalUp,
     wire.TerminalDown,
-    _upper_end("join", "leave", "update", "sums", "moments", "scaled", "labels", "centred", "tally"),
+    _upper_end(
+        "join", "leave", "update", "sums", "moments", "scaled", "labels", "centred", "tally", "withdraw", "rest"
+    ),
     _lower_end(
         "order",
         "probe",

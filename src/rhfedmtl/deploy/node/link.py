@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -19,7 +21,8 @@ from rhfedmtl import __version__
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
-from rhfedmtl.deploy.node.log import Log, Meters, split_address
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.server import KEEP_ALIVE
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -28,49 +31,23 @@ from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
 GREETING_S = 10.0
+GREETING_BYTES = 1 << 12
+STREAMS = 2
+"""Streams of one certificate that are heard at once: one that stands, and one that is to take its place."""
 QUEUED = 64
 """Messages that wait for a peer that does not read; more cut the connection."""
 
-_KEEP_ALIVE = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+FAREWELL_S = 30.0
+"""How long the last messages may take before a rest."""
 
-
-GUARDED = [
-    # Who says nothing, or opens stream after stream, takes up no place for long.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_concurrent_streams", 16),
-]
-
-
-def server_options(message_bytes: int) -> list[tuple[str, int]]:
-    """Options of a server for nodes below."""
-    return [
-        *_KEEP_ALIVE,
-        ("grpc.max_receive_message_length", message_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.so_reuseport", 0),
-        *GUARDED,
-    ]
-
-
-def listen(server: Any, address: str, credentials: grpc.ServerCredentials) -> None:
-    """Let a server answer at an address."""
-    split_address(address)
-    try:
-        server.add_secure_port(address, credentials)
-    except RuntimeError:
-        raise ConfigError(f"cannot listen on {address}: something else does, or it is no address of here") from None
+Account = Callable[[str, str, int], bool]
+"""Is told of each message, by way, kind and bytes; says whether one that goes up may leave."""
 
 
 def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]]:
     """Options of a channel to the node above, which must have the name that its certificate should carry."""
     return [
-        *_KEEP_ALIVE,
+        *KEEP_ALIVE,
         ("grpc.ssl_target_name_override", above.host),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -138,15 +115,22 @@ class Uplink:
         log: Log,
         meters: Meters,
         message_bytes: int,
+        account: Account = lambda *_: True,
     ) -> None:
         self._dialogue, self._session_state = dialogue, Machine(dialogue.below, StreamState.GREETING)
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
+        self._account = account
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
         self._me = credentials.peer.identity
+        self._process = secrets.token_hex(8)
         self._stood = False
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._farewell: asyncio.Task[None] | None = None
+        self.resting = ""
         self.closing = False
         self.trouble = "not connected yet"
 
@@ -158,10 +142,13 @@ class Uplink:
     def send(self, **body: Any) -> bool:
         """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
         message = self._dialogue.up(**body)
-        self._meters.messages.labels("up", message.WhichOneof("body")).inc()
+        name = message.WhichOneof("body")
+        self._meters.messages.labels("up", name).inc()
         if self._outbox is None:
             return False
         data = message.SerializeToString()
+        if not self._account("up", name, len(data)):
+            return False
         self._meters.bytes.labels("up").inc(len(data))
         if self._outbox.put(data):
             return True
@@ -173,7 +160,12 @@ class Uplink:
         self._session_state.on("hello")
         me = self._me
         hello = wire.Hello(
-            oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network=me.network, software=__version__, node=me.number
+            oldest=codec.PROTOCOL,
+            newest=codec.PROTOCOL,
+            network=me.network,
+            software=__version__,
+            node=me.number,
+            process=self._process,
         )
         hello.MergeFrom(self._greet())
         return bytes(self._dialogue.up(hello=hello).SerializeToString())
@@ -182,6 +174,7 @@ class Uplink:
         """Take a message from above: what may not come now, and a refusal, end the stream."""
         name, content, _ = heard(self._dialogue.down, data, self._session_state)
         self._meters.messages.labels("down", name).inc()
+        self._account("down", name, len(data))
         if name == "refusal":
             raise PeerError(content.reason)
         if name != "drain":  # the node above goes away for a while: the link will break, and be made again
@@ -191,6 +184,7 @@ class Uplink:
         """Keep a stream to ``where()``, until `close`."""
         wait = FIRST_WAIT_S
         while not self.closing:
+            await self._awake.wait()
             began = time.monotonic()
             above, address = where()
             try:
@@ -205,7 +199,7 @@ class Uplink:
                 if task is None or task.cancelling():
                     raise
                 self.trouble = "connecting anew"  # the call was cancelled by `again`, not this task
-            if not self.closing:
+            if not (self.closing or self.resting):
                 level = "warning" if self._stood else "info"  # before the first time, others may just be starting
                 self._log("no link", level, above=str(above), address=address, reason=self.trouble)
                 wait = FIRST_WAIT_S if time.monotonic() - began > 5.0 else min(2.0 * wait, LONGEST_WAIT_S)
@@ -218,7 +212,9 @@ class Uplink:
             call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
             outbox = Outbox(call.write)
             try:
-                await asyncio.wait_for(call.write(self.hello()), GREETING_S)
+                hello = self.hello()
+                await asyncio.wait_for(call.write(hello), GREETING_S)
+                self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
@@ -238,6 +234,30 @@ class Uplink:
         if self._call is not None:
             self._call.cancel()
 
+    def rest(self, reason: str) -> None:
+        """End the stream once what waits is written, and make none while there is a reason to rest."""
+        if bool(reason) != bool(self.resting):
+            self._log("resting" if reason else "going on", reason=reason or self.resting)
+        self.resting = reason
+        if not reason:
+            self._awake.set()
+        elif self._awake.is_set():
+            self._awake.clear()
+            self._farewell = asyncio.get_running_loop().create_task(self._take_leave())
+
+    async def _take_leave(self) -> None:
+        """Let the node above end the stream, so that nothing is lost; one that does not is left alone."""
+        self.send(rest=wire.Nothing())
+        outbox, call, self._outbox = self._outbox, self._call, None
+        if outbox is None or call is None:
+            return self.again()
+        await outbox.close(FAREWELL_S)
+        with contextlib.suppress(*BROKEN, aio.AioRpcError, asyncio.CancelledError):
+            await call.done_writing()
+            await asyncio.wait_for(call.code(), FAREWELL_S)
+        call.cancel()
+        return None
+
     def renew(self) -> bool:
         """Connect anew if the credentials have changed."""
         stamp = self._credentials.stamp()
@@ -256,6 +276,7 @@ class Uplink:
     async def close(self) -> None:
         """Send what waits, and end."""
         self.closing = True
+        self._awake.set()
         if self._outbox is not None:
             await self._outbox.close(1.0)
         self.again()
@@ -276,6 +297,9 @@ class PeerSession:
         self.heard = time.monotonic()
         self.reason = ""
         self.incarnation = 0
+        self.rests = False
+        self.withdraws = False
+        self.process = ""
 
     def read(self, data: bytes) -> tuple[str, Any, Any]:
         """Name and content of what the peer said, and the message; what may not come now is refused."""
@@ -328,6 +352,7 @@ class Acceptor:
         self.revoked: set[str] = set()
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
+        self._streams: Counter[str] = Counter()
 
     def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
         """Handler of the service: ``greet`` answers a hello, ``receive`` takes what follows."""
@@ -335,8 +360,10 @@ class Acceptor:
         async def attach(_: Any, context: Any) -> None:
             session: PeerSession | None = None
             try:
-                session = await self._let_in(context, greet)
-                await self._converse(session, context, receive)
+                peer = caller(context.auth_context())
+                with self._one_of_few(peer):
+                    session = await self._let_in(peer, context, greet)
+                    await self._converse(session, context, receive)
             except NotReadyError as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             except PeerError as error:
@@ -345,7 +372,7 @@ class Acceptor:
                 await self._refuse(context, session, "no greeting in time")
             except (ValueError, TypeError, ArithmeticError) as error:
                 # Nothing that a peer says may end more than its own stream.
-                self._log("unexpected", "error", reason=f"{type(error).__name__}: {error}")
+                self._log.seldom("unexpected", "error", reason=f"{type(error).__name__}: {error}")
                 await self._refuse(context, session, "a message that cannot be used")
             except asyncio.CancelledError:
                 if session is None or not session.reason:
@@ -360,8 +387,20 @@ class Acceptor:
         method = grpc.stream_stream_rpc_method_handler(attach)
         return grpc.method_handlers_generic_handler(f"{SERVICE}.{self._dialogue.service}", {"Attach": method})
 
-    async def _let_in(self, context: Any, greet: Greeter) -> PeerSession:
-        peer = caller(context.auth_context())
+    @contextlib.contextmanager
+    def _one_of_few(self, peer: PeerCertificate) -> Iterator[None]:
+        """Hear few streams of one certificate at once: the others end before a word of them is read."""
+        if self._streams[peer.serial] >= STREAMS:
+            raise PeerError(f"{peer.identity} has {STREAMS} streams open already")
+        self._streams[peer.serial] += 1
+        try:
+            yield
+        finally:
+            self._streams[peer.serial] -= 1
+            if not self._streams[peer.serial]:
+                del self._streams[peer.serial]
+
+    async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
         who = peer.identity
         if who.network != self._network or who.role != self._role:
             raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
@@ -372,6 +411,8 @@ class Acceptor:
         data = await asyncio.wait_for(context.read(), GREETING_S)
         if data is aio.EOF:
             raise NotReadyError("gone before a greeting")
+        if len(data) > GREETING_BYTES:
+            raise PeerError(f"a greeting of {len(data)} bytes: it may have {GREETING_BYTES}")
         task = asyncio.current_task()
         session = PeerSession(self._dialogue, peer, context, task.cancel if task else lambda: None)
         _, hello, _ = session.read(data)
@@ -380,6 +421,8 @@ class Acceptor:
             raise PeerError(trouble)
         if hello.node != who.number or hello.network != who.network:
             raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
+        session.process = hello.process
+        self._refuse_double(session)
         session.send(welcome=greet(session, hello))
         old = self.sessions.pop(who.number, None)
         if old is not None:
@@ -387,8 +430,17 @@ class Acceptor:
         self.sessions[who.number] = session
         self._meters.connected.set(len(self.sessions))
         self._meters.connects.inc()
-        self._log("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
+        self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
         return session
+
+    def _refuse_double(self, session: PeerSession) -> None:
+        """A node that runs twice is heard once: two that take each other's place would start anew again and again."""
+        there = self.sessions.get(session.number)
+        if there is not None and there.process != session.process:
+            raise PeerError(
+                f"{session.peer.identity} is connected already, by another process: does it run twice? If that one is "
+                "gone, its connection ends within seconds"
+            )
 
     async def _converse(self, session: PeerSession, context: Any, receive: Receiver) -> None:
         session.outbox.open()
@@ -403,7 +455,7 @@ class Acceptor:
                 await receive(session, data)
         finally:
             await session.outbox.close(0.5)
-            self._log("disconnected", peer=str(session.peer.identity), reason=session.reason)
+            self._log.seldom("disconnected", peer=str(session.peer.identity), reason=session.reason)
 
     async def _refuse(self, context: Any, session: PeerSession | None, reason: str) -> None:
         """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
@@ -411,7 +463,7 @@ class Acceptor:
             self.bar(session.number)
         self._meters.refused.labels("session" if session else "greeting").inc()
         peer = str(session.peer.identity) if session else context.peer()
-        self._log("refused", "warning", peer=peer, reason=reason)
+        self._log.seldom("refused", "warning", peer=peer, reason=reason)
         refusal = self._dialogue.down(refusal=wire.Refusal(code="refused", reason=reason))
         with contextlib.suppress(Exception):
             await asyncio.wait_for(context.write(refusal.SerializeToString()), 1.0)
@@ -424,6 +476,12 @@ class Acceptor:
     def bars(self, number: int) -> bool:
         """Whether a node misbehaved, and is not let in for now."""
         return self._barred.get(number, 0.0) > time.monotonic()
+
+    def end_expired(self) -> None:
+        """Cut off whose certificate has come to its end: TLS looks at it only when a connection is made."""
+        for session in list(self.sessions.values()):
+            if session.peer.expired:
+                session.end("its certificate has expired")
 
     def revoke(self, serials: set[str]) -> None:
         """Certificates that count no more; whoever is connected with one is cut off."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import math
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+WHILE_S, LINES = 10.0, 50
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -28,6 +33,7 @@ class Log:
         self._least = LEVELS[level]
         self._node = node
         self.last_error = ""
+        self._seldom: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
         """Write an event down."""
@@ -40,28 +46,74 @@ class Log:
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()
 
+    def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
+        """The same for what peers can cause as often as they like: few lines, then how many were left out."""
+        now, (began, count) = time.monotonic(), self._seldom.get(event, (-math.inf, 0))
+        if now - began > WHILE_S:
+            facts |= {"left_out": count - LINES} if count > LINES else {}
+            began, count = now, 0
+        self._seldom[event] = began, count + 1
+        if count < LINES:
+            self(event, level, **facts)
+
+
+class _Unread:
+    """A meter that nobody reads."""
+
+    def labels(self, *_: str) -> _Unread:
+        """The same for every label."""
+        return self
+
+    def inc(self, _: float = 1.0) -> None:
+        """Forget it."""
+
+    set = observe = inc
+
+    def set_function(self, _: Callable[[], float]) -> None:
+        """Forget it."""
+
+    def time(self) -> contextlib.AbstractContextManager[None]:
+        """Measure nothing."""
+        return contextlib.nullcontext()
+
 
 class Meters:
-    """Metrics of one process; names begin with ``rhfedmtl_``."""
+    """Metrics of one process; names begin with ``rhfedmtl_``. They are kept only where they are shown to somebody."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        of: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"}
-        self.messages = Counter("messages", "Messages by direction and kind", ["way", "kind"], **of)
-        self.bytes = Counter("bytes", "Bytes of messages by direction", ["way"], **of)
-        self.refused = Counter("refused", "Peers and messages that were refused, by reason", ["reason"], **of)
-        self.connects = Counter("connects", "Connections made to the node above, or from nodes below", **of)
-        self.connected = Gauge("connected", "Nodes connected now", **of)
-        self.round = Gauge("round", "Last round", **of)
-        self.rounds = Histogram("round_seconds", "Seconds of a round at a station", buckets=SECONDS, **of)
-        self.work = Histogram("work_seconds", "Seconds of a terminal's work for one order", buckets=SECONDS, **of)
-        self.saves = Histogram("save_seconds", "Seconds to write state down", buckets=SECONDS, **of)
-        self.credentials = Gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
-        self.gap = Gauge("gap", "Duality gap of the latest certificate", **of)
-        self.accuracy = Gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
-        self.spent = Gauge("spent", "What was spent, by type", ["type"], **of)
-        self.left = Gauge("left", "What is left of a budget, by type", ["type"], **of)
+    def __init__(self, *, shown: bool = False) -> None:
+        counter = gauge = histogram = _unread
+        if shown:
+            _need("prometheus_client", "node.metrics")
+            import prometheus_client
+
+            self.registry = prometheus_client.CollectorRegistry()
+            prometheus_client.ProcessCollector(registry=self.registry)
+            counter, gauge = prometheus_client.Counter, prometheus_client.Gauge
+            histogram = partial(prometheus_client.Histogram, buckets=SECONDS)
+        of: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"} if shown else {}
+        self.messages = counter("messages", "Messages by direction and kind", ["way", "kind"], **of)
+        self.bytes = counter("bytes", "Bytes of messages by direction", ["way"], **of)
+        self.refused = counter("refused", "Peers and messages that were refused, by reason", ["reason"], **of)
+        self.connects = counter("connects", "Connections made to the node above, or from nodes below", **of)
+        self.connected = gauge("connected", "Nodes connected now", **of)
+        self.round = gauge("round", "Last round", **of)
+        self.rounds = histogram("round_seconds", "Seconds of a round at a station", **of)
+        self.work = histogram("work_seconds", "Seconds of a terminal's work for one order", **of)
+        self.saves = histogram("save_seconds", "Seconds to write state down", **of)
+        self.credentials = gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
+        self.gap = gauge("gap", "Duality gap of the latest certificate", **of)
+        self.accuracy = gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
+        self.spent = gauge("spent", "What was spent, by type", ["type"], **of)
+        self.left = gauge("left", "What is left of a budget, by type", ["type"], **of)
+
+
+def _unread(*_: Any) -> Any:
+    return _Unread()
+
+
+def _need(package: str, setting: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtraError(f"{setting} needs {package}: pip install 'rhfedmtl[deploy]', or leave it empty")
 
 
 class Window:
@@ -71,18 +123,24 @@ class Window:
         self._meters, self._metrics, self._health = meters, metrics, health_address
         self._http: Any = None
         self._server: Any = None
-        self._servicer: Any = health.aio.HealthServicer()
+        self._servicer: Any = None
 
     async def open(self) -> None:
         """Begin to answer; the service counts as healthy from `healthy` on."""
         if self._metrics:
+            from prometheus_client import start_http_server
+
             host, port = split_address(self._metrics)
             try:
                 self._http, _ = start_http_server(port, host, registry=self._meters.registry)
             except OSError as error:
                 raise ConfigError(f"cannot show metrics on {self._metrics}: {error.strerror or error}") from None
         if self._health:
-            self._server = aio.server()
+            _need("grpc_health", "node.health")
+            from grpc_health.v1 import health, health_pb2_grpc
+
+            self._server = aio.server(options=[("grpc.max_allowed_incoming_connections", 64)])
+            self._servicer = health.aio.HealthServicer()
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
             split_address(self._health)
             try:
@@ -94,6 +152,10 @@ class Window:
 
     async def healthy(self, is_so: bool) -> None:
         """Say whether the service does its work."""
+        if self._servicer is None:
+            return
+        from grpc_health.v1 import health_pb2
+
         status = health_pb2.HealthCheckResponse.SERVING if is_so else health_pb2.HealthCheckResponse.NOT_SERVING
         await self._servicer.set("", status)
 

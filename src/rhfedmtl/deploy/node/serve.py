@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from rhfedmtl.deploy.node.config import Config
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
+from rhfedmtl.deploy.node.server import free, raise_descriptors
 from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 
@@ -65,13 +66,16 @@ def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lam
 
 
 async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
+    raise_descriptors()
     configs: list[Config] = [role.read(path) for path in paths]
     locks = [Lock(config.state) for config in configs]
-    meters = Meters()
+    meters = Meters(shown=bool(configs[0].node.metrics))
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(str(config.identity), config.node.log) for config in configs]
     services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
     credentials = _watch_credentials(configs, logs[0], meters)
+    for address in filter(None, (configs[0].node.metrics, configs[0].node.health)):
+        await free(address, logs[0])
     await window.open()
     stop = _stop_signal()
     logs[0]("started", pid=os.getpid(), role=role.name, nodes=len(services))

@@ -22,8 +22,9 @@ from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
-from rhfedmtl.deploy.node.link import Uplink, listen, server_options
+from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.memory import Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -72,9 +73,9 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or self._message_limit()
-        self._server = aio.server(options=server_options(limit))
+        self._server = aio.server(options=server_options(self.config.limits.connections, limit))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
-        listen(self._server, self.config.node.listen, self._credentials.server())
+        await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
         above = Identity(self.config.node.network, CLOUD)
         link = self.link.run(lambda: (above, self.config.cloud))
@@ -100,11 +101,15 @@ class StationService:
     def renew(self) -> None:
         """Connect anew if the credentials have changed; the server takes new ones by itself."""
         self.link.renew()
+        self.members.acceptor.end_expired()
 
     # The link to the cloud.
 
     def _hello(self) -> wire.Hello:
-        return wire.Hello(round=self.memory.role.round if self.memory.role else 0, epoch=self.memory.epoch)
+        role = self.memory.role
+        return wire.Hello(
+            round=role.round if role else 0, membership=role.membership if role else 0, epoch=self.memory.epoch
+        )
 
     async def _handle(self, name: str, content: Any) -> None:
         await self.HANDLERS[name](self, content)
@@ -117,7 +122,9 @@ class StationService:
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
-        if begins:
+        if welcome.epoch == memory.epoch:
+            await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
+        elif begins:
             self.members.begin()
         if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
             await self._assign(welcome.anchor, wire.Answer())
@@ -197,6 +204,7 @@ class StationService:
         async with memory.turn:
             result = await self._hold(content, asked, here)
             result.seconds = time.perf_counter() - began
+            result.epoch, result.membership = memory.epoch, memory.station.membership
             memory.last = result
             memory.save()
         self._meters.rounds.observe(result.seconds)
@@ -259,7 +267,7 @@ class StationService:
 
     async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
-        here = await self.members.gather(self.memory.station.members)
+        here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
             role = self.memory.station
             if silent := sorted(set(role.members) - set(here)):
@@ -396,7 +404,13 @@ class StationService:
             return wire.Roster()
         here = set(self.members.present())
         seats = [
-            wire.Seat(terminal=t, n_samples=m.n_samples, incarnation=m.incarnation, connected=t in here)
+            wire.Seat(
+                terminal=t,
+                n_samples=m.n_samples,
+                incarnation=m.incarnation,
+                connected=t in here,
+                withdraws=self.members.withdraws(t),
+            )
             for t, m in sorted(role.members.items())
         ]
         return wire.Roster(membership=role.membership, seats=seats)

@@ -14,13 +14,14 @@ import numpy as np
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
-from rhfedmtl.deploy.node.link import Acceptor, PeerSession
+from rhfedmtl.deploy.node.link import Acceptor, NotReadyError, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
+from rhfedmtl.roles.station import Member
 
 GATHER_S = 3.0
 """How long a terminal that has just gone may take to come back before a round goes on without it."""
@@ -73,6 +74,7 @@ class TerminalSessions:
         self._answer_s = config.waits.answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
+        self._resting: set[int] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
@@ -92,6 +94,19 @@ class TerminalSessions:
         self._awaited = self._memory.allowed - set(self._memory.station.members)
         self._awaited_until = time.monotonic() + self._answer_s
 
+    async def begin_anew(self, reason: str) -> None:
+        """Make U_b anew from the terminals: all of them come again, and join with what they know."""
+        async with self._memory.turn:
+            self._memory.begin_anew(reason)
+            self.begin()
+            for session in list(self.acceptor.sessions.values()):
+                session.end("its station begins anew")
+        self._changed()
+
+    async def _catch_up_with(self, epoch: str, reason: str) -> None:
+        if epoch == self._memory.epoch:  # not where another terminal has said so already
+            await self.begin_anew(reason)
+
     async def assemble(self) -> None:
         """Wait for the terminals of a station that began without members, so that no round is held without them."""
         while self._awaited & self._memory.allowed and time.monotonic() < self._awaited_until:
@@ -102,12 +117,12 @@ class TerminalSessions:
         self.acceptor.revoke(self._memory.revoked)
         self._news.set()
 
-    async def gather(self, wanted: Iterable[int]) -> list[int]:
-        """Those of ``wanted`` that are present, after waiting a little for who has just gone."""
+    async def gather(self, wanted: Iterable[int], asleep: float = 0.0) -> list[int]:
+        """Those of ``wanted`` that are present, after a little for who has just gone, ``asleep`` for who rests."""
         wanted = set(wanted)
         while True:
             here = set(self.present())
-            until = max(map(self._due, wanted - here), default=0.0)
+            until = max((self._due(t, asleep) for t in wanted - here), default=0.0)
             if time.monotonic() >= until:
                 return sorted(wanted & here)
             await self._hear(until)
@@ -135,6 +150,11 @@ class TerminalSessions:
         self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
         return question
+
+    def withdraws(self, terminal: int) -> bool:
+        """Whether the owner of a terminal wants it to leave the network."""
+        session = self.acceptor.sessions.get(terminal)
+        return session is not None and session.withdraws
 
     def tell(self, terminal: int, **body: Any) -> bool:
         """Send a message that nobody waits for."""
@@ -167,19 +187,31 @@ class TerminalSessions:
         known = memory.seat(t)
         if not (t in memory.allowed or t in role.members or t in memory.leaving):
             raise PeerError(f"terminal {t} does not belong to station {memory.task}")
+        if hello.epoch == memory.epoch and self._knows_more(hello, known):
+            reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
+            self._later(self._catch_up_with(hello.epoch, f"{reason}: it was put back from an old copy"))
+            raise NotReadyError(f"station {memory.task} was put back from an old copy and begins anew: try again")
         session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
         )
-        if memory.scaling is not None:
+        self._resting.discard(t)
+        if memory.scaling is not None and not hello.prepared:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
-        if memory.centring is not None:
+        if memory.centring is not None and not hello.prepared:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
+        elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
+            welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten: an old copy was put back
         else:
             welcome.verdict.CopyFrom(codec.to_wire(known.verdict(role.round) if known else Verdict()))
         return welcome
+
+    def _knows_more(self, hello: wire.Hello, known: Member | None) -> bool:
+        """Whether a terminal tells of a round, or of an order to a membership, that this station never wrote down."""
+        incarnation = known.incarnation if known else 0
+        return hello.round > self._memory.latest or (hello.pending_round > 0 and hello.incarnation > incarnation)
 
     def _catch_up(self, session: PeerSession) -> None:
         """What a terminal that connects anew has missed."""
@@ -209,6 +241,11 @@ class TerminalSessions:
             self._on_join(session, read)
         elif isinstance(read, Leave):
             self._change(session, read)
+        elif name == "withdraw":
+            session.withdraws = True
+            self._changed()
+        elif name == "rest":
+            session.rests = True
         else:
             self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
 
@@ -300,6 +337,8 @@ class TerminalSessions:
         """Note when a stream ended."""
         self._gone[session.number] = time.monotonic()
         self._silent.discard(session.number)
+        if session.rests:
+            self._resting.add(session.number)
         self._news.set()
 
     # Waiting.
@@ -311,9 +350,11 @@ class TerminalSessions:
             return until
         return min(until, max(map(self._due, missing)))
 
-    def _due(self, terminal: int) -> float:
+    def _due(self, terminal: int, asleep: float = 0.0) -> float:
         """Until when to wait for a terminal that is away: a little, and not at all where it is not let in."""
-        return 0.0 if self.acceptor.bars(terminal) else self._gone.get(terminal, self.started) + GATHER_S
+        if self.acceptor.bars(terminal):
+            return 0.0
+        return self._gone.get(terminal, self.started) + (asleep if terminal in self._resting else GATHER_S)
 
     def _heard(self, terminal: int) -> float:
         """When a terminal was heard from, or seen to go, for the last time."""
@@ -377,4 +418,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
+    "withdraw": lambda given: given,
+    "rest": lambda given: given,
 }

@@ -6,6 +6,8 @@ The role decides; this service carries messages, and writes the role's state dow
 from __future__ import annotations
 
 import asyncio
+import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -23,16 +25,25 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
+from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
+from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
-from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
+from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
+FRAME_BYTES = 60
+"""What gRPC, HTTP/2 and TLS put around a message, with what is acknowledged; measured."""
+HANDSHAKE_BYTES = {UP: 2600, DOWN: 3600}
+"""What a connection with mutual TLS takes; measured."""
+ENVELOPE_BYTES = 512
+"""What an order or an update has besides its vector."""
 WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None]
 
 
@@ -56,13 +67,27 @@ class TerminalService:
         self._scaling: Scaling | None = None
         self._centring: Centring | None = None
         self._epoch = ""
+        self._secret = secrets.token_bytes(32)
         self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
         self._busy = asyncio.Lock()
+        self._kernel = find_kernel(config.kernel)
+        self._asleep_until = -math.inf
+        self._told = False
+        self._owner = Owner(config.state)
+        self._owner.check()
+        self.account = Account(config.state / ACCOUNT, config.byte_budget, config.budget_days)
         self.link = Uplink(
-            TERMINAL_TO_STATION, config.credentials(), self._hello, self._handle, log, meters, MESSAGE_BYTES
+            TERMINAL_TO_STATION,
+            config.credentials(),
+            self._hello,
+            self._handle,
+            log,
+            meters,
+            MESSAGE_BYTES,
+            self._spend,
         )
         self._restore()
 
@@ -80,6 +105,7 @@ class TerminalService:
 
     async def run(self) -> None:
         """Serve until told to stop, or until the terminal has left the network."""
+        self._look_around()
         await self.link.run(
             lambda: (Identity(self.identity.network, STATION, self._place.station), self._place.address)
         )
@@ -91,8 +117,45 @@ class TerminalService:
         await self.link.close()
 
     def renew(self) -> None:
-        """Connect anew if the credentials have changed."""
+        """Connect anew if the credentials have changed; heed what the owner wants."""
         self.link.renew()
+        self._look_around()
+
+    # The owner, and the link.
+
+    def _look_around(self) -> None:
+        """Rest while there is a reason to, and tell the station once that the owner wants to go."""
+        self.link.rest(self._reason_to_rest())
+        if self._owner.withdraws and self.link.connected and not self._told and self._role is not None:
+            self._told = self.link.send(withdraw=wire.Nothing())
+
+    def _reason_to_rest(self) -> str:
+        if self._owner.withdraws:  # to go, it has to speak once more
+            return ""
+        if self._owner.paused:
+            return "paused by its owner"
+        if not self.account.allows(self._next_bytes):
+            return f"byte budget: {self.account.in_words}, the next answer needs {self._next_bytes:,}"
+        return "asleep" if time.monotonic() < self._asleep_until else ""
+
+    @property
+    def _next_bytes(self) -> int:
+        """Bytes of a connection, an order and its answer, with all that goes around them."""
+        vectors = 2 * (8 * math.prod(self._role.shape) + ENVELOPE_BYTES) if self._role else 0
+        return sum(HANDSHAKE_BYTES.values()) + vectors
+
+    def _spend(self, way: str, kind: str, n_bytes: int) -> bool:
+        """Write down what goes over the link; whether it may."""
+        if kind == "hello":
+            self._told = False
+            for each, taken in HANDSHAKE_BYTES.items():
+                self.account.note(each, "connection", self._place.station, taken)
+        elif way == UP and kind != "rest" and not self.account.allows(n_bytes + 3 * FRAME_BYTES):  # a rest follows it
+            self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
+            self.link.rest(f"byte budget: {self.account.in_words}")
+            return False
+        self.account.note(way, kind, self._place.station, n_bytes + FRAME_BYTES)
+        return True
 
     # Greeting.
 
@@ -103,7 +166,14 @@ class TerminalService:
             pending_round=role.pending.round if role and role.pending else 0,
             round=role.last_round if role else 0,
             epoch=self._epoch,
+            prepared=self._is_prepared,
         )
+
+    @property
+    def _is_prepared(self) -> bool:
+        """Whether round zero is known wholly: nobody need tell it again."""
+        labels_too = self._centring is not None or (self._job is not None and len(self._job.classes) > 0)
+        return self._scaling is not None and labels_too
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
@@ -120,8 +190,11 @@ class TerminalService:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
                 self.role.abandon()
             self._epoch = welcome.epoch
-        elif welcome.incarnation > self.role.incarnation:
-            return self._start_anew(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
+        if welcome.HasField("place"):
+            self.role.abandon()
+            return self._move(welcome.place)
+        if welcome.incarnation > self.role.incarnation:
+            self._fall_back(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
         elif welcome.HasField("verdict") and self.role.is_member:
             self._log("no member any more", "warning", reason="joining again with all that was learned")
             self.role.abandon(codec.from_wire(Verdict, welcome.verdict))
@@ -142,26 +215,40 @@ class TerminalService:
         """Take the job from the station, and make the role for it from the rows here."""
         method = self._method_of(job)
         jobs.shape_of(job, method)
-        if job.least_steps < self.config.least_steps:
-            raise PeerError(f"the network asks for H >= {job.least_steps}, this terminal for {self.config.least_steps}")
         classes = tuple(job.classes)
         rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes)
+        asked, least = job.least_steps or len(rows.X), self.config.least_steps or len(rows.X)
+        if asked < least:
+            raise PeerError(f"the network asks for H >= {asked}, this terminal for {least}")
         if self.config.test:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
         self._job.CopyFrom(job)
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
         y = encode(rows.y, classes)
-        self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
+        if best_kernel(self.config.kernel) == COMPILED:
+            self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
         self._role = Terminal(
-            self.identity.number, rows.X, y, method, seed=int(job.seed), weight=rows.weight, incarnation=incarnation
+            self.identity.number,
+            rows.X,
+            y,
+            method,
+            seed=self._secret if self.config.row_seed < 0 else self.config.row_seed,
+            weight=rows.weight,
+            incarnation=incarnation,
+            kernel=self._kernel,
         )
 
-    def _start_anew(self, reason: str, known: int = 0) -> None:
-        """Give up dual variables that do not fit what the station knows: α = 0, and a new incarnation."""
+    def _fall_back(self, reason: str, known: int = 0) -> None:
+        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these."""
+        self._log("state is old", "warning", reason=f"{reason}; joining again with what is left")
+        self.role.fall_back(known)
+
+    def _start_anew(self, reason: str) -> None:
+        """Give up dual variables that do not fit the rows: α = 0, and a new incarnation."""
         assert self._job is not None
         self._log("state lost", "warning", reason=reason)
-        self.begin(self._job, max(known, self.role.incarnation))
+        self.begin(self._job, self.role.incarnation)
         self._prepare()
         self._present()
 
@@ -171,13 +258,16 @@ class TerminalService:
         async with self._busy:  # the state is not written down while a message is being worked on
             try:
                 await self.HANDLERS[name](self, content)
+            except OldStateError as error:
+                self._fall_back(str(error))
+                self._present()
             except ProtocolError as error:
                 self._start_anew(str(error))
 
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
-        least, most = self.config.least_steps, self.config.most_steps
+        least, most = self.config.least_steps or self.role.n_samples, self.config.most_steps
         if not least <= order.local_steps <= most:
             raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
         pending, began = self.role.pending, time.perf_counter()
@@ -193,6 +283,9 @@ class TerminalService:
         self._save()
         single = self._feedback is not None
         self.link.send(update=codec.to_wire(sent, single=single), seconds=seconds)
+        if self.config.sleep > 0.0:
+            self._asleep_until = time.monotonic() + self.config.sleep
+        self._look_around()
 
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
@@ -212,11 +305,16 @@ class TerminalService:
         self.role.goodbye(codec.from_wire(Goodbye, content))
         if self.role.phase is not Phase.DETACHED:
             return
-        if content.HasField("destination"):
-            self._log("moving", station=content.destination.station, address=content.destination.address)
-            self._place.CopyFrom(content.destination)
+        self._move(content.destination if content.HasField("destination") else None)
+
+    def _move(self, place: wire.Place | None) -> None:
+        """Go to another station, or out of the network."""
+        if place is not None:
+            self._log("moving", station=place.station, address=place.address)
+            self._place.CopyFrom(place)
         else:
             self._log("left the network")
+            self._owner.note_gone()
             self.link.closing = True
         self._epoch = ""
         self._save()
@@ -321,7 +419,13 @@ class TerminalService:
         """All that is written down."""
         state, network = self.role.state, self.identity.network
         record: wire.TerminalFile = codec.to_wire(
-            state, network=network, epoch=self._epoch, job=self._job, place=self._place, rows=len(state.alpha)
+            state,
+            network=network,
+            epoch=self._epoch,
+            job=self._job,
+            place=self._place,
+            rows=len(state.alpha),
+            secret=self._secret,
         )
         if self._scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
@@ -344,6 +448,7 @@ class TerminalService:
         record = wire.TerminalFile.FromString(payload)
         if record.network != self.identity.network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
+        self._secret = record.secret or self._secret
         self.begin(record.job)
         if self.role.n_samples != record.rows:
             raise ConfigError(

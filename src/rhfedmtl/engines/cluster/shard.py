@@ -209,6 +209,10 @@ class Shard:
         known = [sums for sums in self._network.sums(points) if sums is not None]
         return tuple(np.array(part) for part in zip(*((s.losses, s.dual, s.gradient) for s in known), strict=True))
 
+    def station_shares(self) -> Float64Array:
+        """Σ_t X_tᵀα_t of every station."""
+        return self._network.station_shares()
+
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal that is here to a station of the shard, or out of the network (−1)."""
         self._network.move(self._place(terminal), station)
@@ -288,7 +292,13 @@ class Shard:
     def _batched(self, present: IntArray | None = None) -> InProcess:
         """The rows as they are now, at the start."""
         return InProcess(
-            self._federation, self._method, seed=self._seed, threads=self._threads, present=present, ids=self._ids
+            self._federation,
+            self._method,
+            seed=self._seed,
+            threads=self._threads,
+            present=present,
+            ids=self._ids,
+            first_station=self._part.station,
         )
 
     @staticmethod

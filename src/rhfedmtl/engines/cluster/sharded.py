@@ -196,6 +196,11 @@ class Sharded:
             for r in self.reports(0)
         ]
 
+    def station_shares(self) -> Float64Array:
+        """Σ_t X_tᵀα_t of every station."""
+        found = self.actors.ask("station_shares", self._each())
+        return np.concatenate([found[s] for s in sorted(found)])
+
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal, with its duals, under another station, or out of the network (−1)."""
         if not (0 <= terminal < len(self._station) and -1 <= station < len(self._of_station)):

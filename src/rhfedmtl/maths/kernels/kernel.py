@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.rounds import Answers, Duals, Float64Array, Layout, Orders, Rows, Slots, make_duals
 from rhfedmtl.maths.losses import Loss
 
@@ -82,8 +83,20 @@ def gradients(
     return kernel.ascend(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
 
+AUTO, COMPILED, NUMPY = KERNELS = ("auto", "compiled", "numpy")
+
+
+def best_kernel(wanted: str = AUTO) -> str:
+    """Name of the kernel that is used where this one is wanted: ``auto`` is the best that this installation has."""
+    if wanted not in KERNELS:
+        raise ConfigError(f"kernel {wanted!r}: choose from {', '.join(KERNELS)}")
+    found = find_spec("numba") is not None
+    if wanted == COMPILED and not found:
+        raise ConfigError("kernel 'compiled' needs numba: install it, or take 'numpy', which has the same numbers")
+    return COMPILED if found and wanted != NUMPY else NUMPY
+
+
 @cache
-def find_kernel() -> Kernel:
-    """The best kernel that this installation has."""
-    name = "compiled_kernel" if find_spec("numba") else "numpy_kernel"
-    return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{name}"))
+def find_kernel(wanted: str = AUTO) -> Kernel:
+    """The kernel of this name, or the best that this installation has."""
+    return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{best_kernel(wanted)}_kernel"))

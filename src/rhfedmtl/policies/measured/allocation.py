@@ -238,7 +238,20 @@ class Shaped:
         return max(0, int(np.searchsorted(self.ground.levels, level * (1.0 + 1e-12), side="right")) - 1)
 
 
-def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
+def raised(ground: Ground, shape: FloatArray, least: int | IntArray) -> FloatArray:
+    """A shape with H of at least so many steps."""
+    if isinstance(least, np.ndarray):
+        return np.maximum(ground.spread(shape), least[ground.order])
+    return np.maximum(least, shape)
+
+
+def by_rows(s: Situation, least: IntArray) -> Shaped:
+    """The same H for all but those whose smallest H is more."""
+    ground = Ground(s)
+    return Shaped(ground, raised(ground, np.repeat(ground.levels[:, None], len(ground.counts), axis=1), least))
+
+
+def shapes(s: Situation, least: int | IntArray = 1) -> list[Shaped]:
     """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
     limited = [s.prices[name] for name in s.ledger.budget]
     in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
@@ -249,7 +262,7 @@ def shapes(s: Situation, least_steps: int = 1) -> list[Shaped]:
     ground = Ground(s)
     found = [_by_value(s, ground.levels)] if by_value else []
     found += [_by_deadline(s, ground.levels)[:, ground.order]] if in_time else []
-    return [Shaped(ground, np.maximum(least_steps, shape)) for shape in found]
+    return [Shaped(ground, raised(ground, shape, least)) for shape in found]
 
 
 def _value_of_step(s: Situation) -> FloatArray:

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
-from rhfedmtl.policies.base import Plan, Situation
-from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, shapes
+from rhfedmtl.policies.base import Plan, Situation, least_of
+from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, by_rows, shapes
 from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
 from rhfedmtl.policies.measured.solver import (
     BETTER,
@@ -85,19 +85,21 @@ class Basis:
     """What a plan needs and what stays the same while members, sizes and prices do."""
 
     def __init__(self, s: Situation, least_steps: int) -> None:
-        self._s, self._least_steps = s, least_steps
+        self._s, self.least_steps = s, least_of(s, least_steps)
+        self.least_level = self.least_steps if isinstance(self.least_steps, int) else 1
         self.evidence = Evidence(s)
         self.cloud = event_totals(s.prices, s.cloud_event())
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
-        self.most_steps = max(least_steps, MOST_PASSES * int(s.largest.max()))
-        alike, self._shaped = Alike(s), shapes(s, least_steps)
+        self.most_steps = max(self.least_level, MOST_PASSES * int(s.largest.max()))
+        least, self._shaped = self.least_steps, shapes(s, self.least_steps)
+        alike: Allocation = Alike(s) if isinstance(least, int) else by_rows(s, least)
         self.allocations: list[Allocation] = [alike, *self._shaped]
-        self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(least_steps).items()}
+        self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(self.least_level).items()}
 
     @cached_property
     def station_rounds(self) -> StationRounds | None:
         """Ways to plan different K_b, where there are any."""
-        return StationRounds.of(self._s, self._shaped, self._least_steps)
+        return StationRounds.of(self._s, self._shaped, self.least_steps)
 
     @classmethod
     def of(cls, s: Situation, least_steps: int) -> Basis:
@@ -114,8 +116,9 @@ class Measured:
     """Buy the most dual progress with what is left of the budget; see the top of this file.
 
     ``memory`` rounds are looked back on; ``prior`` is the weight, in rounds, of what is believed without them.
-    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row. With
-    ``same_rounds`` all stations make the same number of rounds, however fast or cheap they are.
+    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row; 0 is one pass
+    over each terminal's own rows. With ``same_rounds`` all stations make the same number of rounds, however fast or
+    cheap they are.
     """
 
     memory: int = 4
@@ -198,7 +201,7 @@ class Measured:
             return best
         for_rounds = {name: limit - basis.cloud[name] for name, limit in grid.room.items()}
         most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
-        steps = np.clip(best.local_steps, self.least_steps, most)
+        steps = np.maximum(np.minimum(best.local_steps, most), basis.least_steps)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
     def _grid(self, s: Situation, basis: Basis) -> Grid:
@@ -207,11 +210,11 @@ class Measured:
         longest = min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0)
         lost = 0.0 if s.cloud_rounds else s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
         rounds = (1,) if basis.free_cloud else _ROUNDS
-        return Grid(_counts(longest), rounds, room, basis.cloud, self.least_steps, basis.most_steps, lost)
+        return Grid(_counts(longest), rounds, room, basis.cloud, basis.least_level, basis.most_steps, lost)
 
     def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
         left, cloud_rounds, station_rounds, level, allocation = found
-        level = max(level, float(self.least_steps))
+        level = max(level, float(basis.least_level))
         cost = {name: price + basis.cloud[name] for name, price in allocation.cost(level).items()}
         return Schedule(cloud_rounds, _same(s, station_rounds), allocation.steps(level), left, cost)
 

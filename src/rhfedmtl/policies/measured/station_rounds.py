@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.policies.measured.allocation import Found, Grid, Ground, Shaped, differ
+from rhfedmtl.policies.measured.allocation import Found, Grid, Ground, Shaped, differ, raised
 from rhfedmtl.policies.measured.progress import Outlook, kept_by_merge
 
 FloatArray = npt.NDArray[np.float64]
@@ -56,14 +56,14 @@ class StationRounds:
         self._kept = kept / kept_by_merge(float(ground.counts.mean()))
 
     @classmethod
-    def of(cls, s: Situation, shaped: list[Shaped], least_steps: int) -> StationRounds | None:
+    def of(cls, s: Situation, shaped: list[Shaped], least: int | IntArray) -> StationRounds | None:
         """All ways, on H alike and by the shapes given; None where stations keep in step or do not differ."""
         differs = any(differ(s.prices[name], _PRICES) for name in s.ledger.budget)
         if s.in_step or not differs or not s.members.all():
             return None
         ground = shaped[0].ground if shaped else Ground(s)
-        alike = np.repeat(np.maximum(least_steps, ground.levels)[:, None], len(ground.counts), axis=1)
-        found = cls([Shaped(ground, alike), *shaped])
+        alike = np.repeat(ground.levels[:, None], len(ground.counts), axis=1)
+        found = cls([Shaped(ground, raised(ground, alike, least)), *shaped])
         return None if found._same.all() else found
 
     def search(self, outlook: Outlook, grid: Grid) -> Found | None:

@@ -1,0 +1,47 @@
+"""Command line: ``dashboard`` (a live page of runs, or of a network, on this machine)."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rhfedmtl.errors import ConfigError, MissingExtraError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(dashboard)
+
+
+def dashboard(
+    place: Annotated[Path, typer.Argument(help="Folder of runs, sweeps or studies, or of a network.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine. [a free one]")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in a browser.")] = True,
+) -> None:
+    """Show runs as they go, a network as it stands, and what a budget would buy, in a browser on this machine.
+
+    It looks and never acts: what it shows to do is a command to copy. Ctrl-C ends it. For example:
+
+    rhfedmtl dashboard runs
+
+    rhfedmtl dashboard demo-net --port 8765 --no-browser
+    """
+    try:
+        from rhfedmtl.dashboard.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise MissingExtraError("the live page needs its server: pip install 'rhfedmtl[dashboard]'") from None
+    if not place.is_dir():
+        raise ConfigError(f"no folder {place}: make a run first (rhfedmtl train), or name a folder of runs")
+
+    def ready(address: str) -> None:
+        typer.echo(f"open          {address}")
+        typer.echo("end           Ctrl-C")
+        if browser:
+            webbrowser.open(address)
+
+    serve(place, port, ready)

@@ -1,0 +1,94 @@
+// The live part: what the server says has changed is fetched again and put in the place of what was there.
+(() => {
+  "use strict";
+  const live = () => document.getElementById("live");
+  const pulse = document.querySelector(".pulse");
+  if (new URLSearchParams(location.search).has("token")) {
+    const clean = new URL(location);
+    clean.searchParams.delete("token");
+    history.replaceState(null, "", clean);
+  }
+
+  // Take over a new state of the view; what the reader opened, chose, typed and scrolled to stays.
+  const kept = () => ({
+    open: [...live().querySelectorAll("details")].map((part) => part.open),
+    off: [...live().querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series),
+    picked: [...live().querySelectorAll("input:checked")].map((box) => box.id),
+    scrolled: [...live().querySelectorAll(".scroll")].map((box) => box.scrollLeft),
+    focus: document.activeElement && document.activeElement.id,
+    at: document.activeElement && document.activeElement.selectionStart,
+  });
+  const restore = (was) => {
+    live().querySelectorAll("details").forEach((part, i) => { if (was.open[i] !== undefined) part.open = was.open[i]; });
+    live().querySelectorAll(".scroll").forEach((box, i) => { box.scrollLeft = was.scrolled[i] || 0; });
+    for (const id of was.picked) { const box = document.getElementById(id); if (box) box.checked = true; }
+    for (const key of live().querySelectorAll(".key")) if (was.off.includes(key.dataset.series)) key.click();
+    const last = was.focus && document.getElementById(was.focus);
+    if (last && last !== document.activeElement) {
+      last.focus({ preventScroll: true });
+      if (was.at != null && last.setSelectionRange && last.type !== "range") try { last.setSelectionRange(was.at, was.at); } catch { /* a field without a caret */ }
+    }
+  };
+  let asked = 0;
+  const show = async (href, { part = "live", keep = true } = {}) => {
+    const mine = ++asked;
+    try {
+      const answer = await fetch(href, { headers: { accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const next = page.getElementById(part);
+      const here = document.getElementById(part);
+      if (mine !== asked || !next || !here) return;
+      const was = keep && kept();
+      here.replaceChildren(...next.childNodes);
+      document.title = page.title;
+      here.dispatchEvent(new Event("rhfedmtl:new", { bubbles: true }));
+      if (was) restore(was);
+    } catch { say("lost"); }
+  };
+
+  // Typing in the filter, and moving sliders, asks at once.
+  let waiting = 0;
+  const soon = (work, ms) => { clearTimeout(waiting); waiting = setTimeout(work, ms); };
+  const address = (form) => {
+    const facts = new URLSearchParams(new FormData(form));
+    for (const [name, value] of [...facts]) if (value === "") facts.delete(name);
+    return `${form.getAttribute("action")}?${facts}`;
+  };
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form.filter, form.whatif");
+    if (!form) return;
+    const twin = event.target.dataset.twin && form.querySelector(`#${event.target.dataset.twin}`);
+    if (twin) twin.value = event.target.dataset.log ? Number((10 ** event.target.value).toPrecision(3)) : event.target.value;
+    const slider = event.target.id && form.querySelector(`[data-twin="${event.target.id}"]`);
+    if (slider) slider.value = slider.dataset.log ? Math.log10(event.target.value) : event.target.value;
+    soon(() => {
+      const href = address(form);
+      history.replaceState(null, "", href);
+      show(href, form.matches(".whatif") ? { part: "answer" } : {});
+    }, 80);
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.target.matches("form.filter, form.whatif")) event.preventDefault();
+  });
+
+  // The server says what has changed; a page that is not looked at waits.
+  const say = (state) => { pulse.textContent = state; pulse.dataset.state = state; };
+  let due = false;
+  let busy = false;
+  const refresh = async () => {
+    due = true;
+    if (busy || document.hidden) return;
+    busy = true;
+    while (due && !document.hidden) {
+      due = false;
+      await show(location.href);
+      await new Promise((done) => setTimeout(done, 250));
+    }
+    busy = false;
+  };
+  document.addEventListener("visibilitychange", () => { if (due) refresh(); });
+  const events = new EventSource("/events");
+  events.addEventListener("open", () => say("live"));
+  events.addEventListener("error", () => say("lost"));
+  events.addEventListener("changed", () => { if (location.pathname !== "/whatif") refresh(); });
+})();

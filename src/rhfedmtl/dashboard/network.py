@@ -1,0 +1,244 @@
+"""A network as it stands: asked once a moment, for however many browsers look on, with what changes as it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.dashboard.pages import meter
+from rhfedmtl.errors import RHFedMTLError
+from rhfedmtl.report.charts import Axis, LineChart, Series, Style, short, thinned
+from rhfedmtl.report.page import commands_html, figure_html
+from rhfedmtl.report.sections import Section
+from rhfedmtl.report.words import metric_axis, metric_name
+from rhfedmtl.roles.words import in_words
+
+PERIOD_S = 0.5
+MOST_EVENTS = 200
+MOST_POINTS = 4000
+METRICS = ("balanced_accuracy", "accuracy", "rmse")
+SHOWN = 24
+"""Terminals of a station that are shown one by one."""
+DRAWN = 240
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something that changed, and when it was seen."""
+
+    at: float
+    text: str
+
+
+@dataclass
+class Watched:
+    """What is known of a network: the last status, curves since this page was opened, and what happened."""
+
+    place: Path
+    ask: Callable[[str], Facts]
+    status: Facts = field(default_factory=dict)
+    trouble: str = ""
+    curve: list[tuple[float, Facts]] = field(default_factory=list)
+    events: deque[Happened] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    _closing: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Ask from now on, and say so at every change; what the training did before, once."""
+        self.look()
+        if self.status:
+            self._remember()
+        threading.Thread(target=self._follow, args=(changed,), daemon=True, name="network").start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closing.set()
+
+    def _follow(self, changed: Callable[[], None]) -> None:
+        while not self._closing.wait(PERIOD_S):
+            before = self.status, self.trouble
+            self.look()
+            if (self.status, self.trouble) != before:
+                changed()
+
+    def _remember(self) -> None:
+        """The rounds that were done before this page was opened."""
+        with contextlib.suppress(RHFedMTLError):
+            self.curve = [(0.0, facts) for facts in self.ask("curve")["rounds"]]
+
+    def look(self) -> None:
+        """Ask once."""
+        try:
+            status, self.trouble = self.ask("status"), ""
+        except RHFedMTLError as error:
+            if str(error) != self.trouble:
+                self._tell([f"the cloud does not answer: {error}"])
+            self.trouble = str(error)
+            return
+        self._tell(changes(self.status, status))
+        self.status, training = status, status["training"]
+        last = self.curve[-1][1] if self.curve else {}
+        if training.get("round") and training.get("round") != last.get("round"):
+            if training["round"] < last.get("round", 0):
+                self.curve.clear()
+            self.curve.append((time.time(), training))
+            if len(self.curve) > MOST_POINTS:
+                del self.curve[1::2]
+
+    def _tell(self, texts: list[str]) -> None:
+        self.events.extendleft(Happened(time.time(), text) for text in texts)
+
+
+def changes(before: Facts, now: Facts) -> list[str]:
+    """What is not as it was: nodes that came and went, moves, errors, the state of the training."""
+    if not before:
+        return []
+    found = []
+    if before["training"]["state"] != now["training"]["state"]:
+        found.append(f"training: {now['training']['state']}")
+    if now.get("last_error") and now.get("last_error") != before.get("last_error"):
+        found.append(str(now["last_error"]))
+    old, new = dict(_nodes(before)), dict(_nodes(now))
+    for name, (where, state) in new.items():
+        if name not in old:
+            found.append(f"{name} is new, {where}")
+        elif old[name][0] != where:
+            found.append(f"{name} moved: {where}")
+        elif old[name][1] != state:
+            found.append(f"{name}: {state}")
+    return [*found, *(f"{name} is gone" for name in old if name not in new)]
+
+
+def _nodes(facts: Facts) -> Iterator[tuple[str, tuple[str, str]]]:
+    for station in facts["stations"]:
+        number = station["station"]
+        yield f"station {number}", ("", _state(station))
+        for terminal in station["terminals"]:
+            yield f"terminal {terminal['terminal']}", (f"at station {number}", _state(terminal))
+
+
+def _state(node: Facts) -> str:
+    if node.get("quarantined"):
+        return "quarantined"
+    return "connected" if node["connected"] else "away"
+
+
+def view(network: Watched) -> str:
+    """The whole view."""
+    if not network.status:
+        up = [("Start it", f"rhfedmtl network up {network.place} --local --budget energy=1400")]
+        return f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(up)}'
+    status = network.status
+    trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
+    return (
+        f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
+        f'<section class="part" id="nodes"><h3>Nodes</h3>{_tree(status)}</section>'
+        f'<section class="part" id="events"><h3>What happened</h3>{_events(network)}</section>'
+        f'<section class="part" id="actions"><h3>To act</h3><p class="text">This page only looks.</p>'
+        f"{commands_html(_actions(network), 'more')}</section>"
+    )
+
+
+def _training(network: Watched) -> str:
+    training = network.status["training"]
+    words = [f'<span class="state {escape(training["state"])}">{escape(training["state"])}</span>']
+    if training.get("round"):
+        words.append(f"round {training['round']:,}, H {training['local_steps']}")
+    words += [f"{metric_name(n).lower()} {training[n]:.3f}" for n in METRICS[:1] if training.get(n) is not None]
+    if training.get("gap") is not None:
+        words.append(escape(in_words(training.get("relative_gap"), training.get("dual"))))
+    if training.get("error"):
+        words.append(escape(str(training["error"])))
+    spent, left = training.get("spent") or {}, training.get("left") or {}
+    limits = {name: spent[name] + left[name] for name in spent if left.get(name) is not None}
+    bars = "".join(meter(name, spent[name], limit, _until(network, name)) for name, limit in limits.items())
+    return f'<p class="text">{" · ".join(words)}</p>{bars}'
+
+
+def _until(network: Watched, name: str) -> str:
+    """When a budget will be spent, if the training goes on as in the last rounds."""
+    recent = [(at, facts["left"].get(name)) for at, facts in network.curve[-50:] if at and facts.get("left")]
+    if network.status["training"]["state"] != "running" or len(recent) < 2:
+        return ""
+    (first, much), (last, little) = recent[0], recent[-1]
+    if much is None or little is None or much <= little or last <= first:
+        return ""
+    end = last + little * (last - first) / (much - little)
+    return f", all of it at about {datetime.fromtimestamp(end).strftime('%H:%M:%S')}"
+
+
+def _charts(network: Watched) -> str:
+    facts = [known for _, known in network.curve]
+    facts = [facts[i] for i in thinned(len(facts), DRAWN)]
+    if len(facts) < 2:
+        return ""
+    rounds, x = [float(each["round"]) for each in facts], Axis("round (BS iteration)", whole=True)
+    metric = next((name for name in METRICS if facts[-1].get(name) is not None), None)
+    parts = [("gap", "Certified gap", Axis("duality gap (log scale)", "log"), "line")]
+    parts = [*([(metric, metric_name(metric).capitalize(), metric_axis(metric), "line")] if metric else []), *parts]
+    parts.append(("local_steps", "Chosen H", Axis("H (local steps per round)", low=0.0), "steps"))
+    drawn = []
+    for i, (name, title, y, kind) in enumerate(parts):
+        known = [each.get(name) for each in facts]
+        if sum(value is not None for value in known) > 1:
+            series = (Series(title, rounds, known, style=Style(i), kind=kind),)
+            chart = LineChart(name.replace("_", "-"), title, x, y, series)
+            drawn.append(figure_html("network", Section("curves", "", paired=True), chart))
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _tree(status: Facts) -> str:
+    return f'<ul class="tree">{"".join(_station(station) for station in status["stations"])}</ul>'
+
+
+def _station(station: Facts) -> str:
+    terminals = station["terminals"]
+    here = sum(terminal["connected"] for terminal in terminals)
+    away = [terminal for terminal in terminals if _state(terminal) != "connected"]
+    shown = terminals if len(terminals) <= SHOWN else away[:SHOWN]
+    line = f"station {station['station']} {station['task']}, round {station['round']}"
+    line += f", {here} of {len(terminals)} terminals"
+    error = f"<br><small>{escape(str(station['last_error'])[:200])}</small>" if station.get("last_error") else ""
+    rows = "".join(_terminal(terminal) for terminal in shown)
+    return f'<li><span class="state {_state(station)}">{escape(line)}</span>{error}<ul>{rows}</ul></li>'
+
+
+def _terminal(terminal: Facts) -> str:
+    words = [f"terminal {terminal['terminal']}"]
+    words.append("not a member" if terminal.get("samples") is None else f"{terminal['samples']} samples")
+    words += [f"{name} {short(terminal[name])}" for name in ("bytes", "energy") if terminal.get(name) is not None]
+    if terminal.get("heard_s") is not None:
+        words.append(f"heard {terminal['heard_s']:.0f} s ago")
+    why = f"<br><small>{escape(str(terminal['quarantined'])[:200])}</small>" if terminal.get("quarantined") else ""
+    return f'<li><span class="state {_state(terminal)}">{escape(", ".join(words))}</span>{why}</li>'
+
+
+def _events(network: Watched) -> str:
+    if not network.events:
+        return '<p class="text">nothing since this page was opened</p>'
+    rows = "".join(
+        f"<li><time>{datetime.fromtimestamp(each.at).strftime('%H:%M:%S')}</time>{escape(each.text[:300])}</li>"
+        for each in network.events
+    )
+    return f'<ul class="happened" tabindex="0" aria-label="What happened">{rows}</ul>'
+
+
+def _actions(network: Watched) -> list[tuple[str, str]]:
+    place, training = network.place, network.status["training"]
+    spent = training.get("spent") or {"energy": 1400.0}
+    more = " ".join(f"--budget {name}={2 * amount:.4g}" for name, amount in spent.items())
+    return [
+        ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
+        ("End the training after the present round", f"rhfedmtl network stop {place}"),
+        ("Move a terminal to another station", f"rhfedmtl network move {place} TERMINAL STATION"),
+        ("Fetch the models", f"rhfedmtl network export {place} --out {place.name}-model"),
+    ]

@@ -1,0 +1,208 @@
+"""The server of the live page: views as whole pages, and one stream of events that says when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rhfedmtl.dashboard import network, pages, whatif
+from rhfedmtl.dashboard.access import Access, Guard
+from rhfedmtl.dashboard.index import Index, is_network
+from rhfedmtl.dashboard.network import Watched
+from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.report.page import script, stylesheet
+
+HOST = "127.0.0.1"
+KEEP_ALIVE_S = 15.0
+MOST_EVENTS_A_SECOND = 10.0
+
+
+class Announcer:
+    """Tells every open page that something has changed; pages that are slow hear of many changes as of one."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self.closing = False
+
+    def open(self) -> None:
+        """Announce from the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """End all streams."""
+        self.closing = True
+        self._wake()
+
+    def changed(self) -> None:
+        """Something has changed; from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # a loop that has just ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Events for one page."""
+        mine = asyncio.Event()
+        self._waiting.add(mine)
+        try:
+            yield "retry: 1000\n\n"
+            while not self.closing:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(mine.wait(), KEEP_ALIVE_S)
+                yield "event: changed\ndata: \n\n" if mine.is_set() and not self.closing else ": still here\n\n"
+                mine.clear()
+                await asyncio.sleep(1.0 / MOST_EVENTS_A_SECOND)
+        finally:
+            self._waiting.discard(mine)
+
+
+class Dashboard:
+    """What is looked at: a folder of runs, or a network."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.announcer = place, Announcer()
+        self.index = None if is_network(place) else Index(place)
+        self.network = _watched(place) if self.index is None else None
+        first = "Runs" if self.index is not None else "Network"
+        self.views = {first: "/", "What if": "/whatif"}
+
+    def app(self, access: Access) -> Starlette:
+        """The application."""
+        routes = [
+            Route("/", self._first),
+            Route("/run/{name}", self._run),
+            Route("/overlay", self._overlay),
+            Route("/whatif", self._whatif),
+            Route("/events", self._events),
+            Route("/static/{name}", _static),
+        ]
+        return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.announcer.open()
+        watched: Any = self.index or self.network
+        await asyncio.to_thread(watched.start, self.announcer.changed)
+        yield
+        watched.close()
+        self.announcer.close()
+
+    async def _page(self, title: str, make: Callable[[], str], here: str, status: int = 200) -> Response:
+        """A page, made in a thread of its own: nobody waits for the charts of others."""
+        try:
+            body = await asyncio.to_thread(make)
+        except RHFedMTLError as error:
+            body, status = pages.refusal(str(error)), 404
+        return HTMLResponse(pages.frame(title, body, self.views, here), status)
+
+    async def _first(self, request: Request) -> Response:
+        if self.network is not None:
+            known = self.network
+            return await self._page(f"{self.place.name}: network", lambda: network.view(known), "/")
+        asked = pages.Asked.of(request.query_params)
+        return await self._page(f"{self.place.name}: runs", lambda: pages.runs(self._runs, asked), "/")
+
+    @property
+    def _runs(self) -> Index:
+        if self.index is None:
+            raise ConfigError("this page shows a network, not runs")
+        return self.index
+
+    async def _run(self, request: Request) -> Response:
+        name = request.path_params["name"]
+
+        def make() -> str:
+            row = next((row for row in self._runs.rows if row.name == name), None)
+            if row is None:
+                raise ConfigError(f"no run {name!r} in {self.place}")
+            return pages.one_run(name, self._runs.record(name), row, self.place)
+
+        return await self._page(name, make, "")
+
+    async def _overlay(self, request: Request) -> Response:
+        chosen = pages.names(request.query_params.multi_items())
+
+        def make() -> str:
+            return pages.overlay({name: self._runs.record(name) for name in chosen}, self.place)
+
+        return await self._page("overlay", make, "")
+
+    async def _whatif(self, request: Request) -> Response:
+        query = dict(request.query_params)
+        return await self._page("what if", lambda: whatif.view(query), "/whatif")
+
+    async def _events(self, _: Request) -> Response:
+        return StreamingResponse(self.announcer.stream(), media_type="text/event-stream")
+
+
+def _watched(place: Path) -> Watched:
+    from rhfedmtl.deploy.operator import Operator
+
+    operator = Operator(place)
+    return Watched(place, operator.command)
+
+
+async def _static(request: Request) -> Response:
+    """Style and scripts, as they lie in the packages."""
+    own = files("rhfedmtl.dashboard")
+    made: dict[str, Callable[[], str]] = {
+        "style.css": lambda: stylesheet() + own.joinpath("style.css").read_text(encoding="utf-8"),
+        "report.js": script,
+        "dashboard.js": lambda: own.joinpath("dashboard.js").read_text(encoding="utf-8"),
+    }
+    name = request.path_params["name"]
+    if name not in made:
+        return PlainTextResponse("no such file", 404)
+    return Response(made[name](), media_type="text/css" if name.endswith("css") else "text/javascript")
+
+
+def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; ``ready`` is called with the address, token included, once it answers."""
+    config = uvicorn.Config("", host=HOST, port=port, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    listening = bound(config, port)
+    port = listening.getsockname()[1]
+    access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
+    config.app = Dashboard(place).app(access)
+    server = Server(config, lambda: ready(f"http://{HOST}:{port}/?token={access.token}"))
+    server.run(sockets=[listening])
+
+
+def bound(config: uvicorn.Config, port: int) -> socket.socket:
+    """The place to listen at; a port that is taken is refused in a line."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((config.host, port))
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from None
+    return found
+
+
+class Server(uvicorn.Server):
+    """Says when it answers."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets=sockets)
+        self._ready()

@@ -1,0 +1,101 @@
+"""How a node gets its credentials with a token: the key is made here, and never leaves this machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from rhfedmtl import toml
+from rhfedmtl.deploy.node.config import Config, Limits, NodeConfig, StationConfig, TerminalConfig, bind
+from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
+from rhfedmtl.deploy.node.link import SERVICE, channel_options
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
+
+    role: str
+    number: int
+    network: str
+    address: str
+    authorities: str
+    secret: str
+
+    def text(self) -> str:
+        """One word to be copied."""
+        return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read what `text` wrote."""
+        try:
+            return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
+        except (ValueError, TypeError):
+            raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
+
+
+def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, Any]:
+    """Make a key here, get a certificate for it with a token, and write the configuration of the node.
+
+    The key never leaves this machine. A node that is there already keeps its configuration and gets new credentials.
+    """
+    token = Token.parse(token_text)
+    _check_place(token, folder, data)
+    key, secret = new_key()
+    above = Identity(token.network, CLOUD)
+    credentials = grpc.ssl_channel_credentials(token.authorities.encode())
+    request = wire.Enrol(token=token.secret, request=signing_request(key))
+    with grpc.secure_channel(token.address, credentials, options=channel_options(above, 1 << 20)) as channel:
+        method = channel.unary_unary(f"/{SERVICE}.Enrolment/Enrol")
+        reply = wire.Enrolled.FromString(call(method, request.SerializeToString(), token.address))
+    if reply.trouble:
+        raise ConfigError(reply.trouble)
+    settings: dict[str, Any] = json.loads(reply.settings)
+    Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
+    path = folder / f"{token.role}.toml"
+    if not path.exists():
+        path.write_text(toml.write(_config(token, settings, data)))
+    return {"role": token.role, "number": token.number, "config": str(path)}
+
+
+def _check_place(token: Token, folder: Path, data: Path | None) -> None:
+    """Refuse, before the token is used up, a folder that is another node's, or a terminal without rows."""
+    there = Credentials.of(folder)
+    if there.own.exists():
+        owner = there.peer.identity
+        if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
+            raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
+    new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
+    if new and (data is None or not data.is_file()):
+        raise ConfigError("a new terminal needs its rows: give --data, an .npz file with X and y")
+    if data is not None and not new:
+        raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
+
+
+def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:
+    station, address = settings["station"], settings["address"]
+    if token.role == TERMINAL:
+        assert data is not None
+        node = NodeConfig(token.network, TERMINAL, token.number)
+        return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
+    node = NodeConfig(token.network, STATION, token.number, listen=bind(address))
+    return StationConfig(node, settings["cloud"], limits=Limits(message_bytes=settings["message_bytes"]))
+
+
+def call(method: Any, data: bytes, address: str) -> bytes:
+    """The answer of a cloud to one call."""
+    try:
+        answer: bytes = method(data, timeout=TIMEOUT_S)
+    except grpc.RpcError as error:
+        raise ConfigError(f"no answer from {address}: is the cloud running? {error.details()}") from None
+    return answer

@@ -1,0 +1,74 @@
+"""Gaussian differential privacy: what releases with Gaussian noise tell in all, exactly (Dong, Roth and Su 2022).
+
+A release of sensitivity C with noise of standard deviation s is (C/s)-private, and so are all that are made from it.
+Releases add up, μ² = Σ (C_k/s_k)², and μ is (ε, δ(ε)) at every ε:
+
+    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr
+
+from rhfedmtl.errors import ConfigError
+
+Matrix = npt.NDArray[np.float64]
+LARGEST = 1e6
+"""Largest ε and μ that are looked at: far beyond any that says something."""
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The least δ for which all that is μ-private is (ε, δ)-private."""
+    if mu <= 0.0:
+        return 0.0
+    first, second = log_ndtr(-epsilon / mu + mu / 2.0), epsilon + log_ndtr(-epsilon / mu - mu / 2.0)
+    return float(math.exp(first) * -math.expm1(min(second - first, 0.0)))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ that is (ε, δ)-private, rounded down."""
+    check(epsilon, delta)
+    return _edge(lambda mu: delta_of(epsilon, mu) <= delta, 0.0, LARGEST)
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The least ε for which μ is (ε, δ)-private, rounded up; infinite where it is beyond all sense."""
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
+    if delta_of(LARGEST, mu) > delta:
+        return math.inf
+    return _edge(lambda epsilon: delta_of(epsilon, mu) <= delta, LARGEST, 0.0)
+
+
+def check(epsilon: float, delta: float) -> None:
+    """Refuse what promises nothing, or what no noise can give."""
+    if not 0.0 < epsilon <= LARGEST:
+        raise ConfigError(f"epsilon={epsilon:g}: a bound on what is learned is a number > 0, as in epsilon=1")
+    if not 0.0 < delta < 1.0:
+        raise ConfigError(f"delta={delta:g}: a chance, far below one in the number of terminals, as in delta=1e-6")
+
+
+def noise_energy(M: Matrix, numbers: int, chance: float) -> float:
+    """A bound on tr(Z M Zᵀ) that fails with at most this chance, for Z of ``numbers`` × len(M) standard normal numbers.
+
+    d tr M + 2 √(d x) ‖M‖_F + 2 x ‖M‖_op with x = ln(1/chance) (Laurent and Massart 2000).
+    """
+    x, kappa = -math.log(chance), np.linalg.eigvalsh(M)
+    spread = 2.0 * math.sqrt(numbers * x * float(kappa @ kappa))
+    return float(numbers * kappa.sum() + spread + 2.0 * x * kappa[-1])
+
+
+def _edge(holds: Callable[[float], bool], good: float, bad: float) -> float:
+    """The last point that holds on the way from one that does to one that does not."""
+    if holds(bad):
+        return bad
+    while True:
+        middle = math.sqrt(good * bad) if min(good, bad) > 1e-9 else (good + bad) / 2.0
+        if middle in (good, bad):
+            return good
+        good, bad = (middle, bad) if holds(middle) else (good, middle)

@@ -1,0 +1,176 @@
+"""A run while it goes on: a file that grows by a line a round, and reads as a record of what there is so far.
+
+The first line is the record before the run, every other line a round. The file lies in the folder of the run until
+``run.json`` takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain, read
+from rhfedmtl.resources.costs import binding
+from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary
+from rhfedmtl.training.run import Progress, Watcher, mean
+
+NAME = "progress.jsonl"
+FLUSHED_S = 0.25
+"""Lines wait so long at most before others can read them: a training pays for a few writes a second."""
+MOST_TASKS = 200
+"""Of more tasks than this every line has the mean alone."""
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """One round, as it is written down; metrics by task, or their mean alone where tasks are many."""
+
+    round: int
+    cloud_round: int
+    spent: dict[str, float]
+    local_steps: float
+    terminal_steps: int
+    primal: Number
+    dual: Number
+    gap: Number
+    relative_gap: Number
+    metrics: dict[str, list[Number]]
+
+
+@contextmanager
+def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watcher]:
+    """A watcher that writes every round down and otherwise does as ``watch``; a full disk does not end a training."""
+    with contextlib.ExitStack() as stack:
+        file: TextIO | None = None
+        with contextlib.suppress(OSError):
+            file = stack.enter_context((folder / NAME).open("a", encoding="utf-8"))
+            file.write(json.dumps({"pid": os.getpid(), "record": known.to_dict()}) + "\n")
+            file.flush()
+        flushed, budget = time.monotonic(), known.configuration.budget
+
+        def watched(progress: Progress) -> bool | None:
+            nonlocal flushed
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.write(json.dumps(plain(asdict(_line(progress, budget)))) + "\n")
+                    if time.monotonic() - flushed > FLUSHED_S:
+                        file.flush()
+                        flushed = time.monotonic()
+            return None if watch is None else watch(progress)
+
+        yield watched
+
+
+def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
+    found = progress.certificate
+    return RoundLine(
+        round=progress.round,
+        cloud_round=progress.cloud_round,
+        spent={name: limit - progress.left[name] for name, limit in budget.items() if name in progress.left},
+        local_steps=float(np.median(progress.plan.local_steps)),
+        terminal_steps=progress.terminal_steps,
+        primal=None if found is None else found.primal,
+        dual=None if found is None else found.dual,
+        gap=None if found is None else found.gap,
+        relative_gap=None if found is None else found.relative_gap,
+        metrics={n: v.tolist() if len(v) <= MOST_TASKS else [mean(v)] for n, v in progress.metrics.items()},
+    )
+
+
+def forget(folder: Path) -> None:
+    """The run is over: its record tells all of it."""
+    (folder / NAME).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run that goes on, or that ended without a record; ``record`` holds what there is so far."""
+
+    record: Record
+    pid: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there; of another machine's nothing is known."""
+        try:
+            os.kill(self.pid, 0)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def load(path: Path) -> Running:
+    """What such a file tells: rounds so far as a record; half a line at its end is still being written."""
+    head: dict[str, Any] = {}
+    rounds: list[RoundLine] = []
+    try:
+        for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if not text.endswith("\n"):
+                continue
+            line = json.loads(text)
+            if "record" in line:
+                head = line
+            else:
+                rounds.append(read(RoundLine, line))
+        if head["record"]["format"] != FORMAT:
+            raise ValueError("another format")
+        return Running(_so_far(read(Record, head["record"]), rounds), head["pid"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read as the progress of a run: {error}") from error
+
+
+def _so_far(known: Record, lines: list[RoundLine]) -> Record:
+    if not lines:
+        return known
+    last, names = lines[-1], lines[-1].metrics
+    by_task = {name: values for name, values in names.items() if len(values) == len(known.tasks)}
+    budget = known.configuration.budget
+    means = {name: _mean(values) for name, values in names.items()}
+    summary = Summary(
+        metrics=means,
+        worst_task=means,
+        primal=last.primal,
+        dual=last.dual,
+        gap=last.gap,
+        relative_gap=last.relative_gap,
+        rounds=last.round,
+        cloud_rounds=last.cloud_round,
+        terminal_steps=last.terminal_steps,
+        local_steps=[int(line.local_steps) for line in lines],
+        stopped="running",
+        spent=last.spent,
+        budget=budget,
+        binding=binding(last.spent, budget),
+        seconds=0.0,
+    )
+    table = RoundTable(
+        round=[line.round for line in lines],
+        cloud_round=[line.cloud_round for line in lines],
+        spent={name: [line.spent[name] for line in lines] for name in last.spent},
+        primal=[line.primal for line in lines],
+        dual=[line.dual for line in lines],
+        gap=[line.gap for line in lines],
+        station_gap=[None] * len(lines),
+        local_steps=[[line.local_steps] for line in lines],
+        ordered=[[0]] * len(lines),
+        answered=[[0]] * len(lines),
+        metrics={name: [line.metrics.get(name) for line in lines] for name in names},
+    )
+    return replace(known, result=summary, by_task=by_task, rounds=table)
+
+
+def _mean(values: list[Number]) -> Number:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

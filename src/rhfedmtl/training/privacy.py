@@ -1,0 +1,334 @@
+"""Differential privacy of whole terminals: what is planned, released and charged (PRIVACY §2, in `docs/privacy.md`).
+
+Neighbouring data sets differ in one terminal, which sends zeros instead. Under a bound (ε, δ) only two things leave a
+terminal: updates, clipped to C and hidden in the noise of their sum, in R rounds that are fixed beforehand; and one
+certificate at the end. The plan is made from public numbers alone: how many terminals, rows and features there are, and
+what the budget pays.
+
+How far a terminal may move its station's model in a round, B/N_b, is what decides: C is that times λ_b n_b, and the
+noise of the model after R rounds has the norm √d R B/(N_b μ), whatever λ_b is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import Add
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.algorithms.options import DEFAULTS, Options, build
+from rhfedmtl.algorithms.registry import Algorithm
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.maths.gaussian_privacy import check, epsilon_of, mu_of, noise_energy
+from rhfedmtl.maths.losses import Hinge, Logistic, Loss, SmoothedHinge
+from rhfedmtl.maths.objective import Points, dual_sums
+from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.resources.billing import Placement, event_totals, steps_affordable
+from rhfedmtl.resources.costs import Cost, Prices, times_affordable
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.channel import Noised
+from rhfedmtl.roles.cloud import NoisedCertificate
+from rhfedmtl.roles.messages import message_sizes
+
+if TYPE_CHECKING:
+    from rhfedmtl.engines.network import Network
+    from rhfedmtl.maths.coupling import Relationship
+
+RESOURCE = "privacy"
+"""The type of the ledger that counts μ²."""
+CERTIFICATE_SHARE = 0.05
+"""Share of μ² that goes to the certificate."""
+CHANCE = 1e-6
+"""Chance that a certificate is wrong: half for the noise in its own release, half for that in the models."""
+ALIGNED = 0.5
+"""Cosine between one terminal's update and the sum of all, where terminals have a few rows: for estimates alone."""
+ASSUMED_FEATURES = 32
+BOUNDED = (SmoothedHinge, Hinge, Logistic)
+RADIUS = math.sqrt(2.0)
+"""Largest norm of a row of unit norm with its constant feature."""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The bound (ε, δ) on what anybody learns of a terminal; C and R are planned unless they are given."""
+
+    epsilon: float
+    delta: float = 1e-6
+    clip: float | None = None
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing."""
+        check(self.epsilon, self.delta)
+        for name in ("clip", "rounds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"privacy {name}={value:g} must be a finite number > 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Privacy:
+        """From ``epsilon=1,delta=1e-6``, and where wanted ``clip=0.5`` and ``rounds=8``."""
+        known = [each.name for each in fields(cls)]
+        given: dict[str, float | int] = {}
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            name, _, value = part.partition("=")
+            if name not in known:
+                raise ConfigError(
+                    f"unknown {name!r} in --privacy {text}: choose from {', '.join(known)}{nearest(name, known)}"
+                )
+            try:
+                given[name] = int(value) if name == "rounds" else float(value)
+            except ValueError:
+                raise ConfigError(f"--privacy {name} needs a number, got {value!r}") from None
+        if "epsilon" not in given:
+            raise ConfigError(f"--privacy {text!r} bounds nothing: write it as in epsilon=1,delta=1e-6")
+        return cls(**given)  # type: ignore[arg-type]
+
+    @property
+    def mu(self) -> float:
+        """All that may be spent, as μ of Gaussian privacy."""
+        return mu_of(self.epsilon, self.delta)
+
+    def spent(self, squared: float) -> float:
+        """ε at the given δ of what was spent of μ²; the bound itself where it is spent to the last digit."""
+        found = epsilon_of(math.sqrt(squared), self.delta)
+        return min(found, self.epsilon) if squared <= self.mu**2 * (1.0 + 1e-9) else found
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a private run has released by its end, and what its certificate rests on.
+
+    ``V`` as the cloud has it, noise and all; ``merged`` is Σ η² over the rounds in which each station added noise;
+    ``normal`` is a standard normal number, drawn for the certificate alone.
+    """
+
+    loss: Loss
+    relationship: Relationship
+    V: npt.NDArray[np.float64]
+    merged: npt.NDArray[np.float64]
+    normal: float
+
+
+@dataclass(frozen=True)
+class PrivatePlan:
+    """R rounds of H steps, updates clipped to C (``clip``), noise of standard deviation s on the sum (``noise``).
+
+    ``predicted_noise`` is b of the certificate: by so much, but for a chance of one in a million, the noise alone may
+    keep the objective from its best. ``enough_terminals`` under each station would lose about a point of accuracy to
+    it. ``spent`` is what all rounds and the certificate will have spent. ``notes`` say what was assumed.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    local_steps: int
+    clip: float
+    noise: float
+    lambda1: float | None
+    lambda2: float | None
+    update_price: float
+    certificate_price: float
+    spent: dict[str, float]
+    predicted_noise: float | None
+    enough_terminals: int
+    shadow_price: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def privacy(self) -> Privacy:
+        """The bound."""
+        return Privacy(self.epsilon, self.delta)
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """The same prices and limits, and μ² beside them; terminals side by side count once, as time does."""
+        if RESOURCE in ledger.cost or RESOURCE in ledger.budget:
+            raise ConfigError(
+                f"{RESOURCE} is limited by --privacy epsilon=…,delta=…: leave it out of prices and budgets"
+            )
+        price = Prices(station_round=self.update_price, adds="elapsed")
+        limits = {**ledger.budget, RESOURCE: self.privacy.mu**2}
+        return Ledger(Cost({**ledger.cost.types, RESOURCE: price}), limits)
+
+    def applied(self, built: Algorithm, station_rounds: int = 1) -> Algorithm:
+        """The algorithm through a channel that clips and adds noise, with the work of the plan."""
+        method = replace(built.method, channel=Noised(self.clip, self.noise))
+        if isinstance(method, DualMethod) and type(method.merge) is not Add:
+            method = replace(method, merge=Add())
+        policy = Fixed(self.local_steps, station_rounds, -(-self.rounds // station_rounds))
+        return built._replace(method=method, policy=policy)
+
+
+def private(
+    name: str, options: Options, federation: Federation, ledger: Ledger, privacy: Privacy
+) -> tuple[Algorithm, PrivatePlan]:
+    """An algorithm made private, and its plan, for the sizes of a federation and what a budget pays."""
+    built = build(name, options, federation.kind)
+    if federation.sample_weight is not None:
+        raise ConfigError("row weights are not public, and privacy counts rows as one each: leave the weights out")
+    data = built.regroup(federation)
+    columns = len(data.class_names) if data.kind == "classes" else 1
+    start = _situation(data, built.method, ledger, columns)
+    options, found = design(name, options, data.kind, start, privacy, (columns, data.n_features + options.intercept))
+    return found.applied(build(name, options, federation.kind), options.station_rounds or 1), found
+
+
+def design(
+    name: str, options: Options, kind: str, start: Situation, privacy: Privacy, shape: tuple[int, int]
+) -> tuple[Options, PrivatePlan]:
+    """R, H, C, s, and λ1 and λ2 unless they were given, chosen together from public numbers."""
+    built = build(name, options, kind)
+    check_loss(built.method.loss)
+    numbers, notes = shape[0] * shape[1], []
+    if not start.bytes.update:  # a plan from sizes alone, of which the width is none
+        numbers, notes = shape[0] * (ASSUMED_FEATURES + 1), [f"{ASSUMED_FEATURES} features assumed: give --features"]
+    mu = privacy.mu * math.sqrt(1.0 - CERTIFICATE_SHARE)
+    terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
+    strength = terminals * mu / math.sqrt(numbers)
+    travel, rounds = _travel(strength)
+    if privacy.rounds is not None or options.cloud_rounds is not None:
+        rounds = privacy.rounds or (options.cloud_rounds or 1) * (options.station_rounds or 1)
+    local_steps, rounds = _affordable(start, options.local_steps or max(1, round(rows)), rounds)
+    options, scale = _weights(built.method, options, kind, start, rows, (travel / strength) ** 2)
+    clip = privacy.clip or travel / rounds * rows * scale
+    price = mu**2 / rounds
+    method = build(name, options, kind).method
+    predicted = _predicted(method, start, clip * rounds / mu, numbers) if isinstance(method, DualMethod) else None
+    total, certificate = privacy.mu**2, privacy.mu**2 * CERTIFICATE_SHARE if isinstance(method, DualMethod) else 0.0
+    enough = math.ceil(math.sqrt(numbers) / (mu * ALIGNED * math.pi * 0.01))
+    if terminals < enough:
+        notes.append(
+            f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {enough:,} "
+            "would lose a point of accuracy to the noise, fewer lose more"
+        )
+    return options, PrivatePlan(
+        privacy.epsilon,
+        privacy.delta,
+        rounds,
+        local_steps,
+        clip,
+        clip / math.sqrt(price),
+        options.weight("lambda1") if isinstance(method, DualMethod) else None,
+        options.weight("lambda2") if isinstance(method, DualMethod) else None,
+        price,
+        certificate,
+        {RESOURCE: price * rounds + certificate, "epsilon": privacy.spent(price * rounds + certificate)},
+        predicted if start.bytes.update else None,
+        enough,
+        {RESOURCE: 1.0 / total, "epsilon": _shadow_price(privacy)},
+        notes,
+    )
+
+
+def _travel(strength: float) -> tuple[float, int]:
+    """How far a model may be moved in all, R B, and in how many rounds, for √d/(N_b μ) of noise by unit moved.
+
+    Fitted on synthetic federations: more rounds where the noise leaves room for them.
+    """
+    rounds = int(np.clip(round(1.5 * math.sqrt(strength)), 12, 40))
+    return 6.0, rounds
+
+
+def _weights(
+    method: Method, options: Options, kind: str, start: Situation, rows: float, noise: float
+) -> tuple[Options, float]:
+    """λ1 with which few rounds suffice, λ2 as the noise alone asks for; and what one row's step moves in U.
+
+    λ_b n_b/σ′ of about a half lets a terminal's rows settle in a few rounds. Tasks are drawn to each other as much as
+    noise of this square norm hides their differences.
+    """
+    if not isinstance(method, DualMethod):
+        return options, 1.0
+    if options.lambda1 == DEFAULTS["lambda1"]:
+        options = options.changed(lambda1=float(np.clip(0.5 / rows, 1e-3, 0.1)))
+    if options.lambda2 == DEFAULTS["lambda2"]:
+        options = options.changed(lambda2=float(options.weight("lambda1") * np.clip(noise, 1e-6, 1e3)))
+    nothing = np.zeros((len(start.samples), 1, 1))
+    return options, float(options.method(kind).relationship.anchors(nothing, nothing, start.samples).lam.min())
+
+
+def _affordable(start: Situation, steps: int, rounds: int) -> tuple[int, int]:
+    """H and R within the budget: fewer rounds rather than less than half of the steps in each."""
+    room, cloud = start.ledger.room, event_totals(start.prices, start.cloud_event())
+    while True:
+        each = {name: limit / rounds - cloud[name] for name, limit in room.items()}
+        paid = steps_affordable(start.prices, start.round_event(1), each, steps)
+        if paid >= max(1, steps // 2) or rounds == 1:
+            break
+        least = event_totals(start.prices, start.cloud_event(), start.round_event(max(1, steps // 2)))
+        rounds = max(1, min(rounds - 1, times_affordable(least, room, rounds)))
+    return max(paid, 1), rounds
+
+
+def _predicted(method: DualMethod, start: Situation, deviation: float, numbers: int) -> float:
+    """b before anything is released."""
+    return noise_bound(method.relationship, np.full(len(start.samples), deviation), start.samples, numbers)
+
+
+def noise_bound(
+    relationship: Relationship, deviation: npt.NDArray[np.float64], n: npt.NDArray[np.float64], numbers: int
+) -> float:
+    """b = (1/2N) tr(Ξ̄ G Ξ̄ᵀ) is at most this, but for half of `CHANCE`, where U_b has noise of these deviations."""
+    root = deviation / n
+    return noise_energy(root[:, None] * relationship.dense(len(n)).G * root, numbers, CHANCE / 2) / (2.0 * len(n))
+
+
+def _shadow_price(privacy: Privacy) -> float:
+    """Fall of ln b by unit of ε, as a slope over ±10 %: b is proportional to 1/μ²."""
+    more, less = (mu_of(privacy.epsilon * factor, privacy.delta) for factor in (1.1, 0.9))
+    return 2.0 * math.log(more / less) / (0.2 * privacy.epsilon)
+
+
+def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -> Situation:
+    """What a plan may know of a federation: sizes, prices, limits."""
+    shape = method.rows(columns), data.n_features + method.intercept
+    sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel.dtype)
+    layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
+    return Situation(np.asarray(data.sizes), layout, ledger, lam=0.0, gamma=method.loss.smoothness, bytes=sizes)
+
+
+def check_loss(loss: Loss) -> None:
+    """Refuse a loss of which one row can make any sum: no noise would hide it in a certificate."""
+    if not isinstance(loss, BOUNDED):
+        raise ConfigError(
+            f"loss {type(loss).__name__} grows without bound, and so does what one terminal tells: take --loss "
+            "smoothed-hinge, hinge or logistic, with classes as labels"
+        )
+
+
+def largest_term(loss: Loss, reach: float) -> float:
+    """τ: the most that L(z) + L*(−α) + αz of one row can be for |z| ≤ reach; it is convex in z and in α."""
+    ends = [(z, b) for z in (-reach, reach) for b in (0.0, 1.0)]
+    return max(loss.value(z, 1.0) + loss.conjugate(b, 1.0) + b * z for z, b in ends)
+
+
+def certificate(
+    plan: PrivatePlan, released: Released, network: Network, shares: npt.NDArray[np.float64]
+) -> NoisedCertificate:
+    """The one certificate of a private run: e + (√a + √b)² at W = Ṽ G, where a = 0; e is hidden in noise of its own.
+
+    e = (1/N) Σ_b (1/n_b) Σ_i [L(z_i) + L*(−α_i) + α_i z_i] needs no Ξ, as ``shares`` are Σ_t X_tᵀα_t without
+    it; of b the law of Ξ is public. How many rows a terminal has is public.
+    """
+    models, loss = released.relationship.solve(released.V), released.loss
+    sums = [told for told in network.sums(Points(models[None], np.ones((1, 1)))) if told is not None]
+    n = np.array([float(max(told.n_samples, 1)) for told in sums])
+    terms = np.array([told.losses[0] for told in sums]) - dual_sums(np.array([told.dual for told in sums]))
+    terms = terms + np.einsum("bcd,bcd->b", models, shares)
+    largest = np.zeros(len(n))
+    np.maximum.at(largest, network.station, network.sizes)
+    reach = RADIUS * np.linalg.norm(models, axis=2)
+    tau = np.array([sum(largest_term(loss, z) for z in row) for row in reach.tolist()])
+    s = float(np.max(largest / n * tau)) / (len(n) * math.sqrt(plan.certificate_price))
+    e = float(np.mean(terms / n)) + s * (released.normal + float(ndtri(1.0 - CHANCE / 2)))
+    b = noise_bound(released.relationship, plan.noise * np.sqrt(released.merged), n, models[0].size)
+    zero = loss.value(0.0, 1.0) * models.shape[1]
+    return NoisedCertificate.made(sums[0].round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)

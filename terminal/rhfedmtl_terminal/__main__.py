@@ -1,0 +1,5 @@
+"""`python -m rhfedmtl_terminal`."""
+
+from rhfedmtl_terminal import main
+
+main()

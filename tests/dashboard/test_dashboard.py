@@ -1,0 +1,246 @@
+"""The live page without a browser: who may look, what the table, a run and a plan show, what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.dashboard.pages import Page, served
+from tests.waiting import wait_for
+
+from rhfedmtl.dashboard import network, whatif
+from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
+from rhfedmtl.dashboard.pages import Asked
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.runs import progress, session
+from rhfedmtl.training.config import RunConfig
+
+NASTY = '<img src=x onerror="alert(1)">'
+
+
+def _train(out: Path, seed: int = 0) -> Path:
+    run = session.begin(RunConfig(budget=("energy=600",), seed=seed), Execution(threads=1), out)
+    run.finish(run.run())
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that ended, one that was killed, and a file that is none."""
+    out = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        _train(out, seed)
+    (out / "bad").mkdir()
+    (out / "bad" / "run.json").write_text("{")
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Iterator[Page]:
+    """The page of these runs."""
+    with served(folder) as found:
+        yield found
+
+
+def test_without_the_token_nothing_is_shown(page: Page) -> None:
+    """Every path is closed to those who have neither token nor cookie; the cookie alone opens them."""
+    for path in ("/", "/whatif", "/events", "/static/style.css", "/nothing"):
+        assert page.get(path, cookie="none=1")[0] == 403
+    status, _, headers = page.get("/")
+    cookie = headers["set-cookie"]
+    assert status == 200
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert page.get("/", cookie=cookie.split(";")[0])[0] == 200
+    assert page.get("/", cookie=cookie.split("=")[0] + "=wrong")[0] == 403
+
+
+def test_foreign_pages_and_names_are_refused(page: Page) -> None:
+    """Another origin, another name of this machine, and anything but looking is refused, token or not."""
+    assert page.get("/", origin="http://evil.example")[0] == 403
+    assert page.get("/", host="evil.example")[0] == 403
+    assert page.get("/", method="POST")[0] == 403
+    assert page.get("/", origin=f"http://{page.host}")[0] == 200
+
+
+def test_rules_for_browsers_are_strict(page: Page) -> None:
+    """No script but our own, nothing from outside, on every answer."""
+    for path in ("/", "/static/dashboard.js", "/nothing"):
+        policy = page.get(path)[2]["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+    assert "<script>" not in page.get("/")[1]
+    assert not re.search(r'(src|href)="(https?:)?//', page.get("/")[1])
+
+
+def test_the_table_sorts_and_filters(page: Page) -> None:
+    """Words narrow the table, columns sort it; a file that cannot be read has a line that says so."""
+    text = page.get("/")[1]
+    assert text.count('class="state done"') == 2
+    assert "unreadable" in text
+    text = page.get("/?q=seed=1+done")[1]
+    assert text.count("<tr><td>") == 1
+    up, down = (re.findall(r'href="/run/([^"]+)"', page.get(f"/?q=done&sort={name}")[1]) for name in ("seed", "-seed"))
+    assert up == down[::-1]
+    assert page.get("/?sort=nonsense&page=99999999999")[0] == 200
+
+
+def test_a_run_and_an_overlay_are_reports(page: Page) -> None:
+    """A run shows its certificate, charts, bill and tasks by name; two of them share their charts."""
+    names = re.findall(r'href="/run/([^"]+rhfedmtl[^"]+)"', page.get("/")[1])
+    text = page.get(f"/run/{names[0]}")[1]
+    for part in ("of the best possible", "Certified gap against what was spent", "Where the energy went", "task"):
+        assert part in text
+    text = page.get(f"/overlay?run={names[0]}&run={names[1]}")[1]
+    assert "2 runs" in text
+    assert "<figure" in text
+    assert page.get("/run/none")[0] == 404
+    assert page.get("/overlay")[0] == 200
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    """HTML in the names of tasks, data and runs stays text everywhere."""
+    made = _train(tmp_path)
+    path = made / "run.json"
+    known = json.loads(path.read_text())
+    known["tasks"] = [NASTY] * len(known["tasks"])
+    known["data"]["name"] = known["configuration"]["algorithm"] = NASTY
+    path.write_text(json.dumps(known))
+    made.rename(tmp_path / "a'<b>&\"")
+    with served(tmp_path) as page:
+        assert "<img" not in page.get("/")[1]
+        name = re.findall(r'href="/run/([^"]+)"', page.get("/")[1])[0]
+        status, text, _ = page.get(f"/run/{name}")
+        assert status == 200
+        assert "<img" not in text
+
+
+def test_what_if_answers_as_plan_does(page: Page) -> None:
+    """The answer is that of the command that it shows; what makes no sense is refused in words, or brought in range."""
+    text = page.get("/whatif?energy=5000")[1]
+    assert "--budget energy=5000" in text
+    assert "<dt>H</dt>" in text
+    assert 'class="finding odds"' in page.get("/whatif?energy=10&terminals=2000&samples=100000")[1]
+    assert page.get("/whatif?energy=nan&tasks=x&terminals=1e99")[0] == 200
+    asked = whatif.values({})
+    assert whatif.command_line(asked).startswith("rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70")
+
+
+def test_a_run_is_seen_while_it_goes_on(tmp_path: Path) -> None:
+    """A run that is under way has its rounds, one whose process was killed is interrupted, one that ended is done."""
+    run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
+    index, seen = Index(tmp_path), []
+
+    def watch(now: object) -> None:
+        index.refresh()
+        seen.extend(row.state for row in index.rows)
+
+    result = run.run(watch)
+    assert set(seen) == {RUNNING}
+    path = run.folder / progress.NAME
+    so_far = progress.load(path).record
+    assert so_far.rounds is not None
+    assert so_far.result is not None
+    assert so_far.rounds.round == list(range(1, result.rounds + 1))
+    assert so_far.result.gap == pytest.approx(result.certificate.gap, rel=1e-9)
+    _claim(path, _ended_process())
+    index.refresh()
+    assert [row.state for row in index.rows] == [INTERRUPTED]
+    run.finish(result)
+    index.refresh()
+    assert [row.state for row in index.rows] == ["done"]
+    assert not path.exists()
+
+
+def _claim(path: Path, pid: int) -> None:
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(head), "pid": pid}), *lines]) + "\n")
+
+
+def _ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_half_a_line_is_not_read(tmp_path: Path) -> None:
+    """What is still being written does not count, what is no progress is refused in a line."""
+    run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
+    run.run()
+    path = run.folder / progress.NAME
+    whole = progress.load(path).record.rounds
+    path.write_text(path.read_text()[:-20])
+    part = progress.load(path).record.rounds
+    assert whole is not None
+    assert part is not None
+    assert part.round == whole.round[:-1]
+    path.write_text("[]\n")
+    with pytest.raises(ConfigError, match="progress"):
+        progress.load(path)
+
+
+def test_changes_come_as_events(folder: Path) -> None:
+    """A page that is open hears of a new run."""
+    with served(folder) as page, urllib.request.urlopen(page.address("/events"), timeout=30) as stream:
+        assert stream.readline() == b"retry: 1000\n"
+        made = _train(folder, 7)
+        wait_for(lambda: stream.readline() == b"event: changed\n")
+        assert wait_for(lambda: made.name in page.get("/")[1])
+
+
+def test_pages_of_many_runs() -> None:
+    """The table is cut into pages whose addresses keep the order; what has no value comes last."""
+    rows = [Row(f"run-{i}", "done", float(i), value=None if i % 2 else float(i)) for i in range(6)]
+    asked = Asked.of({"page": "2", "sort": "-value"})
+    assert asked.href(page=3) == "/?sort=-value&page=3"
+    assert [row.name for row in asked.chosen(rows)] == ["run-4", "run-2", "run-0", "run-1", "run-3", "run-5"]
+
+
+def _status(**changes: object) -> dict[str, object]:
+    terminal = {"terminal": 3, "connected": True, "samples": 10}
+    station = {"station": 0, "task": NASTY, "round": 4, "connected": True, "last_error": "", "terminals": [terminal]}
+    training = {"state": "running", "round": 4, "local_steps": 5, "spent": {"energy": 40.0}, "left": {"energy": 60.0}}
+    return {"network": "net", "training": training, "stations": [station], "last_error": "", **changes}
+
+
+def test_what_happens_in_a_network_is_told() -> None:
+    """Nodes that go and come back, moves and states are told once; texts of nodes stay text."""
+    first, second = _status(), _status()
+    second["stations"][0]["terminals"][0]["connected"] = False  # type: ignore[index]
+    assert network.changes({}, first) == []
+    assert network.changes(first, second) == ["terminal 3: away"]
+    answers = iter([first, second, second])
+    watched = network.Watched(Path("net"), lambda _: next(answers))
+    for _ in range(3):
+        watched.look()
+    assert [event.text for event in watched.events] == ["terminal 3: away"]
+    text = network.view(watched)
+    assert "<img" not in text
+    assert "rhfedmtl network train net --budget energy=80" in text
+
+
+def test_a_network_that_does_not_answer_is_said() -> None:
+    """The page stands, and says what to do."""
+
+    def ask(_: str) -> dict[str, object]:
+        raise ConfigError("no answer from 127.0.0.1:1")
+
+    watched = network.Watched(Path("net"), ask)
+    watched.look()
+    assert "no answer from 127.0.0.1:1" in network.view(watched)
+    assert "rhfedmtl network up net --local" in network.view(watched)
+
+
+def test_files_of_others_are_not_served(page: Page) -> None:
+    """Only the files that a page needs."""
+    for path in ("/static/../server.py", "/static/%2e%2e%2fserver.py", "/static/server.py", "/run/..%2f..%2fetc"):
+        assert page.get(path)[0] == 404
+    assert os.sep not in page.access.token

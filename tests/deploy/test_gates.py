@@ -1,0 +1,441 @@
+"""What a node lets in: connections, bytes, names and numbers all have a limit before anybody is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.deploy import nets
+from tests.deploy.inside import make_cloud, make_station, run
+from tests.deploy.intruder import Intruder, credentials_for, hello, station
+from tests.waiting import wait_for
+
+from rhfedmtl.deploy.cloud.config import read_cloud
+from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.node import log as logs
+from rhfedmtl.deploy.node import server
+from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
+from rhfedmtl.deploy.node.link import GREETING_BYTES, SERVICE, STREAMS, channel_options
+from rhfedmtl.deploy.node.log import Log
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, PeerError
+
+CROWD = 1100
+FEW = 600
+"""Descriptors of a station under attack: fewer than there are callers."""
+MEMBER = Identity("test-net", "terminal", 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that is not started."""
+    return nets.build(tmp_path_factory.mktemp("gates") / "net", nets.small(2, 2, 40))
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Let this process open few files for a while."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def attacked(folder: Path, tmp_path: Path, attack: Callable[[], Any], **limits: int) -> Any:
+    """What comes of an attack, from another thread, on a station that really listens in this process."""
+
+    async def body() -> Any:
+        service = make_station(folder, tmp_path)
+        for name, value in limits.items():
+            object.__setattr__(service.config.limits, name, value)
+        serving = asyncio.create_task(service.run())
+        try:
+            await asyncio.to_thread(wait_for, lambda: serving.done() or _answers(service.config.node.listen))
+            return await asyncio.to_thread(attack)
+        finally:
+            await service.close()
+            await asyncio.wait([serving])
+
+    return run(body)
+
+
+def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+# Connections.
+
+
+def test_a_crowd_without_certificates_does_not_end_a_station(folder: Path) -> None:
+    """1,100 plain connections to a process that may open 600 files: it lives, has descriptors left, and lets in."""
+    address, above = station(folder)
+    host, port = address.split(":")
+    words = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW}, {FEW}))\n"
+    words += "from rhfedmtl.cli.main import main; main()"
+    serve = ["serve", "station", "--config", str(folder / "station-0" / "station.toml")]
+    process = subprocess.Popen([sys.executable, "-c", words, *serve], stderr=subprocess.DEVNULL)
+    held: list[socket.socket] = []
+    try:
+        wait_for(lambda: _answers(address))
+        held.extend(socket.create_connection((host, int(port))) for _ in range(CROWD))
+        descriptors = Path(f"/proc/{process.pid}/fd")
+        wait_for(lambda: len([*descriptors.iterdir()]) > FEW // 4)
+        assert len([*descriptors.iterdir()]) < FEW - server.RESERVE // 2
+        # Who does not shake hands is cut after seconds, and there is room again.
+        intruder = Intruder(address, above, credentials_for(Authority.load(folder / "ca"), MEMBER))
+        wait_for(lambda: "not heard from the cloud" in intruder.say("Station", [hello(0)]))
+        assert process.poll() is None
+    finally:
+        for each in held:
+            each.close()
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def test_descriptors_are_raised_and_some_are_kept() -> None:
+    """A node takes as many descriptors as it may, and gives callers all but those that it needs itself."""
+    with few_descriptors():
+        assert server.connections(10_000) == FEW - server.RESERVE
+        assert server.connections(7) == 7
+        assert server.raise_descriptors() > FEW
+        assert server.connections(FEW) == FEW
+    resource_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource_limits[1]))
+        with pytest.raises(ConfigError, match="ulimit"):
+            server.connections(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, resource_limits)
+
+
+def test_one_certificate_has_few_streams(folder: Path, tmp_path: Path) -> None:
+    """Of many streams of one certificate all but a few end at once; others get in meanwhile."""
+    authority, (address, above) = Authority.load(folder / "ca"), station(folder)
+    mine = credentials_for(authority, MEMBER)
+
+    def attack() -> tuple[list[str], str]:
+        release = threading.Event()
+
+        def silent() -> Iterator[bytes]:
+            release.wait(60)
+            yield from ()
+
+        with ThreadPoolExecutor(20) as pool:
+            ends = [pool.submit(Intruder(address, above, mine).say, "Station", silent()) for _ in range(20)]
+            wait_for(lambda: sum(end.done() for end in ends) >= len(ends) - STREAMS, 60)
+            reasons = [end.result() for end in ends if end.done()]
+            other = credentials_for(authority, Identity("test-net", "terminal", 1))
+            answer = Intruder(address, above, other).say("Station", [hello(1), b"\xff" * 9])
+            release.set()
+        return reasons, answer
+
+    reasons, answer = attacked(folder, tmp_path, attack)
+    assert sum("streams open already" in reason for reason in reasons) >= 18
+    assert "are no TerminalUp" in answer  # it was let in, and then spoke nonsense
+
+
+def test_a_long_greeting_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Before a peer is known, it may say little."""
+    authority = Authority.load(folder / "ca")
+    intruder = Intruder(*station(folder), credentials_for(authority, MEMBER))
+    long = wire.TerminalUp(hello=wire.Hello(software="x" * GREETING_BYTES)).SerializeToString()
+    assert f"it may have {GREETING_BYTES}" in attacked(folder, tmp_path, lambda: intruder.say("Station", [long]))
+
+
+def test_a_command_of_a_stranger_is_not_read(folder: Path, tmp_path: Path) -> None:
+    """What is no operator's is refused before a byte of it is taken in, however much it announces."""
+    address, above = read_cloud(folder / "cloud" / "cloud.toml").node.listen, Identity("test-net", "cloud")
+    credentials = credentials_for(Authority.load(folder / "ca"), MEMBER)
+
+    async def body() -> str:
+        cloud = make_cloud(folder, tmp_path)
+        serving = asyncio.create_task(cloud.run())
+
+        def ask() -> str:
+            options = [*channel_options(above, 1 << 20)]
+            with grpc.secure_channel(address, credentials, options=options) as channel:
+                release = threading.Event()
+
+                def nothing() -> Iterator[bytes]:
+                    release.wait(60)
+                    yield b""
+
+                call = channel.stream_unary(f"/{SERVICE}.Control/Command")
+                try:  # the answer comes although the command never does
+                    return wire.Reply.FromString(call(nothing(), timeout=30, wait_for_ready=True)).trouble
+                finally:
+                    release.set()
+
+        try:
+            return await asyncio.to_thread(ask)
+        finally:
+            await cloud.close()
+            await serving
+
+    assert "no operator" in run(body)
+
+
+def test_the_cloud_takes_messages_by_the_shape_of_the_job(folder: Path, tmp_path: Path) -> None:
+    """A station cannot send what no answer of this job can be, without a number in the configuration."""
+    assert read_cloud(folder / "cloud" / "cloud.toml").limits.message_bytes == 0
+    credentials = credentials_for(Authority.load(folder / "ca"), Identity("test-net", "station", 0))
+    up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
+
+    async def body() -> str:
+        cloud = make_cloud(folder, tmp_path)
+        serving = asyncio.create_task(cloud.run())
+        intruder = Intruder(cloud._config.node.listen, Identity("test-net", "cloud"), credentials)
+        await asyncio.to_thread(wait_for, lambda: _answers(cloud._config.node.listen))
+        try:
+            return await asyncio.to_thread(intruder.say, "Cloud", [up, b"\0" * (3 << 20)])
+        finally:
+            await cloud.close()
+            await serving
+
+    assert "larger than max" in run(body)
+
+
+# Names and certificates.
+
+
+def test_a_node_that_runs_twice_is_heard_once(folder: Path, tmp_path: Path) -> None:
+    """A second process with the same credentials is refused while the first is there; the first may connect anew."""
+    address, above = station(folder)
+    credentials = credentials_for(Authority.load(folder / "ca"), MEMBER)
+
+    def greeting(process: str) -> bytes:
+        said = wire.Hello(oldest=1, newest=1, network="test-net", node=0, process=process)
+        return wire.TerminalUp(hello=said).SerializeToString()
+
+    def attack() -> tuple[str, str, str]:
+        stay = threading.Event()
+
+        def first() -> Iterator[bytes]:
+            yield greeting("a")
+            stay.wait(60)
+
+        with grpc.secure_channel(address, credentials, options=channel_options(above, 1 << 20)) as channel:
+            call = channel.stream_stream(f"/{SERVICE}.Station/Attach")(first(), timeout=60)
+            welcome = wire.TerminalDown.FromString(next(call)).WhichOneof("body")
+            second = Intruder(address, above, credentials).say("Station", [greeting("b")])
+            again = Intruder(address, above, credentials).say("Station", [greeting("a")])
+            stay.set()
+        return welcome, second, again
+
+    welcome, second, again = attacked(folder, tmp_path, attack)
+    assert welcome == "welcome"
+    assert "does it run twice" in second
+    assert again == "not refused"
+
+
+def test_a_stream_ends_with_its_certificate(folder: Path, tmp_path: Path) -> None:
+    """Whose certificate expires while it is connected is cut off, and cannot command on an old connection either."""
+    soon = credentials_for(Authority.load(folder / "ca"), MEMBER, lasts=timedelta(seconds=3))
+    address, above = station(folder)
+
+    async def body() -> str:
+        service = make_station(folder, tmp_path)
+        serving = asyncio.create_task(service.run())
+
+        def stay() -> str:
+            with grpc.secure_channel(address, soon, options=channel_options(above, 1 << 20)) as channel:
+                release = threading.Event()
+
+                def first() -> Iterator[bytes]:
+                    yield hello(0)
+                    release.wait(60)
+
+                call = channel.stream_stream(f"/{SERVICE}.Station/Attach")(first(), timeout=60)
+                try:
+                    for _ in call:
+                        pass
+                except grpc.RpcError as error:
+                    return str(error.details())  # type: ignore[attr-defined]
+                finally:
+                    release.set()
+            return "not ended"
+
+        staying = asyncio.create_task(asyncio.to_thread(stay))
+        while not staying.done():
+            service.renew()  # as the process does twice a second
+            await asyncio.sleep(0.05)
+        await service.close()
+        await asyncio.wait([serving])
+        return staying.result()
+
+    assert "has expired" in run(body)
+
+
+def test_an_expired_caller_is_none() -> None:
+    """A certificate is looked at whenever its holder says something, and not only by TLS."""
+    from rhfedmtl.deploy.node.credentials import caller
+
+    authority, _ = Authority.make("test-net")
+    key, _ = new_key()
+    old = authority.issue(MEMBER, key.public_key(), lasts=timedelta(days=-1))
+    with pytest.raises(PeerError, match="expired"):
+        caller({"x509_pem_cert": [old]})
+
+
+def test_a_clock_that_is_behind_does_not_keep_a_new_node_out(tmp_path: Path) -> None:
+    """Certificates count from a day ago."""
+    from cryptography import x509
+
+    authority, _ = Authority.make("test-net")
+    key, _ = new_key()
+    for made in (authority.certificate, authority.issue(MEMBER, key.public_key())):
+        begins = x509.load_pem_x509_certificate(made).not_valid_before_utc
+        assert begins < datetime.now(UTC) - timedelta(hours=23)
+
+
+# Numbers, and what is written down.
+
+
+@pytest.mark.parametrize("number", [5_000_000_000, 20_000_000, MOST_NODES, -5, 1.5, "a", True])
+def test_numbers_that_are_none_change_nothing(folder: Path, number: Any, tmp_path: Path) -> None:
+    """A number that no node can have is refused before anything is written, by every command."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        before = cloud.registry.file.path.exists()
+        commands: list[tuple[str, dict[str, Any]]] = [
+            ("invite", {"number": number, "station": 0}),
+            ("invite", {"station": number}),
+            ("invite", {"role": "station", "number": number}),
+            ("move", {"terminal": number, "station": 1}),
+            ("move", {"terminal": 0, "station": number}),
+            ("leave", {"terminal": number}),
+            ("forget", {"terminal": number}),
+        ]
+        for name, arguments in commands:
+            with pytest.raises(ConfigError):
+                await cloud.operator_api.command(name, **arguments)
+        assert cloud.registry.file.path.exists() == before
+        assert not cloud.registry.tokens
+        cloud._welcome(0)  # what is told to a station can still be written
+
+    run(body)
+
+
+def test_a_full_disk_changes_nothing_in_memory(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written down does not count: a terminal stays where it was, a token is not used up."""
+    config = read_cloud(folder / "cloud" / "cloud.toml")
+    object.__setattr__(config.node, "state", str(tmp_path))
+    registry = NodeRegistry.open(config)
+    secret, _ = registry.invite("terminal", None, 1)
+
+    def state() -> Any:
+        return (registry.station, registry.before, registry.tokens, registry.issued, registry.revoked)
+
+    before = state()
+
+    def full(_: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(registry.file, "write", full)
+    for change in (
+        lambda: registry.place(0, 1),
+        lambda: registry.invite("terminal", None, 0),
+        lambda: registry.redeem(secret, "abc1"),
+        lambda: registry.revoke("terminal/0", ["abc2"]),
+    ):
+        with pytest.raises(OSError, match="No space"):
+            change()
+        assert state() == before
+    assert registry.allowed(0) == [0, 1]
+
+
+# Tokens.
+
+
+def test_strangers_do_not_lock_newcomers_out(folder: Path, tmp_path: Path) -> None:
+    """However many wrong tokens come, who has a right one gets its certificate; the log stays short."""
+    from rhfedmtl.deploy.cloud.operator_api import OperatorApi
+
+    class Context:
+        def __init__(self, message: wire.Enrol, address: str) -> None:
+            self._message, self._address = message, address
+
+        async def read(self) -> bytes:
+            return self._message.SerializeToString()
+
+        def peer(self) -> str:
+            return self._address
+
+    async def body() -> None:
+        from rhfedmtl.deploy.node.credentials import signing_request
+
+        cloud = make_cloud(folder, tmp_path)
+        api: OperatorApi = cloud.operator_api
+        request = signing_request(new_key()[0])
+
+        async def tried(token: str, address: str) -> wire.Enrolled:
+            return wire.Enrolled.FromString(
+                await api._enrol(None, Context(wire.Enrol(token=token, request=request), address))
+            )
+
+        troubles = [(await tried(f"wrong {i}", f"ipv4:10.0.0.1:{i}")).trouble for i in range(100)]
+        assert "too many" in troubles[-1]
+        assert "not known" in (await tried("wrong", "ipv4:10.0.0.2:1")).trouble  # another address has its own tries
+        secret, _ = cloud.registry.invite("terminal", None, 0)
+        given = await tried(secret, "ipv4:10.0.0.1:5")
+        assert PeerCertificate.read(given.certificate).identity.number == 4
+        assert not given.trouble
+
+    run(body)
+
+
+def test_refusals_do_not_fill_the_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what strangers cause, some lines are written, and then how many were left out."""
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    log = Log("test")
+    for _ in range(1000):
+        log.seldom("refused", "warning", reason="stranger")
+    assert len(capsys.readouterr().err.splitlines()) == logs.LINES
+    now[0] += 2.0 * logs.WHILE_S
+    log.seldom("refused", "warning", reason="stranger")
+    assert f'"left_out": {1000 - logs.LINES}' in capsys.readouterr().err
+
+
+# Ports.
+
+
+def test_a_port_that_is_taken_for_a_moment_is_waited_for(folder: Path, tmp_path: Path) -> None:
+    """A station that finds its port taken tries again, and serves once it is free."""
+    address, above = station(folder)
+    host, port = address.split(":")
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind((host, int(port)))
+    taken.listen()
+    intruder = Intruder(address, above, credentials_for(Authority.load(folder / "ca"), MEMBER))
+
+    def attack() -> str:
+        taken.close()
+        return str(wait_for(lambda: (said := intruder.say("Station", [hello(9)])).startswith("PERM") and said))
+
+    assert "says that it is" in attacked(folder, tmp_path, attack)
+
+
+def test_an_address_of_another_machine_is_refused_at_once() -> None:
+    """Waiting helps only where something else has the port."""
+    with pytest.raises(ConfigError, match="address of this machine"):
+        asyncio.run(server.free("192.0.2.1:7000", Log("test", "error")))

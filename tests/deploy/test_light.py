@@ -1,0 +1,240 @@
+"""Small terminals train, are killed, move and certify without a compiler; their owners see and say what leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy import nets
+
+from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.terminal import account as accounts
+from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.program import main
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas", "prometheus_client", "grpc_health")
+LEARNING = {
+    "algorithm": "hfedmtl",
+    "target_relative_gap": 0.0,
+    "options": {"policy": "fixed", "local_steps": 10, "lambda1": 0.1, "lambda2": 0.1},
+}
+
+
+def members(status: dict[str, Any], station: int) -> set[int]:
+    """Members of a station that are connected."""
+    return {t["terminal"] for t in status["stations"][station]["terminals"] if t["member"] and t["connected"]}
+
+
+def certified(operator: Operator) -> None:
+    """A certificate of a later round than now comes about: everybody answers."""
+    start = operator.command("status")["training"]["round"]
+    nets.wait(operator, lambda s: bool((s["training"]["certified_round"] or 0) > start))
+
+
+def settings(folder: Path, t: int, **more: Any) -> None:
+    """Put settings into the configuration of a terminal."""
+    path = folder / f"terminal-{t}" / "terminal.toml"
+    lines = [f"{name} = {value}" for name, value in more.items()]
+    path.write_text("\n".join(lines) + "\n" + path.read_text())
+
+
+def lines(folder: Path, t: int) -> list[accounts.Line]:
+    """The account of a terminal."""
+    return list(accounts.read(folder / f"terminal-{t}" / "state" / "account.csv"))
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Supervisor, Operator]]:
+    """A network of light terminals that learns without an end, until it is stopped."""
+    folder = nets.build(tmp_path_factory.mktemp("light") / "net", nets.small(2, 3, 60), learning=LEARNING, light=True)
+    settings(folder, 5, byte_budget=40_000)
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e9"])
+        nets.wait(operator, lambda s: bool(s["training"].get("round")))
+        yield folder, supervisor, operator
+        operator.command("stop")
+        status = nets.wait(operator, nets.at_rest)
+        assert status["training"]["state"] == "ended", status["training"]
+    nets.assert_invariant(folder, 2)
+
+
+def test_a_terminal_with_a_byte_budget_refuses_work_beyond_it(net: Any) -> None:
+    """It says so, ends its connection, and has sent and received no more than it may; the others go on."""
+    folder, _, operator = net
+    nets.wait(operator, lambda s: bool(nets.logged(folder, "terminal-5", "resting")))
+    assert "byte budget" in nets.logged(folder, "terminal-5", "resting")[0]["reason"]
+    nets.wait(operator, lambda s: 5 not in members(s, 1))
+    used = sum(line.bytes for line in lines(folder, 5))
+    assert 30_000 < used <= 40_000
+    operator.command("forget", terminal=5)
+    certified(operator)
+    assert sum(line.bytes for line in lines(folder, 5)) == used
+
+
+def test_it_imports_nothing_heavy(net: Any) -> None:
+    """A terminal at work has mapped no compiler, and nothing of SciPy or scikit-learn; it is small."""
+    _, supervisor, _ = net
+    process = Path(f"/proc/{supervisor.processes['terminal-0'].pid}")
+    mapped = (process / "maps").read_text()
+    assert "numpy" in mapped
+    assert not any(f"/{name}/" in mapped for name in HEAVY)
+    (peak,) = (line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 85_000
+
+
+def test_a_light_terminal_is_killed_and_moves(net: Any) -> None:
+    """Killed, it comes back; it goes over to another station with its share, and is certified there."""
+    _, supervisor, operator = net
+    nets.restart(supervisor, "terminal-1")
+    nets.wait(operator, lambda s: {0, 1, 2} <= members(s, 0))
+    certified(operator)
+    operator.command("move", terminal=2, station=1)
+    nets.wait(operator, lambda s: 2 in members(s, 1) and 2 not in members(s, 0))
+    certified(operator)
+    nets.restart(supervisor, "station-1")
+    nets.wait(operator, lambda s: {2, 3, 4} <= members(s, 1))
+    certified(operator)
+
+
+def test_an_owner_pauses_and_resumes(net: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paused, a running terminal goes away and sends nothing; it comes back when its owner wants."""
+    folder, supervisor, operator = net
+    main(["pause", str(folder / "terminal-0")])
+    nets.wait(operator, lambda s: 0 not in members(s, 0))
+    seen = lines(folder, 0)
+    nets.restart(supervisor, "terminal-0")  # over restarts too
+    start = operator.command("status")["training"]["round"]
+    nets.wait(operator, lambda s: bool(s["training"]["round"] >= start + 3))
+    assert lines(folder, 0) == seen
+    main(["resume", str(folder / "terminal-0")])
+    nets.wait(operator, lambda s: 0 in members(s, 0))
+    certified(operator)
+    capsys.readouterr()
+
+
+def test_the_account_tells_what_left(net: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kind of message with its bytes, in words and as JSON; nothing in it is unknown."""
+    folder, _, operator = net
+    certified(operator)
+    main(["account", str(folder / "terminal-3"), "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    up = {line["kind"]: line for line in facts["lines"] if line["way"] == UP}
+    assert {"connection", "hello", "moments", "scaled", "join", "update", "sums"} == set(up) <= set(accounts.CONTENTS)
+    assert facts["standing"] == "takes part"
+    assert facts["used"] >= up["update"]["bytes"] > 8 * 21 * up["update"]["messages"]
+    main(["account", str(folder / "terminal-3")])
+    told = capsys.readouterr().out
+    assert "XᵀΔα" in told
+    assert "never left" in told
+
+
+def test_an_owner_withdraws(net: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The share is taken out, the terminal ends and is let in no more; the others are certified without it."""
+    folder, supervisor, operator = net
+    with pytest.raises(SystemExit):
+        main(["withdraw", str(folder / "terminal-4")])
+    main(["withdraw", str(folder / "terminal-4"), "--yes"])
+    supervisor.processes["terminal-4"].join(nets.PATIENCE_S)
+    assert supervisor.processes["terminal-4"].exitcode == 0
+    nets.wait(operator, lambda s: 4 not in {t["terminal"] for t in s["stations"][1]["terminals"]})
+    certified(operator)
+    main(["account", str(folder / "terminal-4")])
+    assert "withdrawn on 2" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        main(["serve", str(folder / "terminal-4")])
+    assert refused.value.code == 2
+    assert "takes it back" in capsys.readouterr().err
+
+
+def test_a_budget_of_some_days_comes_back(tmp_path: Path) -> None:
+    """Bytes of days that are over count no more; what was noted is there after a restart, a torn line is not."""
+    now = [datetime(2026, 1, 30, 23, tzinfo=UTC)]
+    path = tmp_path / "account.csv"
+    account = Account(path, 1000, 2, lambda: now[0])
+    account.note(UP, "update", 0, 600)
+    account.note(DOWN, "order", 0, 300)
+    assert account.allows(100)
+    assert not account.allows(101)
+    with path.open("a") as file:
+        file.write("2026-01-31T00:0")
+    now[0] += timedelta(days=1)
+    account = Account(path, 1000, 2, lambda: now[0])
+    assert account.used == 900
+    now[0] += timedelta(days=1)
+    assert account.used == 0
+    assert account.allows(1000)
+
+
+def test_a_long_account_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file stays small, and its sums stay right."""
+    monkeypatch.setattr(accounts, "LONGEST", 2000)
+    account = Account(tmp_path / "account.csv")
+    for i in range(200):
+        account.note(UP if i % 2 else DOWN, "update" if i % 2 else "order", 0, i)
+    assert (tmp_path / "account.csv").stat().st_size <= 2100
+    assert sum(line.bytes for line in accounts.read(tmp_path / "account.csv")) == account.used == 199 * 100
+    assert sum(line.messages for line in accounts.read(tmp_path / "account.csv")) == 200
+
+
+BLOCKED = f"""
+import sys
+for name in {HEAVY!r}:
+    sys.modules[name] = None
+sys.path.insert(0, sys.argv[1])
+import importlib, pathlib
+root = pathlib.Path(sys.argv[1])
+compiled = ("compiled", "compiled_kernel", "sdca", "sgd", "loops")
+for path in sorted(root.glob("rhfedmtl/**/*.py")):
+    name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    if not (name.startswith("rhfedmtl.maths.kernels.") and name.endswith(compiled)):
+        assert importlib.import_module(name).__file__ == str(path), name
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS
+for name in ALGORITHMS:
+    build(name, Options(), "classification")
+from rhfedmtl.deploy.terminal.program import main, role
+role()
+main(["--version"])
+"""
+
+
+def test_the_listed_parts_are_enough(tmp_path: Path) -> None:
+    """Every module of the distribution can be imported from its own parts where nothing heavy is, in its version."""
+    project = tomllib.loads((ROOT / "terminal" / "pyproject.toml").read_text())
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    version = project["project"]["version"]
+    assert version == whole["project"]["version"]
+    ours = {line.partition(">")[0]: line for line in whole["project"]["optional-dependencies"]["deploy"]}
+    ours |= {line.partition(">")[0]: line for line in whole["project"]["dependencies"]}
+    assert all(ours[line.partition(">")[0]] == line for line in project["project"]["dependencies"])
+    for part in project["tool"]["hatch"]["build"]["hooks"]["custom"]["parts"]:
+        source, target = ROOT / "src" / "rhfedmtl" / part, tmp_path / "rhfedmtl" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    (tmp_path / f"rhfedmtl-{version}.dist-info").mkdir()
+    (tmp_path / f"rhfedmtl-{version}.dist-info" / "METADATA").write_text(f"Name: rhfedmtl\nVersion: {version}\n")
+    command = [sys.executable, "-P", "-c", BLOCKED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert done.stdout == f"rhfedmtl-terminal {version} (numpy kernel)\n", done.stderr
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command says what it does; settings that have no option of their own are told."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    for command in ("serve", "join", "account", "pause", "resume", "withdraw"):
+        assert f"    {command} " in told
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert "usage: rhfedmtl-terminal" in capsys.readouterr().out

@@ -1,0 +1,251 @@
+"""Private runs: only clipped updates in noise and one certificate leave, and what they tell is never overspent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.test_engines_agree import assert_same, script
+from tests.engines.shards import sharded
+from tests.reference.problems import cloud_of, federation
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import Add
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.message_passing import MessagePassing
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.gaussian_privacy import delta_of, mu_of
+from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge
+from rhfedmtl.maths.registry import LOSSES
+from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.channel import Noised
+from rhfedmtl.roles.cloud import NoisedCertificate
+from rhfedmtl.runs.records import record
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.privacy import Privacy, Released, certificate, largest_term, private
+from rhfedmtl.training.run import Result, Settings, train
+
+MANY = Request(
+    data="synthetic", tasks=2, terminals=60, settings={"samples": 8, "features": 6, "test": 50, "unequal": 0.4}
+)
+BOUND = "epsilon=4,delta=1e-3"
+CONFIG = RunConfig(request=MANY, budget=("energy=1e5",), privacy=BOUND)
+
+
+def run(config: RunConfig = CONFIG, engine: str = "inprocess") -> Result:
+    """One run."""
+    config.check()
+    return config.run(config.federation(), execution=Execution(engine))
+
+
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+def test_noise_is_the_same_batched_message_by_message_and_in_shards(loss: str) -> None:
+    """With drop-outs and moves, in several columns: every station draws at its own address."""
+    method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), Add(), channel=Noised(0.3, 0.2))
+    data = federation("classes", sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)))
+    found = script(InProcess(data, method, seed=4), method)
+    assert_same(found, script(MessagePassing(data, method, seed=4), method))
+    assert_same(found, script(sharded(data, method, seed=4), method))
+
+
+def test_the_sum_differs_from_the_duals_by_the_noise_alone() -> None:
+    """U_b = Σ_t X_tᵀα_t + Ξ_b with Ξ of the stated deviation, and no gain is told."""
+    data = federation(sizes=((6,) * 20,), d=40)
+    method = DualMethod(merge=Add(), intercept=False, channel=Noised(0.05, 0.7))
+    network = InProcess(data, method, seed=3)
+    network.assign(cloud_of(network, method.relationship).assign())
+    outcomes = [network.round(k, np.full(20, 6)) for k in range(1, 26)]
+    noise = network.state().U - network.station_shares()
+    assert noise.std() == pytest.approx(0.7 * 5.0, rel=0.35)
+    assert all(not outcome.gains.any() for outcome in outcomes)
+
+
+def test_without_a_seed_noise_is_nobody_elses() -> None:
+    """From the operating system: normal, and never the same again."""
+    channel = Noised(1.0, 2.0)
+    first, second = (channel.received(np.zeros((100, 200)), None) for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert first.std() == pytest.approx(2.0, rel=0.03)
+    assert np.mean(np.abs(first) < 2.0) == pytest.approx(0.683, abs=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ["rhfedmtl", "local", "hfedmtl", "fedavg", "cocoa+", "ditto"])
+def test_what_is_spent_stays_within_the_bound(algorithm: str) -> None:
+    """ε of the ledger's μ² is at most the one given, and the rounds are those of the plan."""
+    config = replace(CONFIG, algorithm=algorithm)
+    result = run(config)
+    made = record(config, config.federation(), result)
+    assert made.result is not None
+    assert made.result.privacy is not None
+    plan = made.result.privacy
+    assert 0.99 * 4.0 * (algorithm in ("rhfedmtl", "local")) <= made.result.spent["epsilon"] <= 4.0
+    assert made.result.spent["privacy"] <= mu_of(4.0, 1e-3) ** 2 * (1 + 1e-12)
+    assert result.rounds == plan["rounds"]
+    assert plan["clip"] / plan["noise"] == pytest.approx(math.sqrt(plan["update_price"]))
+    assert Ledger.replay(result.ledger.cost, result.ledger.budget, result.events) == result.ledger
+    assert isinstance(result.certificate, NoisedCertificate)
+    if algorithm in ("fedavg", "ditto"):
+        assert result.certificate.words == "not certified"
+    else:
+        assert made.result.certified == result.certificate.words
+        assert plan["certificate"]["probability"] == 1.0 - 1e-6
+
+
+def test_the_ledger_refuses_another_round() -> None:
+    """After the plan there is nothing left to tell, whatever else is."""
+    result = run()
+    with pytest.raises(Exception, match="privacy"):
+        result.ledger.charge(result.events[1])
+
+
+def test_engines_agree_on_private_runs() -> None:
+    """Models, certificate and bill, with drop-outs."""
+    config = replace(CONFIG, faults="dropout=0.3")
+    batched, linked = (run(config, engine) for engine in ("inprocess", "linked"))
+    np.testing.assert_array_equal(batched.models, linked.models)
+    assert batched.certificate.gap == linked.certificate.gap
+    assert batched.ledger == linked.ledger
+
+
+def test_the_plan_keeps_to_the_budget() -> None:
+    """A small budget pays for fewer rounds, each with less noise, and is not overspent."""
+    rich, poor = run(), run(replace(CONFIG, budget=("energy=250",)))
+    assert poor.rounds < rich.rounds
+    assert poor.ledger.spent["energy"] <= 250.0
+    assert poor.private is not None
+    assert rich.private is not None
+    assert poor.private.noise / poor.private.clip < rich.private.noise / rich.private.clip
+    assert poor.ledger.spent["privacy"] == pytest.approx(rich.ledger.spent["privacy"])
+
+
+def test_a_private_model_is_kept_with_its_certificate(tmp_path: Any) -> None:
+    """The file says what the run said."""
+    result = run()
+    TaskModels.from_result(CONFIG.federation(), result, SmoothedHinge()).save(tmp_path / "model.npz")
+    assert repr(TaskModels.load(tmp_path / "model.npz").certificate) == repr(result.certificate)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "--scale unit": {"scale": "standard-unit"},
+    "--merge add": {"options": Options(merge="line-search")},
+    "weights as numbers": {"options": Options(lambda2="auto")},
+    "leave --policy out": {"options": Options(policy="measured")},
+    "take fedavg": {"algorithm": "adaptive-fl"},
+    "--target-gap": {"target_gap": 1e-3},
+    "--certify-every": {"certify_every": 5},
+    "out of --faults": {"faults": "moves=0.1"},
+    "smoothed-hinge": {"options": Options(loss="squared-hinge")},
+    "leave it out": {"options": Options(channel="int8")},
+    "epsilon=1,delta=1e-6": {"privacy": "delta=1e-6"},
+    "choose from epsilon": {"privacy": "eps=1"},
+    "needs a number": {"privacy": "epsilon=much"},
+}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_would_tell_more_is_refused_with_the_way_out(way: str) -> None:
+    """Before any data is read."""
+    with pytest.raises(ConfigError, match=way):
+        replace(CONFIG, **REFUSED[way]).check()
+
+
+def test_row_weights_are_refused() -> None:
+    """They are nobody's to know."""
+    with pytest.raises(ConfigError, match="leave the weights out"):
+        private("rhfedmtl", Options(), federation(weighted=True), Ledger({}), Privacy(1.0))
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(0.5), SmoothedHinge(1.0), Hinge(), Logistic()])
+def test_no_row_tells_more_of_a_certificate_than_is_hidden(loss: Any) -> None:
+    """L + L* + αz is at most τ for every z within reach and α in the box, and τ is attained."""
+    z, b = np.meshgrid(np.linspace(-3.0, 3.0, 61), np.linspace(0.0, 1.0, 21))
+    terms = [loss.value(x, 1.0) + loss.conjugate(a, 1.0) + a * x for x, a in zip(z.flat, b.flat, strict=True)]
+    assert max(terms) == pytest.approx(largest_term(loss, 3.0))
+    assert min(terms) >= -1e-12
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_certificate_bounds_the_distance_from_the_best(seed: int) -> None:
+    """P(W) − P* ≤ e + b for the noise that was really drawn, at unit rows, after few noisy rounds."""
+    config = replace(CONFIG, seed=seed)
+    data = config.federation()
+    built, plan = private("rhfedmtl", Options(), data, Ledger({}), Privacy(4.0, 1e-3))
+    method = built.method
+    assert isinstance(method, DualMethod)
+    found = train(data, method, built.policy, Settings(scale="unit", certify_every=10**9, seed=seed))
+    network = InProcess(data, method, seed=seed)
+    network.scale(found.scalers)
+    cloud = cloud_of(network, method.relationship)
+    for k in range(plan.rounds):
+        network.assign(cloud.assign())
+        network.round(k + 1, np.full(data.n_terminals, plan.local_steps))
+        for report in network.reports(cloud.cloud_round):
+            cloud.receive(report)
+    shares, n = network.station_shares(), np.diff(data.terminal_offsets[data.task_offsets])
+    released = Released(method.loss, method.relationship, cloud.V, np.full(2, float(plan.rounds)), 0.0)
+    said = certificate(plan, released, network, shares)
+    noise = (network.state().U - shares) / n[:, None, None]
+    exact = replace(plan, certificate_price=1e30, noise=1e-12)
+    e = certificate(exact, released, network, shares).gap
+    b = method.relationship.dual_energy(noise) / (2 * data.n_tasks)
+    best = _best(data, method)
+    from rhfedmtl.models.certify import certify
+
+    weights = Options.of(lambda1=plan.lambda1, lambda2=plan.lambda2)
+    models = replace(TaskModels.from_result(data, found, method.loss), models=said.models)
+    primal = certify(models, data, lambda1=weights.lambda1, lambda2=weights.lambda2).primal
+    assert primal - best <= e + b + 1e-9
+    assert e + b <= said.gap
+
+
+def _best(data: Federation, method: DualMethod) -> float:
+    plain = DualMethod(method.loss, method.relationship)
+    from rhfedmtl.policies.fixed import Fixed
+
+    settings = Settings(scale="unit", target_relative_gap=1e-5, max_rounds=3000, certify_every=50)
+    return train(data, replace(plain, merge=Add()), Fixed(8, 1), settings).certificate.dual
+
+
+def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_of_the_noise() -> None:
+    """A canary terminal, in or out, in whole rounds of the engine: the best attack there is, with teeth.
+
+    The canary's one row always wants to move by more than C, and nobody else moves, so Σ_k ⟨Δ_k, x⟩ is the likelihood
+    ratio. At every threshold P(in) ≤ e^ε P(out) + δ, but for chance; with half of the noise that is broken.
+    """
+    epsilon, rounds, runs = 1.0, 3, 1500
+    mu = 0.8
+    delta = delta_of(epsilon, mu)
+    clip = 1.0 / rounds
+    claimed = clip * math.sqrt(rounds) / mu
+    assert _excess(epsilon, clip, claimed, rounds, runs) <= delta + 0.05
+    assert _excess(epsilon, clip, claimed / 2.0, rounds, runs) > delta + 0.15
+
+
+def _excess(epsilon: float, clip: float, noise: float, rounds: int, runs: int) -> float:
+    """The largest P(in) − e^ε P(out) over thresholds, as found."""
+    method = DualMethod(Hinge(), MeanRegularised(1e3, 0.0), Add(), intercept=False, channel=Noised(clip, noise))
+    scores = {}
+    for present in (True, False):
+        data = federation(sizes=((1, 1),), d=2)
+        X = np.array([[float(present), 0.0], [0.0, 0.0]])
+        data = replace(data, X=X, y=np.array([1, 1]))
+        found = []
+        for seed in range(runs):
+            network = InProcess(data, method, seed=2 * seed + present, threads=1)
+            network.assign(cloud_of(network, method.relationship).assign())
+            for k in range(rounds):
+                network.round(k + 1, np.array([1, 1]))
+            found.append(network.state().U[0, 0, 0])
+        scores[present] = np.array(found)
+    edges = np.concatenate(list(scores.values()))
+    inside, outside = (np.mean(scores[b] >= edges[:, None], axis=1) for b in (True, False))
+    return float(np.max(inside - math.exp(epsilon) * outside))
