@@ -33,7 +33,7 @@ def test_objects_are_tables_in_a_notebook(fitted: RHFedMTLClassifier) -> None:
         text = shown._repr_html_()
         assert text.startswith("<table")
         assert text.count("<tr>") >= 2
-        assert len(repr(shown)) < 2000
+        assert len(repr(shown)) < 300
     assert "of the best possible" in result._repr_html_()
     assert "energy" in result._repr_html_()
     assert "<c>" not in facts_html("<c>", {"<c>": "<c>"})

@@ -13,13 +13,14 @@ from tests.roles.world import World
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.errors import ProtocolError
 from rhfedmtl.roles.cloud import CLOUD
+from rhfedmtl.roles.masking import MASKER
 from rhfedmtl.roles.messages import Join
 from rhfedmtl.roles.states import Table, follow, name
 from rhfedmtl.roles.station import STATION, StationPhase
 from rhfedmtl.roles.terminal import TERMINAL, Phase
 
 PAGE = Path(__file__).parents[2] / "docs/state_machines.md"
-TABLES: dict[str, Table[Any]] = {"Terminal": TERMINAL, "Base station": STATION, "Cloud": CLOUD}
+TABLES: dict[str, Table[Any]] = {"Terminal": TERMINAL, "Base station": STATION, "Cloud": CLOUD, "Masked sum": MASKER}
 
 
 def drawn(title: str) -> dict[tuple[str, str], str]:

@@ -56,7 +56,7 @@ class CurvePoint:
     cost: dict[str, float] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanReport:
     """A plan in plain values.
 
@@ -91,6 +91,10 @@ class PlanReport:
     stopped: str
     notes: list[str] = field(default_factory=list)
     privacy: PrivatePlan | None = None
+
+    def __repr__(self) -> str:
+        work = f"H {self.local_steps}, K {self.station_rounds}, M {self.cloud_rounds}"
+        return f"<Plan by policy {self.policy}: {work}; {amounts(self.cost, self.budget)}>"
 
     def _repr_html_(self) -> str:
         facts = {

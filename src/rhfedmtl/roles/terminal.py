@@ -86,11 +86,15 @@ TERMINAL: Table[Phase] = frozen(
 )
 
 
+class OldStateError(ProtocolError):
+    """The station applied an update that this terminal has forgotten: its state was put back from an old copy."""
+
+
 @dataclass(frozen=True, eq=False)
 class TerminalState:
     """All that a terminal must remember over a restart, besides its (scaled) rows.
 
-    Save it before an update goes out: a terminal that goes on from before an update that was applied refuses to.
+    Save it before an update goes out: one that goes on from before an update that was applied has to join again.
     ``residual`` is what its channel has kept back, ``sent_residual`` what it will have if the pending update is applied
     wholly; None where the channel keeps nothing back.
     """
@@ -292,6 +296,15 @@ class Terminal:
         self._settle(verdict if verdict is not None and known else Verdict())
         self.phase = self._after("abandon")
 
+    def fall_back(self, incarnation: int = 0) -> None:
+        """Be free to join as a newcomer with the duals that are left: an old copy is as good a point as any.
+
+        ``incarnation`` is the highest that the station knows. The share that comes with the next join replaces the one
+        that the station holds.
+        """
+        self.abandon()
+        self.incarnation = max(self.incarnation, incarnation)
+
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
         """Take in new rows, scaled as the old ones, with duals at zero: u_t stays, the count grows."""
         after = self._after("new rows")
@@ -348,10 +361,9 @@ class Terminal:
         if not self._is_current(verdict):
             return False
         if verdict.round > self._last_round:
-            raise ProtocolError(
+            raise OldStateError(
                 f"the station applied an update of round {verdict.round}, but terminal {self.identity} remembers "
-                f"nothing after round {self._last_round}: its state was lost, start it anew with incarnation "
-                f"{self.incarnation}"
+                f"nothing after round {self._last_round}: its state was put back from an old copy, let it join again"
             )
         return self._update is None or verdict.until >= self._update.round
 

@@ -45,6 +45,14 @@ class Round(NamedTuple):
     """Stations that were asked and never answered: their terminals may have worked."""
 
 
+class Standing(NamedTuple):
+    """How far a station had come when it last answered a round. In one epoch none of it ever goes back."""
+
+    epoch: str
+    round: int
+    membership: int
+
+
 class RemoteNetwork:
     """Base stations at the other end of a journal, which asks them."""
 
@@ -67,6 +75,16 @@ class RemoteNetwork:
         self.levels: Float64Array | None = None
         self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
+        self.announced = 0
+        """The last round that the journal tells of."""
+        self._standing: dict[int, Standing] = {}
+
+    def is_behind(self, station: int, hello: wire.Hello) -> bool:
+        """Whether a station knows less than it told before: its state was put back from an old copy."""
+        known = self._standing.get(station)
+        if known is None or known.epoch != hello.epoch:
+            return False
+        return hello.round < known.round or hello.membership < known.membership
 
     @property
     def message_sizes(self) -> MessageSizes:
@@ -132,9 +150,11 @@ class RemoteNetwork:
                 deadline=self.deadline,
             )
             requests[b] = wire.Request(round=content)
+        self.announced = max(self.announced, number)
         answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
         self.last_round = _round(answers)
         told = _told(answers, "round")
+        self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in told.items()}
         results = [told.get(b) for b in requests]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
@@ -205,12 +225,15 @@ class RemoteNetwork:
             "sizes": self.sizes,
             "memberships": self._memberships,
             "overhead": [self.overhead.seconds, self.overhead.bytes],
+            "announced": self.announced,
+            "standing": dict(self._standing),
         }
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
-        self._memberships = dict(state["memberships"])
+        self._memberships, self.announced = dict(state["memberships"]), state["announced"]
+        self._standing = dict(state["standing"])
         self.overhead.seconds, self.overhead.bytes = state["overhead"][0], np.copy(state["overhead"][1])
 
     def _agree(self, kind: str, messages: Sequence[Message]) -> None:

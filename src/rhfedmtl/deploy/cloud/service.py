@@ -20,8 +20,10 @@ from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
+from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Centring, Scaling
 
 ROSTER_BYTES = 1 << 20
@@ -44,10 +46,14 @@ class CloudService:
             fsync=config.node.fsync,
             longest=config.journal_bytes,
         )
+        if self.journal.cut:
+            reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
+            log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
         self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log)
         self._server: Any = None
         self._closed = asyncio.Event()
+        self._behind = ""  # why no training can go on, whatever stations answer
 
     @property
     def healthy(self) -> bool:
@@ -88,15 +94,22 @@ class CloudService:
         run through empty rounds, which would only cost.
         """
         while True:
+            if self._behind:
+                raise CorruptError(self._behind)
             found = await asyncio.gather(*(self.stations.ask(b, request, seconds) for b, request in requests.items()))
             if self.journal.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
             await asyncio.sleep(RETRY_S)
 
-    def _welcome(self, station: int) -> wire.Welcome:
-        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now."""
+    def _welcome(self, station: int, hello: wire.Hello) -> wire.Welcome:
+        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now.
+
+        Rounds count up: a station that is behind what it told was put back from an old copy, and begins anew. One that
+        is ahead of the journal shows that the cloud was, and then nobody knows what was spent.
+        """
         if self.journal.replaying:
             raise NotReadyError("the cloud is still going through its journal: try again")
+        self._check_journal(station, hello)
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
             job=self._config.learning.job(),
@@ -104,6 +117,8 @@ class CloudService:
             revoked=sorted(self.registry.revoked),
         )
         network = self.trainer.network
+        if network.is_behind(station, hello):
+            welcome.epoch = hello.epoch
         if (scalers := network.scalers) is not None:
             welcome.scaling.CopyFrom(codec.to_wire(Scaling.of(scalers[station])))
         if (levels := network.levels) is not None:
@@ -111,6 +126,19 @@ class CloudService:
         if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome
+
+    def _check_journal(self, station: int, hello: wire.Hello) -> None:
+        announced = self.trainer.network.announced
+        if hello.round > announced:
+            reason = (
+                f"station {station} has done round {hello.round}, the journal ends with round {announced}: the cloud "
+                "was put back from an old copy, and what was spent since is not in it. Put back a later copy of the "
+                "cloud's state, or begin anew with `rhfedmtl network reset`"
+            )
+            if not self._behind:
+                self._log("journal behind", "error", reason=reason)
+            self._behind = reason
+            raise PeerError(reason)
 
     def _wait_until_ready(self, seconds: float) -> None:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""

@@ -46,7 +46,7 @@ class StationSessions:
         self,
         config: CloudConfig,
         registry: NodeRegistry,
-        welcome: Callable[[int], wire.Welcome],
+        welcome: Callable[[int, wire.Hello], wire.Welcome],
         log: Log,
         meters: Meters,
     ) -> None:
@@ -123,12 +123,12 @@ class StationSessions:
 
     # What stations say.
 
-    def greet(self, session: PeerSession, _: wire.Hello) -> wire.Welcome:
+    def greet(self, session: PeerSession, hello: wire.Hello) -> wire.Welcome:
         """Answer a station that says hello."""
         b = session.number
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
-        welcome = self._welcome(b)
+        welcome = self._welcome(b, hello)
         self._heard[b] = time.monotonic()
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return welcome
@@ -212,7 +212,12 @@ class StationSessions:
         request = wire.Request(transfer=wire.Transfer(terminal=terminal, destination=place))
         task = asyncio.create_task(self.ask(station, request, self._config.waits.answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._let_gone)
+
+    def _let_gone(self, task: asyncio.Task[wire.Answer]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log("no answer", "warning", reason=f"{type(error).__name__}: {error}")
 
     def station_of(self, terminal: int) -> int:
         """Station that has a terminal as a member, as it told last; −1 where none has."""

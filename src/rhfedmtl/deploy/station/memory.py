@@ -63,6 +63,7 @@ class Memory:
 
     Where the file is damaged, or older than a crash of the machine, nothing of it is used: the station begins a new
     ``epoch`` without members, and its terminals join again with what they know, so that U_b is made anew from them.
+    The same where a peer knows more of the station than it does itself: then it was put back from an old copy.
     """
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
@@ -97,13 +98,36 @@ class Memory:
             if self.job != job:
                 raise PeerError("the network learns something else now: this station's state belongs to another job")
             return False
-        method = method_of(job)
-        matrix, shared = matrix_of(job, method)
-        self.role = BaseStation(self.task, matrix, method, shared)
+        self.role = self._new_role(job)
         self.rounds.on("job")
         self.job = wire.Job()
         self.job.CopyFrom(job)
         return True
+
+    def _new_role(self, job: wire.Job) -> BaseStation:
+        """A station without members. It counts from anywhere: no problem of another epoch has the same number."""
+        method = method_of(job)
+        matrix, shared = matrix_of(job, method)
+        role = BaseStation(self.task, matrix, method, shared)
+        role.membership = secrets.randbits(40)
+        return role
+
+    @property
+    def latest(self) -> int:
+        """The last round that terminals can know of."""
+        opened = 0 if self._interrupted is None else self._interrupted.round
+        return max(opened, 0 if self.role is None else self.role.round)
+
+    def begin_anew(self, reason: str) -> None:
+        """Forget the members, in a turn: what is known of them is older than what they know."""
+        assert self.job is not None
+        anchor, self.role = self.station.anchor, self._new_role(self.job)
+        self.epoch, self.last, self._interrupted = secrets.token_hex(8), None, None
+        if anchor is not None:
+            self.role.receive_anchor(anchor)
+        self.rounds = Machine(ROUNDS, Rounds.IDLE)
+        self.save()
+        self._log("begins anew", "error", reason=f"{reason}; terminals will join again", epoch=self.epoch)
 
     def save(self, *, fsync: bool | None = None) -> None:
         """Write everything down; comes before any message that rests on it."""

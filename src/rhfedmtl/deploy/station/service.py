@@ -73,7 +73,7 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or self._message_limit()
-        self._server = aio.server(options=server_options(self.config.limits.connections, limit))
+        self._server = aio.server(options=server_options(self.config.limits.connections, limit, self.config.waits.link))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
@@ -82,9 +82,12 @@ class StationService:
         work = [self.work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
         self._tasks = [asyncio.create_task(each) for each in (link, *work)]
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        errors = [error for task in done if not task.cancelled() and (error := task.exception()) is not None]
+        if errors:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            raise errors[0]
 
     async def close(self) -> None:
         """Drain: finish the present request, tell the terminals, write everything to disk."""
@@ -106,7 +109,10 @@ class StationService:
     # The link to the cloud.
 
     def _hello(self) -> wire.Hello:
-        return wire.Hello(round=self.memory.role.round if self.memory.role else 0, epoch=self.memory.epoch)
+        role = self.memory.role
+        return wire.Hello(
+            round=role.round if role else 0, membership=role.membership if role else 0, epoch=self.memory.epoch
+        )
 
     async def _handle(self, name: str, content: Any) -> None:
         await self.HANDLERS[name](self, content)
@@ -119,7 +125,9 @@ class StationService:
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
-        if begins:
+        if welcome.epoch == memory.epoch:
+            await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
+        elif begins:
             self.members.begin()
         if welcome.HasField("anchor"):  # one who lost its memory need not wait for the next server iteration
             await self._assign(welcome.anchor, wire.Answer())
@@ -199,6 +207,7 @@ class StationService:
         async with memory.turn:
             result = await self._hold(content, asked, here)
             result.seconds = time.perf_counter() - began
+            result.epoch, result.membership = memory.epoch, memory.station.membership
             memory.last = result
             memory.save()
         self._meters.rounds.observe(result.seconds)

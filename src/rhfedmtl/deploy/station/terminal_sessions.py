@@ -14,13 +14,14 @@ import numpy as np
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
-from rhfedmtl.deploy.node.link import Acceptor, PeerSession
+from rhfedmtl.deploy.node.link import Acceptor, NotReadyError, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
+from rhfedmtl.roles.station import Member
 
 GATHER_S = 3.0
 """How long a terminal that has just gone may take to come back before a round goes on without it."""
@@ -62,7 +63,8 @@ class TerminalSessions:
     ) -> None:
         self._memory, self._changed, self._log, self._meters = memory, changed, log, meters
         self._limits = config.limits
-        self.acceptor = Acceptor(TERMINAL_TO_STATION, config.node.network, TERMINAL, config.limits, log, meters)
+        network, limits, greeting_s = config.node.network, config.limits, 2.0 * config.waits.link
+        self.acceptor = Acceptor(TERMINAL_TO_STATION, network, TERMINAL, limits, log, meters, greeting_s=greeting_s)
         self._question: Question | None = None
         self._news = asyncio.Event()
         self._gone: dict[int, float] = {}
@@ -92,6 +94,19 @@ class TerminalSessions:
         """Note that the station begins without members: its terminals may have much to bring."""
         self._awaited = self._memory.allowed - set(self._memory.station.members)
         self._awaited_until = time.monotonic() + self._answer_s
+
+    async def begin_anew(self, reason: str) -> None:
+        """Make U_b anew from the terminals: all of them come again, and join with what they know."""
+        async with self._memory.turn:
+            self._memory.begin_anew(reason)
+            self.begin()
+            for session in list(self.acceptor.sessions.values()):
+                session.end("its station begins anew")
+        self._changed()
+
+    async def _catch_up_with(self, epoch: str, reason: str) -> None:
+        if epoch == self._memory.epoch:  # not where another terminal has said so already
+            await self.begin_anew(reason)
 
     async def assemble(self) -> None:
         """Wait for the terminals of a station that began without members, so that no round is held without them."""
@@ -173,6 +188,10 @@ class TerminalSessions:
         known = memory.seat(t)
         if not (t in memory.allowed or t in role.members or t in memory.leaving):
             raise PeerError(f"terminal {t} does not belong to station {memory.task}")
+        if hello.epoch == memory.epoch and self._knows_more(hello, known):
+            reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
+            self._later(self._catch_up_with(hello.epoch, f"{reason}: it was put back from an old copy"))
+            raise NotReadyError(f"station {memory.task} was put back from an old copy and begins anew: try again")
         session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
@@ -184,9 +203,16 @@ class TerminalSessions:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
+        elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
+            welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten: an old copy was put back
         else:
             welcome.verdict.CopyFrom(codec.to_wire(known.verdict(role.round) if known else Verdict()))
         return welcome
+
+    def _knows_more(self, hello: wire.Hello, known: Member | None) -> bool:
+        """Whether a terminal tells of a round, or of an order to a membership, that this station never wrote down."""
+        incarnation = known.incarnation if known else 0
+        return hello.round > self._memory.latest or (hello.pending_round > 0 and hello.incarnation > incarnation)
 
     def _catch_up(self, session: PeerSession) -> None:
         """What a terminal that connects anew has missed."""

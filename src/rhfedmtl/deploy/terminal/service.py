@@ -34,7 +34,7 @@ from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
-from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
+from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
@@ -88,6 +88,7 @@ class TerminalService:
             meters,
             MESSAGE_BYTES,
             self._spend,
+            config.link,
         )
         self._restore()
 
@@ -190,8 +191,11 @@ class TerminalService:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
                 self.role.abandon()
             self._epoch = welcome.epoch
-        elif welcome.incarnation > self.role.incarnation:
-            return self._start_anew(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
+        if welcome.HasField("place"):
+            self.role.abandon()
+            return self._move(welcome.place)
+        if welcome.incarnation > self.role.incarnation:
+            self._fall_back(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
         elif welcome.HasField("verdict") and self.role.is_member:
             self._log("no member any more", "warning", reason="joining again with all that was learned")
             self.role.abandon(codec.from_wire(Verdict, welcome.verdict))
@@ -236,11 +240,16 @@ class TerminalService:
             kernel=self._kernel,
         )
 
-    def _start_anew(self, reason: str, known: int = 0) -> None:
-        """Give up dual variables that do not fit what the station knows: α = 0, and a new incarnation."""
+    def _fall_back(self, reason: str, known: int = 0) -> None:
+        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these."""
+        self._log("state is old", "warning", reason=f"{reason}; joining again with what is left")
+        self.role.fall_back(known)
+
+    def _start_anew(self, reason: str) -> None:
+        """Give up dual variables that do not fit the rows: α = 0, and a new incarnation."""
         assert self._job is not None
         self._log("state lost", "warning", reason=reason)
-        self.begin(self._job, max(known, self.role.incarnation))
+        self.begin(self._job, self.role.incarnation)
         self._prepare()
         self._present()
 
@@ -250,6 +259,9 @@ class TerminalService:
         async with self._busy:  # the state is not written down while a message is being worked on
             try:
                 await self.HANDLERS[name](self, content)
+            except OldStateError as error:
+                self._fall_back(str(error))
+                self._present()
             except ProtocolError as error:
                 self._start_anew(str(error))
 
@@ -294,9 +306,13 @@ class TerminalService:
         self.role.goodbye(codec.from_wire(Goodbye, content))
         if self.role.phase is not Phase.DETACHED:
             return
-        if content.HasField("destination"):
-            self._log("moving", station=content.destination.station, address=content.destination.address)
-            self._place.CopyFrom(content.destination)
+        self._move(content.destination if content.HasField("destination") else None)
+
+    def _move(self, place: wire.Place | None) -> None:
+        """Go to another station, or out of the network."""
+        if place is not None:
+            self._log("moving", station=place.station, address=place.address)
+            self._place.CopyFrom(place)
         else:
             self._log("left the network")
             self._owner.note_gone()

@@ -25,7 +25,7 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "prepared", "process")
+    __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership", "prepared", "process")
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Hello(_message.Message):
     PENDING_ROUND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     oldest: int
@@ -46,9 +47,10 @@ class Hello(_message.Message):
     pending_round: int
     round: int
     epoch: str
+    membership: int
     prepared: bool
     process: str
-    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., prepared: _Optional[bool] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ..., prepared: _Optional[bool] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("algorithm", "options", "classes", "features", "precision", "least_steps")
@@ -67,7 +69,7 @@ class Job(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring")
+    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring", "place")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +80,7 @@ class Welcome(_message.Message):
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     epoch: str
     job: Job
@@ -88,7 +91,8 @@ class Welcome(_message.Message):
     anchor: Anchor
     verdict: Verdict
     centring: Centring
-    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
+    place: Place
+    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "reason")
@@ -217,16 +221,18 @@ class StationSums(_message.Message):
     def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("terminal", "incarnation", "n_samples", "share")
+    __slots__ = ("terminal", "incarnation", "n_samples", "share", "mean_weight")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     incarnation: int
     n_samples: int
     share: Tensor
-    def __init__(self, terminal: _Optional[int] = ..., incarnation: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    mean_weight: float
+    def __init__(self, terminal: _Optional[int] = ..., incarnation: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("terminal", "verdict")
@@ -346,6 +352,14 @@ class Nothing(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Declined(_message.Message):
+    __slots__ = ("round", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class TerminalUp(_message.Message):
     __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "seconds")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -435,18 +449,22 @@ class Effort(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., local_steps: _Optional[int] = ..., answered: _Optional[bool] = ..., work_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ...) -> None: ...
 
 class RoundResult(_message.Message):
-    __slots__ = ("round", "efforts", "factor", "gains", "seconds")
+    __slots__ = ("round", "efforts", "factor", "gains", "seconds", "epoch", "membership")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EFFORTS_FIELD_NUMBER: _ClassVar[int]
     FACTOR_FIELD_NUMBER: _ClassVar[int]
     GAINS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     round: int
     efforts: _containers.RepeatedCompositeFieldContainer[Effort]
     factor: float
     gains: Tensor
     seconds: float
-    def __init__(self, round: _Optional[int] = ..., efforts: _Optional[_Iterable[_Union[Effort, _Mapping]]] = ..., factor: _Optional[float] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    epoch: str
+    membership: int
+    def __init__(self, round: _Optional[int] = ..., efforts: _Optional[_Iterable[_Union[Effort, _Mapping]]] = ..., factor: _Optional[float] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., seconds: _Optional[float] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ...) -> None: ...
 
 class SumsRequest(_message.Message):
     __slots__ = ("models", "points", "gradient")
@@ -492,22 +510,42 @@ class Seat(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: _Optional[bool] = ..., withdraws: _Optional[bool] = ...) -> None: ...
 
 class Roster(_message.Message):
-    __slots__ = ("membership", "seats")
+    __slots__ = ("membership", "seats", "quarantined", "declined")
+    class QuarantinedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class DeclinedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
     membership: int
     seats: _containers.RepeatedCompositeFieldContainer[Seat]
-    def __init__(self, membership: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
+    quarantined: _containers.ScalarMap[int, str]
+    declined: _containers.ScalarMap[int, str]
+    def __init__(self, membership: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., declined: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("terminal", "destination", "forget")
+    __slots__ = ("terminal", "destination", "forget", "readmit")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    READMIT_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     destination: Place
     forget: bool
-    def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ...) -> None: ...
+    readmit: bool
+    def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ..., readmit: _Optional[bool] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer", "labels", "centre")
@@ -664,7 +702,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring", "secret")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -681,6 +719,9 @@ class TerminalFile(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    DAY_FIELD_NUMBER: _ClassVar[int]
+    STEPS_OF_DAY_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -697,10 +738,13 @@ class TerminalFile(_message.Message):
     rows: int
     centring: Centring
     secret: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    day: int
+    steps_of_day: int
+    releases: int
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
 
 class MemberFile(_message.Message):
-    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed")
+    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight", "row_norm", "zero_loss")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -708,6 +752,9 @@ class MemberFile(_message.Message):
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FACTOR_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ROW_NORM_FIELD_NUMBER: _ClassVar[int]
+    ZERO_LOSS_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     n_samples: int
     share: Tensor
@@ -715,10 +762,13 @@ class MemberFile(_message.Message):
     applied_round: int
     applied_factor: float
     departed: bool
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ...) -> None: ...
+    mean_weight: float
+    row_norm: float
+    zero_loss: float
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ..., row_norm: _Optional[float] = ..., zero_loss: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -726,6 +776,13 @@ class StationFile(_message.Message):
         key: int
         value: Place
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    class QuarantinedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -741,6 +798,7 @@ class StationFile(_message.Message):
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -756,7 +814,8 @@ class StationFile(_message.Message):
     revoked: _containers.RepeatedScalarFieldContainer[str]
     leaving: _containers.MessageMap[int, Place]
     centring: Centring
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
+    quarantined: _containers.ScalarMap[int, str]
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")

@@ -1,0 +1,510 @@
+"""Sums that a station learns without seeing what is added up: state machines of both sides, without I/O.
+
+After Bonawitz et al. (2017), on a sparse graph for large stations (Bell et al. 2020). What is sent, in slot s:
+
+1. Terminals have keys, signed by whom their neighbours trust. A station tells each its neighbours (`Circle`).
+2. Every terminal deals (`Deal`) shares of two secrets of the slot to its neighbours: b hides its words from all, and p
+   opens a backup of the seeds of its pairs. Shares go with the words of the slot before, so that nobody waits for them.
+3. A question goes down with the shares (`Question`). Words come up (`Masked`) under the mask of b, and of each pair:
+   plus for one, minus for the other.
+4. The station says whose words it has (`Unmask`). Every terminal answers once (`Opened`), for each neighbour: with its
+   share of b where the words are there, with that of p where they are not. So the sum comes out, and nothing else does.
+
+A mask of a pair rests on what each of the two was asked: where that differs, masks do not cancel. A terminal opens one
+set of a slot, of at least ``least`` terminals, and no sums that could be subtracted from each other (`Masker`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles import masks
+from rhfedmtl.roles.masks import SEED, Words
+from rhfedmtl.roles.messages import Message
+from rhfedmtl.roles.states import Table, follow, frozen
+
+LEAST = 3
+"""Terminals that a sum has, unless told."""
+DENSE = 50
+"""Up to so many neighbours everybody is everybody's neighbour."""
+Members = frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Message):
+    """Terminal to station to its neighbours: the public key for masks, and the proof that it is this terminal's."""
+
+    terminal: int
+    public: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Circle(Message):
+    """Station to terminal: your neighbours' keys; deal for this slot."""
+
+    slot: int
+    keys: tuple[Key, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        return 24 + sum(key.n_bytes for key in self.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Deal(Message):
+    """Terminal to station: for each neighbour, by id, shares of b and p under a pad; and seeds of pairs, under p."""
+
+    terminal: int
+    slot: int
+    shares: bytes
+    backup: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Question(Message):
+    """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares."""
+
+    slot: int
+    everyone: bytes
+    seats: bytes
+    shares: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Message):
+    """Terminal to station: words under masks."""
+
+    terminal: int
+    slot: int
+    words: Words
+
+
+@dataclass(frozen=True, eq=False)
+class Unmask(Message):
+    """Station to terminal: whose words are here."""
+
+    slot: int
+    arrived: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Opened(Message):
+    """Terminal to station: a share for itself and each neighbour that was asked, by id: of b, or of p."""
+
+    terminal: int
+    slot: int
+    shares: bytes
+
+
+def seat(incarnation: int, applied_round: int, local_steps: int) -> bytes:
+    """What a terminal is asked that others are not: part of the masks of its pairs."""
+    return struct.pack("<HII", incarnation & 0xFFFF, applied_round, local_steps)
+
+
+SEAT = len(seat(0, 0, 0))
+
+
+def to_bits(members: Iterable[int]) -> bytes:
+    """A set of ids, from the lowest on a bit for each."""
+    known = sorted(members)
+    bits = np.zeros(known[-1] - known[0] + 1, dtype=np.uint8)
+    bits[np.array(known) - known[0]] = 1
+    return struct.pack("<I", known[0]) + np.packbits(bits, bitorder="little").tobytes()
+
+
+def from_bits(bits: bytes) -> Members:
+    """The set that `to_bits` wrote."""
+    if len(bits) < 5:
+        raise PeerError("a set of terminals with nobody in it")
+    found = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8, offset=4), bitorder="little"))
+    return frozenset((found + struct.unpack("<I", bits[:4])[0]).tolist())
+
+
+def threshold(neighbours: int) -> int:
+    """Shares that give a secret back, of those that a terminal and its neighbours hold: more than two thirds."""
+    return 2 * (neighbours + 1) // 3 + 1
+
+
+class MaskPhase(Enum):
+    """Where a terminal stands with a sum: it has no neighbours yet, has dealt, has sent its words, has opened."""
+
+    ALONE = "without neighbours"
+    READY = "ready"
+    MASKED = "masked"
+    OPENED = "opened"
+
+
+MASKER: Table[MaskPhase] = frozen(
+    {
+        MaskPhase.ALONE: {Key: MaskPhase.ALONE, Circle: MaskPhase.READY},
+        MaskPhase.READY: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED},
+        MaskPhase.MASKED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
+        MaskPhase.OPENED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """The secret b of one slot, and this terminal's own share of it."""
+
+    slot: int
+    hide: int
+    own: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A sum that this terminal has sent words for."""
+
+    slot: int
+    everyone: Members
+    shares: Mapping[int, tuple[int, int]]
+    fixed: bool
+    value: bytes
+    asked_for: bytes
+    answer: Masked
+    opened: Members | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a terminal remembers, over restarts, of sums that were opened.
+
+    The set of the last one of ``fixed`` numbers, and the set and the value of the last update.
+    """
+
+    fixed: Members | None = None
+    update: Members | None = None
+    value: bytes = b""
+
+
+class Masker:
+    """A terminal's side. ``sign`` proves a key to others, ``check`` refuses the key of another that is not proved.
+
+    Rules against sums that can be subtracted: a sum of numbers that rest on rows and duals alone (``fixed``) is opened
+    for the same set as the last one, or for one that differs by at least ``least``; the same update, likewise. What is
+    not opened tells nothing.
+    """
+
+    def __init__(
+        self,
+        terminal: int,
+        *,
+        least: int = LEAST,
+        sign: Callable[[bytes], bytes] = lambda _: b"",
+        check: Callable[[Key], None] = lambda _: None,
+        told: Told | None = None,
+    ) -> None:
+        self.terminal, self.least = terminal, least
+        self._check, self.told = check, told or Told()
+        self._private = X25519PrivateKey.generate()
+        public = self._private.public_key().public_bytes_raw()
+        self.key = Key(terminal, public, sign(public))
+        self.phase = MaskPhase.ALONE
+        self._pairs: dict[int, bytes] = {}
+        self._known: tuple[bytes, ...] = ()
+        self._deal: Deal | None = None
+        self._dealt: Dealt | None = None
+        self._sent: Sent | None = None
+
+    def deal(self, circle: Circle) -> Deal:
+        """Get to know the neighbours, and deal for the slot that is named; fewer than needed are refused."""
+        after = self._after(Circle)
+        if self._deal is not None and circle.slot == self._deal.slot and _publics(circle) == self._known:
+            return self._deal
+        self._refuse_used(circle.slot)
+        for key in circle.keys:
+            self._check(key)
+        pairs = {key.terminal: masks.agree(self._private, key.public) for key in circle.keys}
+        if self.terminal in pairs or len(pairs) < max(self.least - 1, len(circle.keys)):
+            raise PeerError(f"{len(pairs)} neighbours of terminal {self.terminal}: {self.least - 1} others at least")
+        self._pairs, self._known, self.phase = dict(sorted(pairs.items())), _publics(circle), after
+        return self.deal_for(circle.slot)
+
+    def deal_for(self, slot: int) -> Deal:
+        """Deal for a slot for which nothing was dealt."""
+        self._refuse_used(slot)
+        hide, back = masks.new_secret(), masks.new_secret()
+        holders, needed = [self.terminal, *self._pairs], threshold(len(self._pairs))
+        of_hide, of_back = masks.split(hide, holders, needed), masks.split(back, holders, needed)
+        self._dealt = Dealt(slot, hide, of_hide[self.terminal])
+        both = (
+            masks.hidden(
+                masks.derive(secret, "share", slot, self.terminal),
+                masks.to_bytes(of_hide[t]) + masks.to_bytes(of_back[t]),
+            )
+            for t, secret in self._pairs.items()
+        )
+        seeds = b"".join(masks.derive(secret, "pair", slot) for secret in self._pairs.values())
+        self._deal = Deal(self.terminal, slot, b"".join(both), masks.hidden(masks.to_bytes(back), seeds))
+        return self._deal
+
+    def mask(self, question: Question, content: bytes, own_seat: bytes, words: Words, *, fixed: bool) -> Masked:
+        """Answer a question with words under masks: one in each slot, and the same again where it is repeated."""
+        after, dealt, sent = self._after(Question), self._dealt, self._sent
+        asked_for = hashlib.sha256(b"".join([content, own_seat, question.everyone, question.seats, words.tobytes()]))
+        if sent is not None and question.slot == sent.slot and asked_for.digest() == sent.asked_for:
+            return sent.answer
+        everyone = from_bits(question.everyone)
+        asked = [t for t in self._pairs if t in everyone]
+        if dealt is None or question.slot != dealt.slot or self.terminal not in everyone:
+            raise PeerError(
+                f"terminal {self.terminal} has dealt for another slot than {question.slot}, or is not in it"
+            )
+        if len(everyone) < self.least or len(asked) < self.least - 1:
+            raise PeerError(f"a sum over {len(everyone)} terminals: terminal {self.terminal} needs {self.least}")
+        if len(question.seats) != SEAT * len(asked) or len(question.shares) != 2 * SEED * len(asked):
+            raise PeerError(f"a question to terminal {self.terminal} without the seats or shares of its neighbours")
+        total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
+        held = {}
+        for place, t in enumerate(asked):
+            secret, its_seat = self._pairs[t], question.seats[SEAT * place : SEAT * (place + 1)]
+            seed = pair_seed(masks.derive(secret, "pair", dealt.slot), content, question.everyone, own_seat, its_seat)
+            total = add(total, masks.mask(seed, len(words)), self.terminal < t)
+            share = question.shares[2 * SEED * place : 2 * SEED * (place + 1)]
+            plain = masks.hidden(masks.derive(secret, "share", dealt.slot, t), share)
+            held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
+        answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
+        held[self.terminal] = (dealt.own, 0)
+        self._sent = Sent(dealt.slot, everyone, held, fixed, value, asked_for.digest(), answer)
+        self._dealt, self.phase = None, after
+        return answer
+
+    def open(self, unmask: Unmask) -> Opened:
+        """Give the shares for one set of the slot: asked for the same again, the same; for another, nothing."""
+        after, sent, arrived = self._after(Unmask), self._sent, from_bits(unmask.arrived)
+        if sent is None or unmask.slot != sent.slot:
+            raise PeerError(f"slot {unmask.slot} is none that terminal {self.terminal} has sent words for")
+        self._refuse_small(sent, arrived)
+        self._refuse_subtraction(sent, arrived)
+        self.phase = after
+        self._sent = replace(sent, opened=arrived)
+        if sent.fixed:
+            self.told = Told(arrived, self.told.update, self.told.value)
+        else:
+            self.told = Told(self.told.fixed, arrived, sent.value)
+        shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
+        return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
+
+    def _refuse_used(self, slot: int) -> None:
+        """Pads are used once."""
+        if self._deal is not None and slot <= self._deal.slot:
+            raise PeerError(f"slot {slot} is over: terminal {self.terminal} has dealt for {self._deal.slot}")
+
+    def _refuse_small(self, sent: Sent, arrived: Members) -> None:
+        known = arrived <= sent.everyone and self.terminal in arrived
+        near = 1 + sum(t in arrived for t in self._pairs)
+        if not known or min(len(arrived), near) < self.least:
+            raise PeerError(f"a sum over {len(arrived)} terminals: terminal {self.terminal} needs {self.least}")
+        if sent.opened not in (None, arrived):
+            raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
+
+    def _refuse_subtraction(self, sent: Sent, arrived: Members) -> None:
+        before = self.told.fixed if sent.fixed else self.told.update if sent.value == self.told.value else None
+        apart = 0 if before is None else len(before ^ arrived)
+        if 0 < apart < self.least:
+            raise PeerError(
+                f"a sum over a set that differs by {apart} from the last: what these told could be subtracted; 0 or at "
+                f"least {self.least} must differ"
+            )
+
+    def _after(self, event: type[Message]) -> MaskPhase:
+        return follow(f"terminal {self.terminal}, masking,", MASKER, self.phase, event)
+
+
+def _publics(circle: Circle) -> tuple[bytes, ...]:
+    return tuple(key.public for key in circle.keys)
+
+
+def pair_seed(pair: bytes, content: bytes, everyone: bytes, one: bytes, other: bytes) -> bytes:
+    """Seed of the mask of a pair, from all that the two were asked."""
+    digest = hashlib.sha256(content + everyone + min(one, other) + max(one, other)).digest()
+    return masks.derive(pair, "mask", digest)
+
+
+def add(total: Words, more: Words, plus: bool) -> Words:
+    """Add or subtract words, round the clock of 2^64."""
+    return total + more if plus else total - more
+
+
+def circles(members: Iterable[int], keys: Mapping[int, Key]) -> dict[int, tuple[int, ...]]:
+    """Neighbours of each: everybody, or the next ``DENSE``/2 to both sides on a ring in an order that keys decide."""
+    known = sorted(members)
+    if len(known) <= DENSE + 1:
+        return {t: tuple(other for other in known if other != t) for t in known}
+    salt = hashlib.sha256(b"".join(keys[t].public for t in known)).digest()
+    ring = sorted(known, key=lambda t: hashlib.sha256(salt + keys[t].public).digest())
+    n, reach = len(ring), range(1, DENSE // 2 + 1)
+    return {t: tuple(sorted(ring[(i + s * k) % n] for k in reach for s in (-1, 1))) for i, t in enumerate(ring)}
+
+
+class MaskRoom:
+    """A station's side between sums: keys, circles and deals of its terminals. ``slot`` is the last that was used."""
+
+    def __init__(self, least: int = LEAST, slot: int = 0) -> None:
+        self.least, self.slot = least, slot
+        self._keys: dict[int, Key] = {}
+        self._circles: dict[int, tuple[int, ...]] = {}
+        self._deals: dict[int, Deal] = {}
+
+    def admit(self, key: Key) -> None:
+        """Take a terminal's key; a new one makes new circles."""
+        if key.terminal not in self._keys or self._keys[key.terminal].public != key.public:
+            self._keys[key.terminal] = key
+            self._circles, self._deals = {}, {}
+
+    def forget(self, terminal: int) -> None:
+        """Drop the key of a terminal that is gone."""
+        if self._keys.pop(terminal, None) is not None:
+            self._circles, self._deals = {}, {}
+
+    def prepare(self, members: Iterable[int]) -> dict[int, Circle]:
+        """What to send before a sum over these: a circle to each that has not dealt for the slot.
+
+        Circles stay while each has all of its neighbours but a sixth, and everybody has one.
+        """
+        here = self._keys.keys() & set(members)
+        if len(here) < self.least:
+            return {}
+        if not all(6 * sum(n in here for n in self._circles.get(t, ())) >= 5 * self._size(t) for t in here):
+            self._circles, self._deals = circles(here, self._keys), {}
+            self.slot += 1  # nobody deals twice for a slot
+        wanted = here - self._deals.keys()
+        return {t: Circle(self.slot + 1, tuple(self._keys[n] for n in self._circles[t])) for t in sorted(wanted)}
+
+    def _size(self, terminal: int) -> int:
+        return len(self._circles[terminal]) if terminal in self._circles else 1
+
+    def receive(self, deal: Deal) -> bool:
+        """Take a deal, if it is for the next slot and of the right size."""
+        circle = self._circles.get(deal.terminal)
+        if circle is None or deal.slot != self.slot + 1:
+            return False
+        if len(deal.shares) != 2 * SEED * len(circle) or len(deal.backup) != SEED * len(circle):
+            raise PeerError(f"a deal of terminal {deal.terminal} that does not fit its {len(circle)} neighbours")
+        self._deals[deal.terminal] = deal
+        return True
+
+    def begin(self, content: bytes, seats: Mapping[int, bytes]) -> MaskedSum | None:
+        """A sum over those of these that have dealt; None, and no slot used, where they are too few."""
+        here = {t: seats[t] for t in sorted(seats) if t in self._deals}
+        if len(here) < self.least:
+            return None
+        self.slot += 1
+        deals, self._deals = self._deals, {}
+        return MaskedSum(self.slot, content, here, {t: self._circles[t] for t in here}, deals, self.least)
+
+
+class MaskedSum:
+    """A station's side of one sum."""
+
+    def __init__(
+        self,
+        slot: int,
+        content: bytes,
+        seats: Mapping[int, bytes],
+        circle: Mapping[int, tuple[int, ...]],
+        deals: Mapping[int, Deal],
+        least: int,
+    ) -> None:
+        self.slot, self._content, self._seats, self._least = slot, content, seats, least
+        self._circle, self._deals = circle, deals
+        self._everyone = to_bits(seats)
+        self._words: dict[int, Words] = {}
+        self.arrived: Members | None = None
+        self._shares: dict[int, dict[int, int]] = {t: {} for t in seats}
+
+    def questions(self) -> dict[int, Question]:
+        """What goes with each terminal's order."""
+        return {t: self._question(t) for t in self._seats}
+
+    def _question(self, t: int) -> Question:
+        near = [n for n in self._circle[t] if n in self._seats]
+        shares = b"".join(self._from(n, t) for n in near)
+        return Question(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares)
+
+    def _from(self, dealer: int, holder: int) -> bytes:
+        place = self._circle[dealer].index(holder)
+        return self._deals[dealer].shares[2 * SEED * place : 2 * SEED * (place + 1)]
+
+    def receive(self, masked: Masked) -> bool:
+        """Take words that are wanted now; False for late, repeated or unasked ones."""
+        wanted = self.arrived is None and masked.slot == self.slot and masked.terminal in self._seats
+        if not wanted or masked.terminal in self._words:
+            return False
+        if self._words and len(masked.words) != len(next(iter(self._words.values()))):
+            raise PeerError(f"{len(masked.words)} words of terminal {masked.terminal}, others sent another number")
+        self._words[masked.terminal] = masked.words
+        return True
+
+    def close(self) -> Unmask | None:
+        """What to ask of all whose words are here; None where they are too few: the sum is void."""
+        if len(self._words) < self._least:
+            return None
+        self.arrived = frozenset(self._words)
+        return Unmask(self.slot, to_bits(self.arrived))
+
+    def open(self, opened: Opened) -> bool:
+        """Take shares; False for late, repeated or unasked ones."""
+        if self.arrived is None or opened.slot != self.slot or opened.terminal not in self.arrived:
+            return False
+        owners = sorted({opened.terminal, *(n for n in self._circle[opened.terminal] if n in self._seats)})
+        if len(opened.shares) != SEED * len(owners):
+            raise PeerError(f"{len(opened.shares)} bytes of shares of terminal {opened.terminal} for {len(owners)}")
+        for place, owner in enumerate(owners):
+            share = opened.shares[SEED * place : SEED * (place + 1)]
+            self._shares[owner][opened.terminal] = int.from_bytes(share, "little")
+        return True
+
+    @property
+    def can_end(self) -> bool:
+        """Whether there are shares enough for everything."""
+        return self.arrived is not None and all(len(self._shares[t]) >= self._needed(t) for t in self._owners())
+
+    def total(self) -> Words | None:
+        """The sum over all whose words are here; None where shares are missing: it is void."""
+        if not self.can_end or self.arrived is None:
+            return None
+        total = np.zeros_like(next(iter(self._words.values())))
+        for t in sorted(self.arrived):
+            own = masks.mask(masks.to_bytes(self._secret(t)), len(total))
+            total = total + self._words[t] - own
+        for t in sorted(set(self._owners()) - self.arrived):
+            total = self._without(t, total)
+        return total
+
+    def _without(self, t: int, total: Words) -> Words:
+        """Take out the masks that others have for a pair with one whose words did not arrive."""
+        circle = self._circle[t]
+        seeds = masks.hidden(masks.to_bytes(self._secret(t)), self._deals[t].backup)
+        assert self.arrived is not None
+        for place, other in enumerate(circle):
+            if other in self.arrived:
+                pair = seeds[SEED * place : SEED * (place + 1)]
+                seed = pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[other])
+                total = add(total, masks.mask(seed, len(total)), t < other)
+        return total
+
+    def _owners(self) -> list[int]:
+        """Whose secrets are needed: of all that sent words, and of their neighbours that were asked and did not."""
+        assert self.arrived is not None
+        near = {n for t in self.arrived for n in self._circle[t] if n in self._seats}
+        return sorted(self.arrived | near)
+
+    def _needed(self, t: int) -> int:
+        return threshold(len(self._circle[t]))
+
+    def _secret(self, t: int) -> int:
+        known = sorted(self._shares[t].items())[: self._needed(t)]
+        return masks.joined(dict(known))

@@ -1,0 +1,104 @@
+"""Masks: words that look random one by one and cancel in a sum, and secrets that only many shares give back.
+
+Pure functions on bytes and words. X25519 agrees on the secret of a pair, HKDF makes seeds from secrets, ChaCha20 makes
+masks from seeds; secrets are shared over the prime field of 2^127 − 1 (Shamir 1979).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidKey
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from rhfedmtl.errors import DataError, PeerError
+
+Words = npt.NDArray[np.uint64]
+
+PRIME = 2**127 - 1
+SEED = 16
+"""Bytes of a seed, and of a share of one."""
+_LARGEST = 2.0**62
+
+
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+    """The secret that two who know each other's public keys have in common."""
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except (ValueError, InvalidKey) as error:
+        raise PeerError(f"no key for masks: {error}") from None
+
+
+def derive(secret: bytes, *labels: Any) -> bytes:
+    """A seed for one purpose, which tells nothing of the secret nor of seeds for others."""
+    info = b"\0".join(label if isinstance(label, bytes) else str(label).encode() for label in labels)
+    return HKDF(hashes.SHA256(), SEED, None, info).derive(secret)
+
+
+def mask(seed: bytes, length: int) -> Words:
+    """As many words as asked for, which nobody without the seed can tell from random ones."""
+    return np.frombuffer(_pad(seed, 8 * length), dtype="<u8").astype(np.uint64)
+
+
+def hidden(seed: bytes, text: bytes) -> bytes:
+    """A text under a pad that is used once; twice, it is the text again."""
+    return bytes(a ^ b for a, b in zip(text, _pad(seed, len(text)), strict=True))
+
+
+def _pad(seed: bytes, length: int) -> bytes:
+    cipher = Cipher(algorithms.ChaCha20(seed + seed[::-1], bytes(16)), None).encryptor()
+    return cipher.update(bytes(length))
+
+
+def new_secret() -> int:
+    """A number that can be shared."""
+    return secrets.randbelow(PRIME)
+
+
+def split(secret: int, holders: Iterable[int], threshold: int) -> dict[int, int]:
+    """Shares of a secret, one for each holder: any ``threshold`` give it back, fewer tell nothing."""
+    line = [secret, *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    shares = {}
+    for holder in holders:
+        value = 0
+        for coefficient in reversed(line):
+            value = (value * (holder + 1) + coefficient) % PRIME
+        shares[holder] = value
+    return shares
+
+
+def joined(shares: Mapping[int, int]) -> int:
+    """The secret of which these are shares, exactly as many as it takes: the polynomial through them, at 0."""
+    total = 0
+    for i, share in shares.items():
+        above = below = 1
+        for j in shares:
+            if j != i:
+                above, below = above * (j + 1) % PRIME, below * (j - i) % PRIME
+        total += share * above * pow(below, -1, PRIME)
+    return total % PRIME
+
+
+def to_bytes(number: int) -> bytes:
+    """A share, or a secret as a seed."""
+    return number.to_bytes(SEED, "little")
+
+
+def to_words(values: npt.NDArray[np.float64], step: float) -> Words:
+    """Multiples of a step as words; what is too large to be added up is refused."""
+    multiples = np.rint(np.ravel(values) / step)
+    if not (np.abs(multiples) < _LARGEST).all():
+        raise DataError(f"numbers up to {np.abs(values).max():.3g} cannot be added up in steps of {step:g}: scale them")
+    return multiples.astype(np.int64).view(np.uint64)
+
+
+def to_numbers(words: Words, step: float) -> npt.NDArray[np.float64]:
+    """The numbers that words stand for."""
+    return words.view(np.int64).astype(np.float64) * step

@@ -1,0 +1,333 @@
+"""Masked sums: the sum comes out to the bit, whoever vanishes; nothing else does, whatever a station tries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles import masks
+from rhfedmtl.roles.masking import (
+    DENSE,
+    Circle,
+    Key,
+    Masked,
+    Masker,
+    MaskRoom,
+    Opened,
+    Question,
+    Told,
+    Unmask,
+    circles,
+    seat,
+    threshold,
+    to_bits,
+)
+
+LENGTH = 40
+Words = masks.Words
+
+
+class World:
+    """A station and its terminals, and what each of these holds: a row of words."""
+
+    def __init__(self, n: int, least: int = 3) -> None:
+        self.room = MaskRoom(least)
+        self.terminals = {t: Masker(t, least=least) for t in range(10, 10 + n)}
+        random = np.random.default_rng(n)
+        self.words = {t: random.integers(0, 2**64, LENGTH, dtype=np.uint64) for t in self.terminals}
+        for masker in self.terminals.values():
+            self.room.admit(masker.key)
+
+    def deal(self, members: Iterable[int]) -> None:
+        """Bring circles down and deals up."""
+        for t, circle in self.room.prepare(members).items():
+            assert self.room.receive(self.terminals[t].deal(circle))
+
+    def sum(
+        self,
+        members: Iterable[int] | None = None,
+        *,
+        late: Iterable[int] = (),
+        silent: Iterable[int] = (),
+        fixed: bool = False,
+        content: bytes = b"order",
+    ) -> Words | None:
+        """One sum over members, of whom some vanish before their words, some before they open."""
+        members = set(self.terminals if members is None else members)
+        self.deal(members)
+        room = self.room.begin(content, {t: seat(1, 0, 5) for t in members})
+        if room is None:
+            return None
+        self.seen = []
+        for t, question in room.questions().items():
+            masked = self.terminals[t].mask(question, content, seat(1, 0, 5), self.words[t], fixed=fixed)
+            if t not in set(late):
+                self.seen.append(masked.words)
+                assert room.receive(masked)
+        unmask = room.close()
+        if unmask is None or room.arrived is None:
+            return None
+        for t in sorted(room.arrived - set(silent)):
+            assert room.open(self.terminals[t].open(unmask))
+        return room.total()
+
+    def clear(self, members: Iterable[int]) -> Words:
+        """The sum as it is without masks."""
+        return np.sum([self.words[t] for t in members], axis=0, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 25, DENSE + 1, DENSE + 2, 80])
+def test_the_sum_comes_out_to_the_bit(n: int) -> None:
+    """For every size, dense or on a sparse graph, sum after sum."""
+    world = World(n)
+    for _ in range(2):
+        np.testing.assert_array_equal(world.sum(), world.clear(world.terminals))
+
+
+@pytest.mark.parametrize(("n", "late", "silent"), [(5, 1, 0), (5, 0, 1), (9, 1, 1), (25, 4, 3), (70, 8, 7)])
+def test_drop_outs_at_every_step_leave_the_sum_of_the_others(n: int, late: int, silent: int) -> None:
+    """Before the words, and between words and shares; the next sum goes on with everybody."""
+    world = World(n)
+    ids = list(world.terminals)
+    found = world.sum(late=ids[:late], silent=ids[late : late + silent])
+    np.testing.assert_array_equal(found, world.clear(ids[late:]))
+    for members in (ids[1:], ids, ids[n // 2 - 1 :]):
+        world.words = {t: words + np.uint64(1) for t, words in world.words.items()}
+        np.testing.assert_array_equal(world.sum(members), world.clear(members))
+
+
+def test_too_few_shares_make_a_sum_void() -> None:
+    """More than two thirds of a neighbourhood must open; a void sum tells nothing, and the next one works."""
+    world = World(9)
+    ids = list(world.terminals)
+    assert threshold(8) == 7
+    assert world.sum(silent=ids[:3]) is None
+    np.testing.assert_array_equal(world.sum(), world.clear(ids))
+
+
+def test_a_terminal_that_restarts_takes_part_with_a_new_key() -> None:
+    """Its neighbours are told, and deal anew."""
+    world = World(6)
+    world.sum()
+    world.terminals[12] = Masker(12, told=world.terminals[12].told)
+    world.room.admit(world.terminals[12].key)
+    np.testing.assert_array_equal(world.sum(), world.clear(world.terminals))
+
+
+def test_a_station_that_restarts_goes_on_with_a_slot_of_its_own() -> None:
+    """It remembers the slot, and collects keys and deals anew."""
+    world = World(6)
+    world.sum()
+    world.room = MaskRoom(3, slot=world.room.slot + 1)
+    for masker in world.terminals.values():
+        world.room.admit(masker.key)
+    np.testing.assert_array_equal(world.sum(), world.clear(world.terminals))
+
+
+def test_repeated_and_stale_messages_change_nothing() -> None:
+    """The same question gets the same words, the same set the same shares; what is late is not taken."""
+    world = World(4)
+    world.deal(world.terminals)
+    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    assert room is not None
+    for t, question in room.questions().items():
+        first, again = (
+            world.terminals[t].mask(question, b"order", seat(1, 0, 5), world.words[t], fixed=False) for _ in range(2)
+        )
+        assert first is again
+        assert room.receive(first)
+        assert not room.receive(again)
+    unmask = room.close()
+    assert unmask is not None
+    assert not room.receive(first)
+    for masker in world.terminals.values():
+        assert masker.open(unmask).shares == masker.open(unmask).shares
+        assert room.open(masker.open(unmask))
+    assert not room.open(Opened(10, 77, b""))
+    np.testing.assert_array_equal(room.total(), world.clear(world.terminals))
+
+
+def test_what_a_station_sees_looks_random() -> None:
+    """Words of one terminal are as good as uniform, and nothing like what it holds: bits are set half of the time."""
+    world = World(5)
+    world.words = {t: np.zeros(20_000, dtype=np.uint64) for t in world.terminals}
+    assert not world.sum().any()  # type: ignore[union-attr]
+    for words in world.seen:
+        bits = np.unpackbits(words.view(np.uint8))
+        assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+        assert len(np.unique(words)) == len(words)
+
+
+# The attacks. A dishonest station tries to learn what less than T terminals hold.
+
+
+def test_rule_1_fixed_sums_over_sets_that_differ_by_a_few_are_refused() -> None:
+    """A certificate over A, then over A without one terminal, would give that one's numbers by subtraction."""
+    world = World(8)
+    ids = list(world.terminals)
+    assert world.sum(fixed=True) is not None
+    with pytest.raises(PeerError, match="differs by 1 from the last"):
+        world.sum(ids[1:], fixed=True, content=b"models a little different")
+    assert world.sum(fixed=True) is not None
+    np.testing.assert_array_equal(world.sum(ids[3:], fixed=True), world.clear(ids[3:]))
+
+
+def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
+    """A share that comes or goes is a sum over those that come or go: of T at least."""
+    world = World(8)
+    assert world.sum([10, 11]) is None
+    world.deal(world.terminals)
+    room = world.room.begin(b"leave", dict.fromkeys([10, 11, 12], seat(1, 0, 0)))
+    assert room is not None
+    question = room.questions()[10]
+    alone = Question(question.slot, to_bits([10, 11]), question.seats[:10], question.shares[:32])
+    with pytest.raises(PeerError, match="a sum over 2 terminals: terminal 10 needs 3"):
+        world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], fixed=True)
+
+
+def test_rule_3_the_same_update_is_not_opened_for_another_set() -> None:
+    """A round dropped and held again without one terminal would give the update of that one."""
+    world = World(8)
+    ids = list(world.terminals)
+    assert world.sum() is not None
+    with pytest.raises(PeerError, match="could be subtracted"):
+        world.sum(ids[1:])
+    assert world.sum() is not None
+    world.words = {t: words + np.uint64(1) for t, words in world.words.items()}
+    assert world.sum(ids[1:]) is not None, "a new update is another matter"
+
+
+def test_rule_3_holds_over_a_restart() -> None:
+    """A terminal that was killed remembers for whom it opened."""
+    world = World(8)
+    ids = list(world.terminals)
+    world.sum(fixed=True)
+    for t in ids:
+        world.terminals[t] = Masker(t, told=world.terminals[t].told)
+        world.room.admit(world.terminals[t].key)
+    with pytest.raises(PeerError, match="could be subtracted"):
+        world.sum(ids[1:], fixed=True)
+
+
+@pytest.mark.parametrize("what", ["content", "steps"])
+def test_rule_4_orders_that_differ_do_not_cancel(what: str) -> None:
+    """One model to a terminal and another to the rest, or another H than the others were told: the sum is noise."""
+    world = World(5)
+    world.deal(world.terminals)
+    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    assert room is not None
+    for t, question in room.questions().items():
+        content = b"another" if what == "content" and t == 10 else b"order"
+        own = seat(1, 0, 6 if what == "steps" and t == 10 else 5)
+        room.receive(world.terminals[t].mask(question, content, own, world.words[t], fixed=False))
+    unmask = room.close()
+    assert unmask is not None
+    for masker in world.terminals.values():
+        room.open(masker.open(unmask))
+    found = room.total()
+    assert found is not None
+    assert (found != world.clear(world.terminals)).mean() > 0.99
+
+
+def test_rule_5_nobody_opens_two_sets_or_a_small_one() -> None:
+    """The set of the sum counts, not only the neighbours; and a second unmasking of one slot is refused."""
+    world = World(6)
+    world.deal(world.terminals)
+    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    assert room is not None
+    for t, question in room.questions().items():
+        room.receive(world.terminals[t].mask(question, b"order", seat(1, 0, 5), world.words[t], fixed=False))
+    with pytest.raises(PeerError, match="a sum over 2 terminals"):
+        world.terminals[10].open(Unmask(room.slot, to_bits([10, 11])))
+    with pytest.raises(PeerError, match="needs 3"):
+        world.terminals[10].open(Unmask(room.slot, to_bits([11, 12, 13])))
+    world.terminals[10].open(Unmask(room.slot, to_bits(world.terminals)))
+    with pytest.raises(PeerError, match="for another set"):
+        world.terminals[10].open(Unmask(room.slot, to_bits([10, 11, 12])))
+
+
+def test_rule_5_a_station_cannot_play_terminals() -> None:
+    """Keys that nobody proved are refused, and so is a circle that is too small."""
+
+    def check(key: Key) -> None:
+        if key.proof != b"proved":
+            raise PeerError("a key that is not proved")
+
+    honest = Masker(0, sign=lambda _: b"proved", check=check)
+    known, forged = (Masker(t, sign=lambda _: b"proved").key for t in (1, 2)), Masker(3).key
+    first, second = known
+    with pytest.raises(PeerError, match="not proved"):
+        honest.deal(Circle(1, (first, second, forged)))
+    with pytest.raises(PeerError, match="2 others at least"):
+        honest.deal(Circle(1, (first,)))
+    with pytest.raises(PeerError, match="2 others at least"):
+        honest.deal(Circle(1, (first, first)))
+    assert len(honest.deal(Circle(1, (first, second))).shares) == 64
+
+
+def test_nobody_deals_twice_for_a_slot() -> None:
+    """Two deals under one pad would tell the difference of their shares."""
+    keys = tuple(Masker(t).key for t in (1, 2, 3))
+    masker = Masker(0)
+    assert masker.deal(Circle(4, keys)) is masker.deal(Circle(4, keys))
+    for slot in (3, 4):
+        with pytest.raises(PeerError, match="is over"):
+            masker.deal(Circle(slot, keys[:2]))
+
+
+def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
+    """No mask is used twice."""
+    world = World(4)
+    world.sum()
+    question = Question(world.room.slot, to_bits(world.terminals), b"", b"")
+    with pytest.raises(PeerError, match="has dealt for another slot"):
+        world.terminals[10].mask(question, b"new", seat(1, 0, 5), world.words[10], fixed=False)
+
+
+def test_rule_7_everybody_sends_as_much() -> None:
+    """Dense words of one length, whatever is in them; another length is refused."""
+    world = World(4)
+    world.words[10] = np.zeros(LENGTH, dtype=np.uint64)
+    world.sum()
+    assert {len(words) for words in world.seen} == {LENGTH}
+    world.words[11] = np.zeros(LENGTH - 1, dtype=np.uint64)
+    with pytest.raises(PeerError, match="39 words of terminal 11"):
+        world.sum()
+
+
+def test_rule_8_what_nobody_else_has_is_not_hidden() -> None:
+    """Where all others hold zeros the sum is what one holds: only noise helps. Documented, and no more."""
+    world = World(5)
+    world.words = {t: words * np.uint64(t == 12) for t, words in world.words.items()}
+    np.testing.assert_array_equal(world.sum(), world.words[12])
+
+
+@pytest.mark.parametrize("secret", [0, 1, masks.PRIME - 1, 2**100 + 7])
+def test_shares_give_the_secret_back(secret: int) -> None:
+    """Any of them, as many as it takes; one fewer gives something else."""
+    shares = masks.split(secret, range(12), 9)
+    for first in (0, 3):
+        assert masks.joined({t: shares[t] for t in range(first, first + 9)}) == secret
+    assert masks.joined({t: shares[t] for t in range(8)}) != secret
+
+
+def test_numbers_survive_as_words() -> None:
+    """Multiples of the step, negative ones too, and their sum; what is too large is refused."""
+    values = np.array([-3.5, 0.0, 2.0**-20, 1e6])
+    words = masks.to_words(values, 2.0**-20)
+    np.testing.assert_array_equal(masks.to_numbers(words + words, 2.0**-20), 2.0 * values)
+    with pytest.raises(Exception, match="scale them"):
+        masks.to_words(np.array([1e30]), 2.0**-20)
+
+
+def test_the_graph_is_regular_and_mutual() -> None:
+    """Above the limit everybody has as many neighbours, who have it."""
+    keys = {t: Masker(t).key for t in range(120)}
+    found = circles(keys, keys)
+    assert {len(near) for near in found.values()} == {DENSE}
+    assert all(t in found[n] for t, near in found.items() for n in near)
+    assert Told() == Told(None, None, b"")
+    assert Masked(0, 1, np.zeros(3, np.uint64)).n_bytes == 16 + 8 + 8 + 24
