@@ -52,6 +52,11 @@ CLOUD: Table[CloudPhase] = frozen(
 )
 
 
+def most_candidates() -> tuple[int, int]:
+    """Models and points of a certificate, at most."""
+    return 2, len(SCALES) * len(SHARES) + 1
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
     """P(W) − D(α) ≥ 0 bounds the distance of the returned models from the optimum, as of a round.
