@@ -26,9 +26,12 @@ SLOTS = {
     "held where it started": Slots(1e-2, np.array([0.4]), ZERO, False, 0),
     "shared and own": Slots(1e-2, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0),
     "mixture": Slots(1e-2, np.zeros(3), np.arange(3), True, 0),
-    "controlled": Slots(1e-2, np.zeros(1), ZERO, False, 2),
+    "probed": Slots(1e-2, np.zeros(1), ZERO, False, 2),
+    "following": Slots(1e-2, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0, inner=3, outer=0.3),
+    "corrected": Slots(1e-2, np.zeros(1), ZERO, False, 0, control=0.0),
+    "corrected by a share": Slots(1e-2, np.zeros(1), ZERO, False, 0, control=0.2),
 }
-MATRIX = {"one model": 2, "held where it started": 2, "shared and own": 4, "mixture": 7, "controlled": 4}
+MATRIX = {"one model": 2, "held where it started": 2, "mixture": 7}
 
 
 def rows_of(loss: str, intercept: bool) -> rounds.Rows:
@@ -87,11 +90,17 @@ def test_coordinate_steps_are_those_of_the_compiled_kernel(loss: str, intercept:
 @pytest.mark.parametrize("kind", SLOTS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradient_steps_are_those_of_the_compiled_kernel(loss: str, kind: str, uniform: bool) -> None:
-    """Every arrangement of slots, with the estimates of the controlled one."""
-    rows, shape = rows_of(loss, intercept=True), (MATRIX[kind], D + 1)
+    """Every arrangement of slots, with estimates, and with what corrected steps keep of their rows."""
+    rows, shape = rows_of(loss, intercept=True), (MATRIX.get(kind, 2 * COLUMNS), D + 1)
     layout = rounds.make_layout(np.array([0, 0, 1]), 2, rows.ids)
     orders = orders_of(2, shape, uniform, scale=0.05)
-    close(*(k.descend(LOSSES[loss](), rows, layout, orders, SLOTS[kind]) for k in (compiled_kernel, numpy_kernel)))
+    found = []
+    for kernel in (compiled_kernel, numpy_kernel):
+        duals = rounds.make_duals(rows)
+        duals.alpha[:] = np.random.default_rng(1).normal(size=duals.alpha.shape)
+        answers = kernel.descend(LOSSES[loss](), rows, layout, duals, orders, SLOTS[kind])
+        found.append([*answers, duals.pending])
+    close(*found)
 
 
 @pytest.mark.parametrize("merge", MERGES)

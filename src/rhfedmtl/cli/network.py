@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
     METHOD_PANEL,
     WORK_PANEL,
     Budgets,
+    CertifyEvery,
     Prices,
     Scale,
+    every,
     option,
     print_json,
     with_learning_options,
@@ -118,6 +121,7 @@ def init(
     deadline: Annotated[
         float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
     ] = 30.0,
+    certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
         int,
         option(
@@ -169,6 +173,7 @@ def init(
         "options": {name: getattr(options, name) for name in options.given()},
         "scale": scale or "",
         "seed": seed,
+        "certify_every": every(certify_every),
         "least_steps": least_steps,
         "precision": precision,
         "test_rows": test_rows,

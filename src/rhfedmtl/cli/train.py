@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
@@ -22,10 +23,12 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Address,
     Budgets,
+    CertifyEvery,
     FaultText,
     Prices,
     PrivacyText,
     Scale,
+    every,
     option,
     with_learning_options,
 )
@@ -90,9 +93,7 @@ def train(
     checkpoint_every: Annotated[
         float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
     ] = 30.0,
-    certify_every: Annotated[
-        int, option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
-    ] = 1,
+    certify_every: CertifyEvery = AUTO,
     log: Annotated[
         list[str] | None,
         option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
@@ -127,7 +128,7 @@ def train(
         faults=faults,
         scale=scale,
         target_gap=target_gap,
-        certify_every=certify_every,
+        certify_every=every(certify_every),
         tune="auto" if tune else "",
         seed=seed,
         privacy=privacy,
