@@ -18,6 +18,7 @@ from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
@@ -343,6 +344,11 @@ class TaskModels:
     def __repr__(self) -> str:
         known = "" if self.certificate is None else f"; {self.certificate.words}"
         return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{known}>"
+
+    def _repr_html_(self) -> str:
+        said = None if self.certificate is None else self.certificate.words
+        facts = {"tasks": len(self.tasks), "features": self.n_features, "kind": self.kind, "certificate": said}
+        return facts_html("Models by task", facts)
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:
