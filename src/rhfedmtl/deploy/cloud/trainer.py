@@ -257,8 +257,8 @@ class Trainer:
         for name, limit in budget.items():
             if spent.get(name, 0.0) > limit:
                 raise BudgetError(
-                    f"{name}: {spent[name]:g} is spent already, and a budget is for all trainings together: give more "
-                    f"than {limit:g}, or forget them with `rhfedmtl network reset`"
+                    f"{name}: {spent[name]:.12g} is spent already, and a budget is for all trainings together: give "
+                    f"more than {limit:.12g}, or forget them with `rhfedmtl network reset`"
                 )
 
     @staticmethod

@@ -18,10 +18,10 @@ from typing import Any
 from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
-from rhfedmtl.deploy.node.state import Lock
-from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.operator import UNDER_WAY, Operator
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import Lock
 from rhfedmtl.maths.kernels.kernel import NUMPY
 
 PROGRAM = "rhfedmtl.deploy.terminal.program"
@@ -30,7 +30,6 @@ DRAIN_S = 15.0
 WAIT_S = 60.0
 STEADY_S, FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 0.1, 5.0
 """A process that lived shorter is started again after a wait, which doubles from time to time."""
-UNDER_WAY = ("running", "recovering")
 
 
 class LightProcess:

@@ -19,8 +19,8 @@ from rhfedmtl.deploy.node.config import Config
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
 from rhfedmtl.deploy.node.server import free, raise_descriptors
-from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.files import Lock
 
 WATCH_S = 0.5
 """How often credentials and health are looked at."""

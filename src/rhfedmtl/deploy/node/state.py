@@ -7,7 +7,6 @@ machine's last start shows. That number is forced to disk before the first chang
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import struct
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import DataError
 from rhfedmtl.files import write_parts
 
 MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlk\n"
@@ -40,23 +39,6 @@ def boot() -> bytes:
         return _BOOT.read_bytes().strip()[:36]
     except OSError:
         return b""
-
-
-class Lock:
-    """Holds a state folder for one process; a second one is refused instead of spoiling the first one's state."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise ConfigError(f"{folder} is in use: is it running already?") from None
-
-    def release(self) -> None:
-        """Let the folder go."""
-        os.close(self._file)
 
 
 class StateFile:
