@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.failpoints import failpoint
 
 PRIVATE, PUBLIC = 0o600, 0o644
 """Modes of files for their owner alone, and of files that everybody may read."""
@@ -28,6 +29,7 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool
             file.flush()
             if force:
                 os.fsync(file.fileno())
+        failpoint("replace", path.name.rstrip("0123456789"))
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)

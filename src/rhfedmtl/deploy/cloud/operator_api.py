@@ -41,6 +41,7 @@ from rhfedmtl.deploy.node.server import guarded, listen
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 from rhfedmtl.plain import plain
 
 TRIES_A_SECOND = 5.0
@@ -107,7 +108,9 @@ class OperatorApi:
             name, arguments = command.name[:40], json.loads(command.arguments or "{}")
             if name not in UNAUDITED:  # a command that cannot be written down is not carried out
                 self._trail.add("command", who, command=name, arguments=arguments)
+            failpoint("command", name, "before")
             reply.result = json.dumps(plain(await self.command(command.name, **arguments)))
+            failpoint("command", name, "after")
         except (RHFedMTLError, ValueError, TypeError, OSError) as error:
             self._log.seldom("command refused", "warning", peer=who, command=name, reason=str(error))
             reply.trouble = str(error)

@@ -117,7 +117,7 @@ class StationSessions:
         """Send a request, or send it again; where bytes are measured, only once again."""
         session = self.acceptor.sessions.get(station)
         spent = pending.sent >= MOST_SENT and "bytes" in self._config.resources.measured
-        if session is not None and not spent and session.send_bytes(pending.data):
+        if session is not None and not spent and session.send_bytes(_name(pending.request), pending.data):
             pending.sent += 1
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
@@ -276,3 +276,7 @@ class StationSessions:
                 words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here)]
                 words += [] if here else [f"station {b} (none of its terminals)"]
         return words
+
+
+def _name(request: wire.Request) -> str:
+    return f"request {request.WhichOneof('body')}"

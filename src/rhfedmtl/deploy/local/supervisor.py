@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl import failpoints
 from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
@@ -92,7 +93,7 @@ class Supervisor:
             if role == TERMINAL and read_terminal(paths[0]).kernel == NUMPY:
                 self.processes[name] = LightProcess(paths, self.log_of(name))
                 continue
-            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name)), name=name)
+            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name), _armed()), name=name)
             process.start()
             self.processes[name] = process
 
@@ -226,8 +227,14 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
     return parts
 
 
-def _child(role: str, paths: list[Path], log: Path) -> None:
+def _armed() -> dict[str, str]:
+    """What the server that forks does not know of the environment of its supervisor."""
+    return {failpoints.VARIABLE: os.environ.get(failpoints.VARIABLE, "")}
+
+
+def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str]) -> None:
     """A node; its log goes to a file, and it ends when the supervisor does."""
+    os.environ |= environment
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.errors import DataError
+from rhfedmtl.failpoints import failpoint
 
 NAME = "audit.jsonl"
 HASH = "hash"
@@ -42,12 +43,14 @@ class AuditTrail:
             end, last = _end(file)
             entry = {"number": last.get("number", 0) + 1, "time": _now(), "who": who, "event": event, **_short(facts)}
             line = json.dumps(entry | {HASH: _hash(last.get(HASH, ""), entry)}) + "\n"
+            failpoint("audit", "before")
             try:
                 os.ftruncate(file, end)  # half a line of a process that was killed: nobody was told of it
                 _write_all(file, line.encode(), end)
             except OSError:
                 os.ftruncate(file, end)
                 raise
+            failpoint("audit", "after")
             if self.force:
                 os.fsync(file)
         finally:

@@ -27,6 +27,7 @@ from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
@@ -72,13 +73,13 @@ class Outbox:
 
     def __init__(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
         self._write = write
-        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED)
+        self._waiting: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(QUEUED)
         self._pump: asyncio.Task[None] | None = None
 
-    def put(self, data: bytes) -> bool:
+    def put(self, name: str, data: bytes) -> bool:
         """Queue a message; False where the peer reads too slowly."""
         try:
-            self._waiting.put_nowait(data)
+            self._waiting.put_nowait((name, data))
         except asyncio.QueueFull:
             return False
         return True
@@ -101,8 +102,11 @@ class Outbox:
             self._pump.exception()  # the stream broke: whoever reads it says so
 
     async def _run(self) -> None:
-        while (data := await self._waiting.get()) is not None:
+        while (waiting := await self._waiting.get()) is not None:
+            name, data = waiting
+            failpoint("send", name, "before")
             await self._write(data)
+            failpoint("send", name, "after")
 
 
 class Uplink:
@@ -154,7 +158,7 @@ class Uplink:
         if not self._account("up", name, len(data)):
             return False
         self._meters.bytes.labels("up").inc(len(data))
-        if self._outbox.put(data):
+        if self._outbox.put(name, data):
             return True
         self.again()
         return False
@@ -233,7 +237,9 @@ class Uplink:
             outbox, linked = Outbox(call.write), False
             try:
                 hello = self.hello()
+                failpoint("send", "hello", "before")
                 await asyncio.wait_for(call.write(hello), 2.0 * self._link)
+                failpoint("send", "hello", "after")
                 self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
@@ -331,11 +337,12 @@ class PeerSession:
 
     def send(self, **body: Any) -> bool:
         """Queue a message; a peer that does not read is cut off."""
-        return self.send_bytes(self._dialogue.down(**body).SerializeToString())
+        message = self._dialogue.down(**body)
+        return self.send_bytes(message.WhichOneof("body"), message.SerializeToString())
 
-    def send_bytes(self, data: bytes) -> bool:
+    def send_bytes(self, name: str, data: bytes) -> bool:
         """The same for a message that is bytes already: some go out twice, and their bytes are counted."""
-        if self.outbox.put(data):
+        if self.outbox.put(name, data):
             return True
         self.end("it does not read what it is sent")
         return False

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from rhfedmtl.errors import DataError
+from rhfedmtl.failpoints import failpoint
 from rhfedmtl.files import write_parts
 
 MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlk\n"
@@ -57,7 +58,9 @@ class StateFile:
         # The first that is not forced still is, so that no older one that was can be taken for the latest.
         force = lasting or not self._marked
         self._marked = not lasting
+        failpoint("save", self.path.name, "before")
         write_parts(self.path, [head, payload], force=force)
+        failpoint("save", self.path.name, "after")
 
     def read(self) -> bytes | None:
         """The payload; None where there is no file. What is damaged, or older than a crash, is refused."""
@@ -121,6 +124,7 @@ class Journal:
             os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
             raise
         self._size += len(data)
+        failpoint("journal", "written")
         if force and self.fsync:
             os.fdatasync(self._file)
         if force or not self.fsync:  # never longer than what is on the disk
