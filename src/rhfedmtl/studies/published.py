@@ -25,7 +25,7 @@ from rhfedmtl.training.run import Settings, train
 Array = npt.NDArray[Any]
 GAP, MOST_ROUNDS = 1e-3, 400
 """Certified relative gap to which problems are solved, and rounds after which that is given up."""
-LAMBDA1, RATIOS = (1e-2, 1e-3, 1e-4, 1e-5), (100.0, 10.0, 1.0)
+LAMBDA1, RATIOS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6), (100.0, 10.0, 1.0)
 """λ1 that are tried, and λ2/λ1 where tasks are coupled; of equals the first is taken."""
 HAR, HEART = "har.npz", "heart.csv"
 DIFFERENCES = {
