@@ -398,7 +398,8 @@ class BaseStation:
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
         n = member.n_samples
-        return Bounds(terminal, self.method, self.shape[0], n * member.mean_weight, self.row_norm, self.norm * n)
+        weight = n * (member.mean_weight or 1.0)  # a terminal that says nothing of weights has none
+        return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, self.norm * n)
 
     def _note(self, check: Callable[[], None]) -> None:
         try:

@@ -270,7 +270,7 @@ class Terminal:
             self._last_round = 0
             self._clear_residual()
         self.phase = after
-        weight = 1.0 if self._weight is None else float(self._weight.mean())
+        weight = 1.0 if self._weight is None else max(float(self._weight.mean()), 1e-300)  # 0 would say: no weights
         return Join(self.identity, self.incarnation, self.n_samples, self._share(), weight)
 
     def leave(self, release: Release) -> Leave | None:
