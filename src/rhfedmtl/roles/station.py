@@ -286,8 +286,12 @@ class BaseStation:
         self.phase = self._after(Sums)
         for each in sums:
             self._note(lambda told=each: self.check_sums(told))  # type: ignore[misc]
-        for t in [*self._suspects]:
-            self.quarantine(t, self._suspects.pop(t))
+        blamed = dict(self._suspects)
+        self._suspects.clear()
+        for t, reason in blamed.items():
+            self.quarantine(t, reason)
+        if blamed:
+            return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
