@@ -146,7 +146,7 @@ class MaskPhase(Enum):
 
 MASKER: Table[MaskPhase] = frozen(
     {
-        MaskPhase.ALONE: {Circle: MaskPhase.READY},
+        MaskPhase.ALONE: {Key: MaskPhase.ALONE, Circle: MaskPhase.READY},
         MaskPhase.READY: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED},
         MaskPhase.MASKED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
         MaskPhase.OPENED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
