@@ -108,7 +108,7 @@ class Bounds:
         parts = update.delta, update.gains
         if not all(np.isfinite(part).all() for part in parts) or np.isnan(update.profile).any():
             raise self.refuse("an update that is not finite")
-        if not self.method.keeps_share():
+        if not self.method.has_duals:
             return
         self.check_share(update.delta, "an update")
         self.check_share(share + update.delta)
@@ -133,7 +133,7 @@ class Bounds:
             if (away > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
                 k = int(np.argmax(away))
                 raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where that of zero is {self.zero_loss:.3g}")
-        if self.method.keeps_share() and not self.method.channel.keeps_residual:
+        if self.method.has_duals and not self.method.channel.keeps_residual:
             lowest = dual - np.einsum("kcd,cd->k", at, share)
             if (sums.losses < lowest - slack).any():
                 raise self.refuse("losses below what its dual variables prove")

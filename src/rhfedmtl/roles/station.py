@@ -413,7 +413,7 @@ class BaseStation:
 
     def _check_shares(self, arrived: list[Update], factor: float) -> None:
         """Refuse shares that the factor would make too long."""
-        for update in arrived if self.method.keeps_share() and factor > 1.0 else ():
+        for update in arrived if self.method.has_duals and factor > 1.0 else ():
             member = self.members[update.terminal]
             bounds = self._bounds(update.terminal, member)
             self._note(lambda b=bounds, m=member, u=update: b.check_share(m.share + factor * u.delta))  # type: ignore[misc]
@@ -448,7 +448,7 @@ class BaseStation:
         needed = (self.shape, (CURVE,), (self.method.profile_length,))
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
-        if not self.method.keeps_share():
+        if not self.method.has_duals:
             refuse_divergence(update.delta, update.round)
         bounds = self._bounds(update.terminal, self.members[update.terminal])
         try:
