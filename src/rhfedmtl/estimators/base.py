@@ -152,6 +152,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self.models_.save(path)
 
+    def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
+        """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
+        check_is_fitted(self)
+        return self.models_.release(epsilon, delta)
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote, or the model in the folder of a run: ready to predict, not to `resume`."""

@@ -24,8 +24,10 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.release import noised
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
+from rhfedmtl.training.privacy import Privacy
 from rhfedmtl.training.run import Result, scores
 
 Array = npt.NDArray[Any]
@@ -95,7 +97,13 @@ class TaskModels:
     ) -> TaskModels:
         """Models of a run, with its certificate and the totals of its ledger; ``federation`` is what was judged."""
         origin = federation.origin
-        data = {"name": origin.name, "licence": origin.licence, "fingerprint": federation.fingerprint()}
+        data = {
+            "name": origin.name,
+            "licence": origin.licence,
+            "fingerprint": federation.fingerprint(),
+            "rows": np.diff(federation.terminal_offsets[federation.task_offsets]).tolist(),
+            "weighted": federation.sample_weight is not None,
+        }
         return cls(
             result.models,
             tuple(result.scalers),
@@ -190,6 +198,17 @@ class TaskModels:
         total = odds.sum(axis=1, keepdims=True)
         # All odds can underflow; then nothing speaks for any class.
         return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
+
+    def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
+        """The models for others' eyes: noise hides every training row, and a statement takes the place of the rest.
+
+        Certificate, bill and fingerprint tell of the rows and stay behind. ``address`` draws the noise again, for
+        experiments.
+        """
+        models, statement = noised(self, Privacy(epsilon, delta), address)
+        data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
+        known = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
+        return replace(self, models=models, certificate=None, ledger={}, provenance=known)
 
     def only(self, task: Any = None) -> TaskModels:
         """The model of one task alone; without a name, the only one or the reference."""
