@@ -25,6 +25,8 @@ class DualMethod(Method):
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Average)
 
+    has_duals = True
+
     @property
     def adapts(self) -> bool:
         """Whether the solver may change in the course of a run; passes need rows drawn without replacement."""
