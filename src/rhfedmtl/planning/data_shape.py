@@ -82,6 +82,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shape = (method.rows(columns), features + method.intercept)
     shared, length, dtype = method.shared_rows(columns), method.profile_length, method.channel.dtype
     layout = _layout(subject)
+    among = int(np.bincount(layout.terminal_task).max()) if method.channel.sums_only else 0
     if features:
         scaled = features if settings.scale.startswith("standard") else 0
         labels = method.intercept and _regression(subject, method)
@@ -98,7 +99,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=message_sizes(shape, shared, length, dtype) if features else MessageSizes(),
+        bytes=message_sizes(shape, shared, length, dtype, among) if features else MessageSizes(),
     )
 
 
