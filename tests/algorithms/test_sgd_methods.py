@@ -160,9 +160,10 @@ def test_messages_to_the_cloud_hold_the_shared_rows_only(method: SgdMethod, rows
         network = engine(data, method, seed=0, present=np.diff(data.terminal_offsets), execution=Execution())
         sizes, empty, row = network.message_sizes, message_sizes((0, data.n_features), 0, 0), 8 * data.n_features
         assert network.reports(1)[0].v.shape == (shared, data.n_features)
-        assert network.reports(1)[0].n_bytes == sizes.report == empty.report + shared * row
-        assert sizes.anchor == empty.anchor + shared * row
-        assert (sizes.order, sizes.update) == (empty.order + rows * row, empty.update + rows * row)
+        assert network.reports(1)[0].n_bytes == sizes.report
+        carried = ("anchor", shared), ("report", shared), ("order", rows), ("update", rows)
+        for name, count in carried:  # lengths are longer where more is carried
+            assert abs(getattr(sizes, name) - getattr(empty, name) - count * row) <= 8
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

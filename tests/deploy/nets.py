@@ -80,7 +80,8 @@ def restart(supervisor: Supervisor, name: str) -> None:
     """Kill a node, and start it again."""
     supervisor.kill(name)
     supervisor.processes[name].join()
-    supervisor.keep_up()
+    while name not in supervisor.keep_up():
+        time.sleep(0.02)
 
 
 def build(folder: Path, federation: Federation, **more: Any) -> Path:

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import io
+import json
+import os
+import random
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from tests.deploy import nets
 from tests.deploy.inside import make_cloud, make_station, run
 from tests.deploy.intruder import Intruder, credentials_for, hello, station
+from tests.deploy.test_intruders import corpus, spoil
 from tests.waiting import wait_for
 
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.local import supervisor as supervisor_module
+from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import server
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
@@ -329,7 +340,7 @@ def test_numbers_that_are_none_change_nothing(folder: Path, number: Any, tmp_pat
                 await cloud.operator_api.command(name, **arguments)
         assert cloud.registry.file.path.exists() == before
         assert not cloud.registry.tokens
-        cloud._welcome(0)  # what is told to a station can still be written
+        cloud._welcome(0, wire.Hello())  # what is told to a station can still be written
 
     run(body)
 
@@ -439,3 +450,143 @@ def test_an_address_of_another_machine_is_refused_at_once() -> None:
     """Waiting helps only where something else has the port."""
     with pytest.raises(ConfigError, match="address of this machine"):
         asyncio.run(server.free("192.0.2.1:7000", Log("test", "error")))
+
+
+# Code, tokens and processes that end again and again.
+
+
+def test_compiled_code_of_a_node_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels lie in the node's folder, which nobody else can enter; one that others can write is refused."""
+    from rhfedmtl.deploy.nodes import own_kernels
+
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    own_kernels(tmp_path / "station.toml")
+    assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path / "kernels")
+    assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for mode in (0o777, 0o1777, 0o750):
+        shared.chmod(mode)
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(shared))
+        with pytest.raises(ConfigError, match="compiled code"):
+            own_kernels(tmp_path / "station.toml")
+    (tmp_path / "link").symlink_to(tmp_path / "kernels")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "link"))
+    with pytest.raises(ConfigError, match="compiled code"):
+        own_kernels(tmp_path / "station.toml")
+
+
+def test_tokens_are_not_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token comes from a file, standard input or the environment, with or without what is printed around it."""
+    from rhfedmtl.cli.network import _read_token
+
+    printed = tmp_path / "invitation"
+    for text in ("abc=", "token      abc=\nrole       terminal\n", '{"token": "abc=", "role": "terminal"}'):
+        printed.write_text(text)
+        assert _read_token(str(printed)) == "abc="
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert _read_token("-") == "abc="
+    monkeypatch.setenv("RHFEDMTL_TOKEN", "abc=")
+    assert _read_token("") == "abc="
+    for word in ("eyJyb2xlIjog", "x" * 2000):
+        with pytest.raises(ConfigError, match="everybody here could read it"):
+            _read_token(word)
+
+
+def test_what_ends_again_and_again_is_started_less_and_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time at once, then after waits that double; one that has run for a while begins from the start."""
+    now = [100.0]
+    monkeypatch.setattr(supervisor_module.time, "monotonic", lambda: now[0])
+    with Supervisor(folder) as supervisor:
+        waits = []
+        for _ in range(8):
+            supervisor._began["cloud"], began = now[0], now[0]
+            while not supervisor._is_due("cloud"):
+                now[0] += 0.01
+            waits.append(round(now[0] - began, 1))
+        assert waits[:5] == [0.0, 0.1, 0.2, 0.4, 0.8]
+        assert waits[-1] == supervisor_module.LONGEST_WAIT_S
+        supervisor._began["cloud"] = now[0]
+        now[0] += 60.0
+        assert supervisor._is_due("cloud")
+
+
+def test_errors_that_nobody_waits_for_are_lines_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """A task that fails unheard is told as an event, and not as a text that no reader of logs can parse."""
+    from rhfedmtl.deploy.node.serve import _log_loose
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(partial(_log_loose, Log("test")))
+
+        async def fails() -> None:
+            raise ValueError("unheard")
+
+        task = asyncio.create_task(fails())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del task
+        gc.collect()
+
+    asyncio.run(body())
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["reason"] for line in lines] == ["ValueError: unheard"]
+
+
+# Spoiled messages over the wire, each from somebody else.
+
+
+def fuzzed(folder: Path, tmp_path: Path, count: int) -> None:
+    """Let so many terminals with good credentials say one spoiled message each: nothing changes, nothing breaks."""
+    authority, (address, above) = Authority.load(folder / "ca"), station(folder)
+    rng, unexpected = random.Random(11), []
+
+    def one(i: int, data: bytes) -> str:
+        credentials = credentials_for(authority, Identity("test-net", "terminal", 100 + i))
+        return Intruder(address, above, credentials).say("Station", [hello(100 + i), data])
+
+    def attack() -> Counter[str]:
+        with ThreadPoolExecutor(4) as pool:
+            made = [corpus(100 + i, np.random.default_rng(i))[i % 7] for i in range(count)]
+            said = pool.map(one, range(count), [spoil(data, rng) for data in made])
+            return Counter(each.partition(":")[0] for each in said)
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        service.memory.allowed |= {100 + i for i in range(count)}
+        service.members.acceptor._log = Heard(unexpected)  # type: ignore[assignment]
+        before = service.memory.record().SerializeToString(deterministic=True)
+        serving = asyncio.create_task(service.run())
+        await asyncio.to_thread(wait_for, lambda: _answers(address))
+        ends = await asyncio.to_thread(attack)
+        assert service.memory.record().SerializeToString(deterministic=True) == before
+        assert set(ends) == {"PERMISSION_DENIED", "not refused"}, ends
+        assert ends["PERMISSION_DENIED"] > count // 2
+        await service.close()
+        await asyncio.wait([serving])
+
+    run(body)
+    assert unexpected == []
+
+
+class Heard(Log):
+    """Keeps what nobody expected."""
+
+    def __init__(self, unexpected: list[Any]) -> None:
+        super().__init__("fuzz", "error")
+        self._unexpected = unexpected
+
+    def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
+        """Keep it."""
+        if event == "unexpected":
+            self._unexpected.append(facts)
+
+
+def test_spoiled_messages_over_the_wire(folder: Path, tmp_path: Path) -> None:
+    """Some hundred, each with a certificate of its own, so that no quarantine hides them."""
+    fuzzed(folder, tmp_path, 300)
+
+
+@pytest.mark.slow
+def test_ten_thousand_spoiled_messages_over_the_wire(folder: Path, tmp_path: Path) -> None:
+    """The same, ten thousand times."""
+    fuzzed(folder, tmp_path, 10_000)

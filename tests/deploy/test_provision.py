@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import socket
 import stat
 import subprocess
@@ -53,9 +52,11 @@ def test_containers_find_what_their_commands_name(net: Path) -> None:
         assert service["command"] == [role, "--config", f"/node/{role}.toml"]
         assert (net / name / f"{role}.toml").exists()
         assert ("./ca" in places) == (role == "cloud")
-        assert set(places) <= {f"./{name}", "./ca", *compose["volumes"]}
-        assert service["user"] == f"{os.getuid()}:{os.getgid()}"
+        assert set(places) <= {f"./{name}", "./ca"}  # nothing that another node can write
+        assert f"chown -R {service['user']} {name}" in (net / "own.sh").read_text()
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert len({service["user"] for service in compose["services"].values()}) == len(compose["services"])
+    assert "volumes" not in compose
     assert (net / ".dockerignore").read_text().split() == ["*", "!wheels"]
     assert "COPY wheels/" in (net / "Dockerfile").read_text()
     assert (net / "wheels").is_dir()
@@ -72,7 +73,10 @@ def test_services_start_their_node_and_may_write_its_folder_only(net: Path, role
     assert service["ReadWritePaths"] == service["WorkingDirectory"]
     assert service["WorkingDirectory"].endswith("-%i" if "@" in role else "/cloud")
     assert "MemoryDenyWriteExecute" not in service
-    assert service["Environment"] == f"NUMBA_CACHE_DIR=/var/cache/{service['CacheDirectory']}"
+    assert service["User"] == f"rhfedmtl-{Path(service['WorkingDirectory']).name}"
+    users = [line.split()[1] for line in (net / "systemd" / "rhfedmtl.conf").read_text().splitlines()[1:]]
+    assert service["User"].replace("%i", "0") in users
+    assert "CacheDirectory" not in service  # compiled code lies in the node's own folder
 
 
 def test_only_its_owner_can_read_a_node(net: Path) -> None:

@@ -12,6 +12,8 @@ from rhfedmtl.deploy.node import state as store
 from rhfedmtl.deploy.node.state import CorruptError, Journal, Lock, StateFile
 from rhfedmtl.errors import ConfigError
 
+HEAD = store._JOURNAL.size
+
 
 def test_a_state_file_gives_back_what_was_written(tmp_path: Path) -> None:
     """The last payload is read; without a file there is none."""
@@ -57,25 +59,40 @@ def test_state_that_was_not_forced_to_disk_is_not_trusted_after_a_crash(
         loose.read()
 
 
-def test_a_torn_entry_of_a_journal_never_happened(tmp_path: Path) -> None:
-    """Cut anywhere, a journal gives the entries that are whole, and goes on after them."""
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_torn_entry_of_a_journal_never_happened(tmp_path: Path, fsync: bool) -> None:
+    """Killed while it writes an entry, a journal goes on after those before it, and says how much it took off."""
+    path = tmp_path / "journal"
+    journal = Journal(path, fsync=fsync)
+    for payload in (b"one", b"two" * 50):
+        journal.append(payload, force=True)
+    before, head = journal.size, path.read_bytes()[:HEAD]
+    journal.append(b"three")
+    whole = head + path.read_bytes()[HEAD:]  # the head is written after the entry
+    for size in range(before, len(whole)):
+        path.write_bytes(whole[:size])
+        journal = Journal(path, fsync=False)
+        assert journal.cut == size - before
+        assert journal.entries() == [b"one", b"two" * 50]
+        journal.append(b"more")
+        journal.close()
+        assert Journal(path, fsync=False).entries() == [b"one", b"two" * 50, b"more"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_journal_that_was_cut_is_refused(tmp_path: Path, closed: bool) -> None:
+    """Half a journal is no journal, also where it ends between two entries: what was spent must not be guessed."""
     path = tmp_path / "journal"
     journal = Journal(path, fsync=True)
     for payload in (b"one", b"two" * 50, b"three"):
         journal.append(payload, force=True)
-    journal.close()
-    whole = path.read_bytes()
-    for size in [len(whole), *range(50, len(whole), 7)]:
-        path.write_bytes(whole[:size])
-        journal = Journal(path, fsync=False)
-        entries = journal.entries()
-        assert entries == [b"one", b"two" * 50, b"three"][: len(entries)]
-        journal.append(b"more")
+    if closed:
         journal.close()
-        assert Journal(path, fsync=False).entries() == [*entries, b"more"]
-    path.write_bytes(whole[:49])
-    with pytest.raises(CorruptError, match="at its beginning"):
-        Journal(path, fsync=False)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptError, match="was cut" if size >= HEAD else "at its beginning"):
+            Journal(path, fsync=True)
 
 
 @pytest.mark.parametrize("left", [0, 1, 30, 200])
@@ -86,7 +103,6 @@ def test_blocks_that_a_crash_left_blank_never_happened(tmp_path: Path, left: int
     journal.append(b"one", force=True)
     before = journal.size
     journal.append(b"\1" * 3000)
-    journal.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: before + left] + bytes(len(whole) - before - left))
     journal = Journal(path, fsync=True)

@@ -69,7 +69,7 @@ def scarcity(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, float]]:
 def test_no_policy_overspends_or_leaves_a_round_unbought(
     prices: tuple[dict[str, Any], dict[str, float]], policy: str, weather: str, seed: int
 ) -> None:
-    """Spent ≤ budget for every type under every fault; at the end not even the cheapest next round can be paid."""
+    """Spent ≤ budget for every type under every fault; at the end no next round and its certificate can be paid."""
     cost, budget = prices
     ledger = Ledger(cost, budget)
     if weather == "stragglers" and "time" not in cost:
@@ -87,9 +87,8 @@ def test_no_policy_overspends_or_leaves_a_round_unbought(
         situation = run.situation()
         plan = chosen.plan(situation)
         least = 1 if plan is None else plan.local_steps
-        assert not ledger.can_afford(
-            event_totals(situation.prices, situation.cloud_event(), situation.round_event(least))
-        )
+        certified = situation.certificate_event(), situation.round_event(least)
+        assert not ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), *certified))
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ class Method(ABC):
     ``n`` work on one station or on all of them at once (a leading axis of stations).
     """
 
+    dual: ClassVar[bool] = True
+    """Whether what terminals keep of their rows are dual variables; else their sums mean nothing to a certificate."""
+
     loss: Loss = field(default_factory=SmoothedHinge)
     intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
@@ -115,12 +118,20 @@ class Method(ABC):
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod
-    def keeps_share(self) -> bool:
-        """Whether an applied update becomes part of the terminal's share."""
+    def kept(self, delta: FloatArray, factor: float) -> FloatArray | None:
+        """What an update that was merged by ``factor`` adds to its terminal's share; None for nothing."""
+
+    def settled(self, factor: Any) -> Any:
+        """Factor on a terminal's pending change of its duals, once its update was merged by ``factor``."""
+        return factor
 
     @abstractmethod
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """U at the start of a server iteration, with the anchor that came from the cloud."""
+
+    def merged(self, U: FloatArray, delta: FloatArray, factor: Any, center: FloatArray) -> FloatArray:
+        """U after a round, from the sum of the updates that arrived; a factor of 0 means none."""
+        return np.asarray(U + wide(factor) * delta)
 
     @abstractmethod
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
@@ -190,6 +201,11 @@ class Method(ABC):
             name = type(self.loss).__name__
             raise DataError(f"row {row}{where(row)} has the label {y[row, column]}: {name} needs {needed}")
         _check_weights(weight, len(X), where)
+
+
+def wide(x: Any) -> Any:
+    """A number as it is, numbers of all stations as a column before rows and features."""
+    return x[:, None, None] if np.ndim(x) else x
 
 
 def _check_rows(X: npt.NDArray[Any], feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
     METHOD_PANEL,
     WORK_PANEL,
     Budgets,
+    CertifyEvery,
     Prices,
     Scale,
+    every,
     option,
     print_json,
     with_learning_options,
@@ -82,8 +86,9 @@ def terminal(
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
     """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
     from rhfedmtl.deploy.node.serve import serve
-    from rhfedmtl.deploy.nodes import ROLES
+    from rhfedmtl.deploy.nodes import ROLES, own_kernels
 
+    own_kernels(paths[0])
     facts = serve(ROLES[role](), paths)
     if as_json:
         print_json(facts)
@@ -116,6 +121,7 @@ def init(
     deadline: Annotated[
         float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
     ] = 30.0,
+    certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
         int,
         option(
@@ -167,6 +173,7 @@ def init(
         "options": {name: getattr(options, name) for name in options.given()},
         "scale": scale or "",
         "seed": seed,
+        "certify_every": every(certify_every),
         "least_steps": least_steps,
         "precision": precision,
         "test_rows": test_rows,
@@ -347,18 +354,40 @@ def invite(
 
 @network_app.command()
 def join(
-    token: Annotated[str, typer.Argument(help="What `network invite` printed.")],
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the node.")],
+    token: Annotated[
+        str, typer.Argument(help="File with what `network invite` printed; - is standard input. [RHFEDMTL_TOKEN]")
+    ] = "",
     data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
 
-    Example: rhfedmtl network join TOKEN --folder my-terminal --data rows.npz
+    The token itself is not given here: everybody on a machine can read its command lines.
+
+    Example: rhfedmtl network join invitation.txt --folder my-terminal --data rows.npz
     """
     from rhfedmtl.deploy.node.enrolment import enrol
 
-    _print(enrol(token, folder, data), as_json)
+    _print(enrol(_read_token(token), folder, data), as_json)
+
+
+def _read_token(source: str) -> str:
+    """A token from a file, standard input or the environment: alone, or within what `network invite` printed."""
+    if source == "-":
+        text = sys.stdin.read()
+    elif source:
+        try:
+            text = Path(source).read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"no file {source[:40]!r} ({error.strerror}): give a file with the token, - for standard input, or "
+                "RHFEDMTL_TOKEN; on a command line everybody here could read it"
+            ) from None
+    else:
+        text = os.environ.get("RHFEDMTL_TOKEN", "")
+    words = text.replace('"', " ").replace(":", " ").replace(",", " ").split()
+    return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
 
 
 @network_app.command()

@@ -133,6 +133,14 @@ Address = Annotated[
 Budgets = Annotated[
     list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
 ]
+CertifyEvery = Annotated[
+    str,
+    option(
+        WORK_PANEL,
+        "--certify-every",
+        "Gap and accuracy every so many rounds, charged by their bytes; auto: always where that is free.",
+    ),
+]
 Prices = Annotated[
     list[str] | None,
     option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
@@ -176,6 +184,11 @@ Scale = Annotated[
     str | None,
     option(METHOD_PANEL, "--scale", "standard-unit, standard, unit, none. [standard-unit; standard for regression]"),
 ]
+
+
+def every(text: str) -> Any:
+    """A number of rounds, or auto."""
+    return int(text) if text.isdecimal() else text
 
 
 def told(**given: Any) -> dict[str, Any]:

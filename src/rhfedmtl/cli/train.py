@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
@@ -22,10 +23,12 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Address,
     Budgets,
+    CertifyEvery,
     FaultText,
     Prices,
     PrivacyText,
     Scale,
+    every,
     option,
     with_learning_options,
 )
@@ -47,6 +50,10 @@ if TYPE_CHECKING:
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
+
+
+PRECISIONS = ("float64", "float32", "int8")
+"""What --precision takes; those that round are channels."""
 
 
 def register(app: typer.Typer) -> None:
@@ -90,9 +97,11 @@ def train(
     checkpoint_every: Annotated[
         float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
     ] = 30.0,
-    certify_every: Annotated[
-        int, option(RUNNING, "--certify-every", "Compute gap and accuracy every so many server iterations.", min=1)
-    ] = 1,
+    precision: Annotated[
+        str | None,
+        option(METHOD_PANEL, "--precision", "Of updates on the wire: float64, float32, int8; in place of --channel."),
+    ] = None,
+    certify_every: CertifyEvery = AUTO,
     log: Annotated[
         list[str] | None,
         option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
@@ -121,13 +130,13 @@ def train(
     config = RunConfig(
         algorithm,
         request,
-        options,
+        _in_precision(options, precision),
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
         faults=faults,
         scale=scale,
         target_gap=target_gap,
-        certify_every=certify_every,
+        certify_every=every(certify_every),
         tune="auto" if tune else "",
         seed=seed,
         privacy=privacy,
@@ -180,6 +189,17 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def _in_precision(options: Options, precision: str | None) -> Options:
+    """The options with the channel that rounds so."""
+    if precision is None:
+        return options
+    if precision not in PRECISIONS:
+        raise ConfigError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
+    if "channel" in options.given():
+        raise ConfigError(f"--precision {precision} and --channel {options.channel}: give one of them")
+    return options if precision == "float64" else options.changed(channel=precision)
 
 
 def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:

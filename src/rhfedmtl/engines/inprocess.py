@@ -191,7 +191,7 @@ class InProcess:
         for anchor in anchors:
             self._center[anchor.task] = anchor.center
             self._lam[anchor.task] = anchor.lam
-            self._U[anchor.task] = self.method.start(self._U[anchor.task], anchor.center)
+            self._U[anchor.task] = self.method.start(self._U[anchor.task], self._n[anchor.task], anchor.center)
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration, in one call."""
@@ -219,7 +219,7 @@ class InProcess:
             answered.tolist(), answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True
         )
         factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
-        self._U = self._U + factor[:, None, None] * answers.delta
+        self._U = self.method.merged(self._U, answers.delta, factor, self._center)
         self.tell(cohort, factor)
         self._last_round = number
         return Outcome(answered, factor, answers.gains)
@@ -283,7 +283,7 @@ class InProcess:
 
     def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""
-        applied = factor[cohort.station]
+        applied = self.method.settled(factor)[cohort.station]
         self._duals.settle[cohort.worked] = applied
         if self._residual is not None and self._sent_residual is not None:
             old, new = self._residual[cohort.worked], self._sent_residual[cohort.worked]
@@ -310,7 +310,8 @@ class InProcess:
 
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""
-        loss, rows, layout, duals = self.method.loss, self._rows, self._summed, self._duals
+        loss, rows, layout = self.method.loss, self._rows, self._summed
+        duals = self._duals if self.method.dual else rounds.make_duals(rows)
         models, combinations = points.models, points.combinations
         losses, terms = compiled_kernel.sums(loss, rows, layout, duals, models, combinations, threads=self.threads)
         return self._counted(losses), self._counted(terms)
@@ -418,7 +419,8 @@ class InProcess:
         share, size = self.share(terminal), int(self.sizes[terminal])
         held = share
         if self._residual is not None:  # it stays with the station that did not get it, which gives up that much less
-            held = share - self._residual[terminal] if self.method.keeps_share() else share
+            kept = self.method.kept(self._residual[terminal], 1.0)
+            held = share if kept is None else share - kept
             self._residual[terminal] = 0.0
         for b, sign, moved in ((int(self._station[terminal]), -1, held), (station, 1, share)):
             if b >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -24,6 +24,7 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table
 from rhfedmtl.data.preparation import Preparation
+from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
@@ -35,12 +36,14 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import Choice, choose, weighted
+from rhfedmtl.selection.weights import Asked, SelectionRecord, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import Progress, Result, Run, Settings
+from rhfedmtl.training.run import Before, Progress, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
+_WEIGHTS = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
@@ -149,6 +152,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self.models_.save(path)
 
+    def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
+        """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
+        check_is_fitted(self)
+        return self.models_.release(epsilon, delta)
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote, or the model in the folder of a run: ready to predict, not to `resume`."""
@@ -170,11 +178,14 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if self.privacy:
             built, plan = self._private(federation, ledger)
             ledger = plan.ledger(ledger)
-        self.regularisation_ = self._choice(built, federation, settings)
+        self.regularisation_, before = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
-            built = _with_weights(built, self.regularisation_)
+            built = self._with_weights(built, self.regularisation_)
         run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
-        self._start(run, places)
+        if before is None:
+            self._start(run, places)
+        else:
+            run.follow(before)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
         models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed))
@@ -188,10 +199,21 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
 
+    def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
+        """Draw a metric and the certified gap along what was spent; needs matplotlib."""
+        check_is_fitted(self, "result_")
+        return LearningCurveDisplay.from_estimator(self, metric=metric).plot(axes)
+
+    def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
+        """Draw what each tier took of every type; needs matplotlib."""
+        check_is_fitted(self, "result_")
+        return BudgetDisplay.from_estimator(self).plot(axes)
+
     def _finish(self, models: TaskModels, result: Result) -> Self:
         """Keep what came of it, and say so if it did not converge."""
         self._session.models = models
         self._publish(models)
+        self.result_ = result
         self.certificate_ = result.certificate
         self.ledger_ = result.ledger
         self.relationship_ = result.relationship
@@ -291,8 +313,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return Options.of(
             loss=self.loss,
             relationship=self.relationship,
-            lambda1=self._weight("lambda1", LAMBDA1),
-            lambda2=self._weight("lambda2", LAMBDA2),
+            **self._weights(),
             intercept=bool(self.intercept),
             policy=self.policy,
             local_steps=self.local_steps,
@@ -313,14 +334,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
         return built
 
-    def _weight(self, name: str, default: float) -> float:
-        value: Any = getattr(self, name)
-        if value == "auto":
-            return default
+    def _weights(self) -> dict[str, float]:
+        """λ1 and λ2; those to be chosen at their defaults."""
+        return {
+            name: default if getattr(self, name) == "auto" else self._weight(name) for name, default in _WEIGHTS.items()
+        }
+
+    def _weight(self, name: str) -> float:
         try:
-            return float(value)
+            return float(getattr(self, name))
         except (TypeError, ValueError):
-            raise ConfigError(f"{name}={value!r} is neither a number nor 'auto'") from None
+            raise ConfigError(f"{name}={getattr(self, name)!r} is neither a number nor 'auto'") from None
 
     def _more_options(self) -> dict[str, Any]:
         """The settings in ``options``, none of which is a parameter of its own."""
@@ -342,16 +366,28 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             max_rounds=self.max_rounds,
         )
 
-    def _choice(self, built: Algorithm, federation: Federation, settings: Settings) -> Choice | None:
-        """λ2, or λ1 as well, by validation on training rows, where they are "auto"."""
-        if "auto" not in (self.lambda1, self.lambda2):
-            return None
-        if self.lambda2 != "auto":
+    def _choice(
+        self, built: Algorithm, federation: Federation, settings: Settings
+    ) -> tuple[Choice | SelectionRecord | None, Before | None]:
+        """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it."""
+        auto = tuple(name for name in ("lambda1", "lambda2") if getattr(self, name) == "auto")
+        if not auto:
+            return None, None
+        if auto == ("lambda1",):
             raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
         if not isinstance(built.method, DualMethod):
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
-        path: dict[str, Any] = {} if self.lambda1 == "auto" else {"lambda1": (float(self.lambda1),), "near": ()}
-        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path)
+        present = self._weights()
+        if (ledger := self._ledger()).budget:
+            return within_budget(Asked(built, federation, settings, ledger, auto), present)
+        path: dict[str, Any] = {} if len(auto) > 1 else {"lambda1": (present["lambda1"],), "near": ()}
+        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path), None
+
+    def _with_weights(self, built: Algorithm, choice: Choice | SelectionRecord) -> Algorithm:
+        assert isinstance(built.method, DualMethod)
+        chosen = choice.chosen if isinstance(choice, SelectionRecord) else {n: getattr(choice, n) for n in _WEIGHTS}
+        relationship = weighted(built.method.relationship, **{**self._weights(), **chosen})
+        return built._replace(method=replace(built.method, relationship=relationship))
 
     def _ledger(self) -> Ledger:
         if is_yardstick(self.algorithm):
@@ -391,12 +427,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
         left = "".join(f", {name} left {x:g}" for name, x in progress.left.items() if np.isfinite(x))
         sys.stdout.write(f"round {progress.round}{gap}{left}\n")
-
-
-def _with_weights(built: Algorithm, choice: Choice) -> Algorithm:
-    assert isinstance(built.method, DualMethod)
-    relationship = weighted(built.method.relationship, choice.lambda1, choice.lambda2)
-    return built._replace(method=replace(built.method, relationship=relationship))
 
 
 def _work(policy: Policy, result: Result) -> Work:

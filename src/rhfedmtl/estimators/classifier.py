@@ -56,7 +56,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         How tasks are coupled: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
     lambda1, lambda2
         Weights of each model's norm, and of the coupling. ``lambda2="auto"`` chooses it on training rows held out, and
-        ``lambda1="auto"`` with it both; what was tried is in ``regularisation_`` and is not charged.
+        ``lambda1="auto"`` with it both; what was tried is in ``regularisation_``. Under a budget trials are part of the
+        run and charged to its ledger; without one nothing is.
     scale
         ``standard-unit``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
     intercept

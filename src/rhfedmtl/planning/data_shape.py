@@ -12,12 +12,14 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
 from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import message_sizes, round_zero_bytes
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
+from rhfedmtl.roles.cloud import most_candidates
+from rhfedmtl.roles.messages import certificate_sizes, message_sizes, round_zero_bytes
 from rhfedmtl.training.clouds import regularisation
 from rhfedmtl.training.run import Settings
 
@@ -80,7 +82,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     ledger = Ledger(cost)
     features, columns = width_of(subject, cost)
     shape = (method.rows(columns), features + method.intercept)
-    shared, length, dtype = method.shared_rows(columns), method.profile_length, method.channel.dtype
+    shared = method.shared_rows(columns)
     layout = _layout(subject)
     among = int(np.bincount(layout.terminal_task).max()) if method.channel.sums_only else 0
     if features:
@@ -92,15 +94,23 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
     lam, coupling = regularisation(method, samples)
-    return Situation(
+    situation = Situation(
         rows,
         layout,
         ledger,
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=message_sizes(shape, shared, length, dtype, among) if features else MessageSizes(),
+        bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype, among)
+        if features
+        else MessageSizes(),
+        certificate_bytes=certificate_sizes((columns, shape[1]), *most_candidates(), dual_length(method.loss))
+        if features
+        else CertificateSizes(),
+        certify_every=settings.certify_every,
     )
+    ledger.charge(situation.certificate_event())  # the last one is paid for from the start
+    return situation
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:

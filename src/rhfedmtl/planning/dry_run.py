@@ -148,7 +148,7 @@ class _Stage(NamedTuple):
 def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: int) -> _Stage | None:
     """Anchors and up to K rounds, as far as they can be paid; None where not even the first can."""
     room = s.ledger.room
-    spent = event_totals(s.prices, s.cloud_event())
+    spent = s.server_iteration()
     rounds = terminal_steps = 0
     ahead = None
     for count, stations in _segments(plan.station_rounds):

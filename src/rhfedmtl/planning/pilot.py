@@ -25,12 +25,13 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.planning.data_shape import situation_of
 from rhfedmtl.planning.dry_run import DryRun, dry_run, effort
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured, Outlook
 from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Moment, Result, Settings, train
+from rhfedmtl.training.run import Before, Moment, Result, Settings, train
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -196,22 +197,26 @@ def fly(
 ) -> Pilot:
     """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers."""
     scout = _Scout(policy)
-    short = replace(settings, execution=settings.execution.in_process, certify_every=1, max_rounds=rounds)
+    how = settings.execution.in_process
+    short = replace(settings, execution=how, certify_every=1, free_evaluation=True, max_rounds=rounds)
+    known = situation_of(federation, method, settings, ledger.cost)
+    last = Before([known.certificate_event()])  # its own certificates are free; the run pays for its last one
 
     def run(number: int) -> Result:
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)
-        return train(federation, method, scout, seeded, ledger=Ledger(ledger.cost, ledger.budget))
+        return train(federation, method, scout, seeded, ledger=Ledger(ledger.cost, ledger.budget), before=last)
 
     result, *others = [run(number) for number in range(PILOTS)]
+    first = replace(scout.seen[0], certificate_bytes=known.certificate_bytes, certify_every=settings.certify_every)
     end = replace(
-        scout.seen[0],
+        first,
         ledger=result.ledger,
         observed=result.observed,
         rounds=result.rounds,
         cloud_rounds=result.cloud_rounds,
     )
     edges = CLASSES if method.loss.classifier else NUMBERS
-    return Pilot(scout.seen[0], end, scout.first, result, others, edges)
+    return Pilot(first, end, scout.first, result, others, edges)
 
 
 class _Scout:

@@ -11,15 +11,19 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
-from rhfedmtl.maths.runs import bincount, pairs
-from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent
+from rhfedmtl.maths.runs import pairs
+from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 MOST_COUNT = 10**9
+AUTO = "auto"
+"""Certificates in every round where they cost nothing that is limited, else as seldom as decisions need them."""
+CERTIFYING = 0.1
+"""What certificates on the way may cost beside the rounds, where they cost: solvers are compared by few of them."""
 
 
 class Observation(NamedTuple):
@@ -51,8 +55,9 @@ class Situation:
     ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
     holds what the last rounds, ``REMEMBERED`` at most, showed, the latest last. ``planning_prices`` may be higher than
     those of the ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each
-    other after every BS iteration, and not only for the cloud. ``memo`` is kept from one plan to the next while
-    members, sizes and prices stay as they are: for what a policy need not work out again.
+    other after every BS iteration, and not only for the cloud. ``certify_every`` is that of the run.
+    ``memo`` is kept from one plan to the next while members, sizes and prices stay as they are: for what a policy need
+    not work out again.
     """
 
     sizes: IntArray
@@ -63,12 +68,14 @@ class Situation:
     coupling: float = 0.0
     radius: float = 1.0
     bytes: MessageSizes = field(default_factory=MessageSizes)
+    certificate_bytes: CertificateSizes = field(default_factory=CertificateSizes)
     cloud_rounds: int = 0
     rounds: int = 0
     observed: list[Observation] = field(default_factory=list)
     solvers: tuple[Solver, ...] = (ASCENT,)
     planning_prices: Cost | None = None
     in_step: bool = False
+    certify_every: int | str = "auto"
     memo: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -100,7 +107,7 @@ class Situation:
     @cached_property
     def members(self) -> IntArray:
         """N_b of every station."""
-        return bincount(self.home, self.layout.n_tasks)
+        return self.layout.members
 
     @cached_property
     def largest(self) -> FloatArray:
@@ -120,14 +127,54 @@ class Situation:
         """The next BS iteration, if everybody worked."""
         if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
             local_steps = int(local_steps[0])
+        sizes = self.bytes
         return RoundEvent(
             self.rounds + 1,
             self.layout,
             local_steps,
             stations,
-            bytes_down=float(self.bytes.order),
-            bytes_up=float(self.bytes.update),
+            bytes_down=float(sizes.order),
+            bytes_up=float(sizes.update),
+            request_bytes=self._per_station(sizes.request, sizes.each_request),
+            result_bytes=self._per_station(sizes.result, sizes.each_result),
         )
+
+    def _per_station(self, fixed: int, each: int) -> FloatArray | float:
+        return float(fixed) if not each else np.asarray(fixed + each * self.layout.members, dtype=np.float64)
+
+    def certificate_event(self) -> RoundEvent:
+        """A certificate of what the stations have reported, with models that nobody knows yet."""
+        sizes = self.certificate_bytes
+        return RoundEvent(
+            self.rounds,
+            self.layout,
+            0,
+            bytes_down=float(sizes.probe),
+            bytes_up=float(sizes.sums),
+            request_bytes=float(sizes.request),
+            result_bytes=float(sizes.result),
+            merges=False,
+        )
+
+    @cached_property
+    def certificate(self) -> dict[str, float]:
+        """Cost of a certificate, per type."""
+        return event_totals(self.prices, self.certificate_event())
+
+    @property
+    def certificates_cost(self) -> bool:
+        """Whether certificates cost any type that is limited."""
+        return any(self.certificate[name] for name in self.ledger.budget)
+
+    def server_iteration(self) -> dict[str, float]:
+        """Cost, per type, of a server iteration without its rounds, with its part of a certificate."""
+        cloud = event_totals(self.prices, self.cloud_event())
+        if not self.certificates_cost:
+            return cloud
+        if isinstance(self.certify_every, int):
+            return {name: cost + self.certificate[name] / self.certify_every for name, cost in cloud.items()}
+        least = event_totals(self.prices, self.cloud_event(), self.round_event(1))
+        return {name: cost + min(self.certificate[name], CERTIFYING * least[name]) for name, cost in cloud.items()}
 
     def cloud_event(self) -> CloudEvent:
         """The next server iteration."""
@@ -169,6 +216,12 @@ class Policy(Protocol):
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration."""
+
+
+def check_certify_every(every: Any) -> None:
+    """Refuse what is neither a number of rounds nor left to the run."""
+    if every != AUTO:
+        check_count("certify_every", every)
 
 
 def check_count(name: str, count: Any, *, optional: bool = False) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.runs import Runs
+from rhfedmtl.maths.runs import Runs, bincount
 from rhfedmtl.resources.costs import SLACK, Cost, Prices, fits
 
 FloatArray = npt.NDArray[np.float64]
@@ -67,6 +67,12 @@ class Placement:
         """Whether every terminal id is a member."""
         return bool(self.terminal_task.min(initial=0) >= 0)
 
+    @cached_property
+    def members(self) -> IntArray:
+        """How many terminals each station has."""
+        task = self.terminal_task if self.complete else self.terminal_task[self.terminal_task >= 0]
+        return bincount(task, self.n_tasks)
+
     def check(self, cost: Cost) -> None:
         """Check the sizes of price arrays, once per cost."""
         if not any(cost is seen for seen in self._priced_by):
@@ -98,6 +104,8 @@ class RoundEvent:
         Masks of those that take part (None: all). Terminals of a station that is away do not take part.
     bytes_down, bytes_up
         Bytes from station to terminal and back, for all or per terminal.
+    request_bytes, result_bytes
+        Bytes from cloud to station and back, for all or per station: what is asked for, and what came of it.
     merges
         Whether the station's iteration is charged; False for messages alone, as for sums of round zero.
     deadline
@@ -116,6 +124,8 @@ class RoundEvent:
     terminals: BoolArray | None = None
     bytes_down: Amount = 0.0
     bytes_up: Amount = 0.0
+    request_bytes: Amount = 0.0
+    result_bytes: Amount = 0.0
     merges: bool = True
     deadline: Mapping[str, Amount] | None = None
     slowdown: Amount = 1.0
@@ -130,6 +140,8 @@ class RoundEvent:
             _check_amount(f"deadline of {name}", deadline, layout.n_terminals)
         for name in ("local_steps", "bytes_down", "bytes_up", "slowdown"):
             _check_amount(name, getattr(self, name), layout.n_terminals)
+        for name in ("request_bytes", "result_bytes"):
+            _check_amount(name, getattr(self, name), layout.n_tasks)
         _check_mask("stations", self.stations, layout.n_tasks)
         _check_mask("terminals", self.terminals, layout.n_terminals)
 
@@ -382,7 +394,7 @@ def _station_times(name: str, prices: Prices, event: RoundEvent) -> FloatArray:
         waits = np.minimum(waits, event.deadline[name])
     times = _slowest(waits, event.layout)
     here = slice(None) if event.station_ids is None else event.station_ids
-    times[here] += _pick(prices.station_round, event.station_ids) if event.merges else 0.0
+    times[here] += _pick(_station_time(prices, event), event.station_ids)
     return times
 
 
@@ -415,16 +427,17 @@ def _round_charges(event: RoundEvent, name: str, prices: Prices, measured: Parts
         if prices.adds == "elapsed":
             work = work * _pick(event.slowdown, ids)
         link = _terminal_link(prices, event)
-        station = prices.station_round if event.merges else 0.0
+        station, above = prices.station_round if event.merges else 0.0, _station_link(prices, event)
     else:
         work, link = (_measured(part, layout.n_terminals, ids) for part in measured[:2])
-        station = _measured(measured.station, layout.n_tasks, None)
+        station, above = (_measured(part, layout.n_tasks, None) for part in measured[2:4])
     if prices.adds == "elapsed":
-        return _critical_path(event, name, work, link, station)
+        return _critical_path(event, name, work, link, station + above)
     entries = (
         (TERMINAL, ids, work),
         (TERMINAL_LINK, ids, link),
         (STATION, event.station_ids, _pick(station, event.station_ids)),
+        (STATION_LINK, event.station_ids, _pick(above, event.station_ids)),
     )
     return _nonzero(event.round, name, layout, entries)
 
@@ -504,11 +517,21 @@ def _terminal_link(prices: Prices, event: RoundEvent) -> Amount:
     return down + up
 
 
+def _station_link(prices: Prices, event: RoundEvent) -> Amount:
+    """Cost of the bytes between each station and the cloud."""
+    return event.request_bytes * prices.station_byte_down + event.result_bytes * prices.station_byte_up
+
+
+def _station_time(prices: Prices, event: RoundEvent) -> Amount:
+    """What a station adds to the time, or cost, of its terminals: its own iteration, and its link."""
+    return (prices.station_round if event.merges else 0.0) + _station_link(prices, event)
+
+
 def _type_lines(prices: Prices, event: RoundEvent) -> CostLines:
     """One line for a ``sum``; for ``elapsed`` the lines of terminals that no other terminal always exceeds."""
     ids, layout, stations = event.terminal_ids, event.layout, event.station_ids
     n = _count(ids, layout.n_terminals)
-    station = prices.station_round if event.merges else 0.0
+    station = _station_time(prices, event)
     step, link, own = _pick(prices.terminal_step, ids), _terminal_link(prices, event), _pick(station, stations)
     if prices.adds == "sum":
         whole = _total(own, _count(stations, layout.n_tasks)) + _total(link, n)
@@ -536,7 +559,7 @@ def _steps_in_time(prices: Prices, event: RoundEvent, limit: float) -> FloatArra
     ids, layout = event.terminal_ids, event.layout
     n = _count(ids, layout.n_terminals)
     tasks = layout.terminal_task if ids is None else layout.terminal_task[ids]
-    station = prices.station_round if event.merges else 0.0
+    station = _station_time(prices, event)
     spare = limit * (1 + SLACK) - _terminal_link(prices, event) - _pick(station, tasks)
     step = np.broadcast_to(np.float64(_pick(prices.terminal_step, ids)), n)
     free = np.where(np.broadcast_to(spare, n) >= 0, np.inf, 0.0)

@@ -26,7 +26,7 @@ RESOURCES: Registry[ResourceType] = Registry(
     {
         "energy": ResourceType("work of terminals and stations; prices of the paper", prices="0.1,10"),
         "time": ResourceType("seconds, of which nodes side by side take the slowest path", adds="elapsed"),
-        "bytes": ResourceType("what messages carry"),
+        "bytes": ResourceType("all that messages take on their links; one for each byte", prices="byte:1"),
         "privacy": ResourceType("what releases tell of a terminal, μ²; limited by --privacy", adds="elapsed"),
     },
 )

@@ -72,7 +72,7 @@ class Noised(Clip):
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
         """With noise, from the operating system unless there is an address to draw it again."""
-        return np.asarray(total + self.noise * _normal(total.shape, address))
+        return np.asarray(total + self.noise * standard_normal(total.shape, address))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) 
     return np.asarray((1.0 - factor) * residual + factor * sent)
 
 
-def _normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
+def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
     """Standard normal numbers: those at an address, or such as nobody can draw again (Box and Muller 1958)."""
     if address is not None:
         return np.random.default_rng([_NOISE, *address]).standard_normal(shape)

@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.objective import Points
@@ -17,7 +18,7 @@ from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 from rhfedmtl.roles.words import bounded, in_words
 
-SHARES = (0.0, 0.01, 0.04, 0.15, 0.5, 1.0)
+SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations hold, followed, to the joint ones to look for the best to return.
 
 The next anchors put the stations a few hundredths of the way ahead."""
@@ -50,6 +51,11 @@ CLOUD: Table[CloudPhase] = frozen(
         },
     }
 )
+
+
+def most_candidates() -> tuple[int, int]:
+    """Models and points of a certificate, at most."""
+    return 2, len(SCALES) * len(SHARES) + 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,6 +107,10 @@ class Certificate:
 
     def __repr__(self) -> str:
         return f"<Certificate: {self.words}; primal {self.primal:.6g}, dual {self.dual:.6g}, round {self.round}>"
+
+    def _repr_html_(self) -> str:
+        known = {name: getattr(self, name) for name in ("primal", "dual", "gap", "round")}
+        return facts_html("Certificate", {"in words": self.words, **known})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

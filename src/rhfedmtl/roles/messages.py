@@ -1,12 +1,13 @@
 """What the three tiers say to each other. Messages are frozen and know their size in bytes.
 
-A size counts the numbers that a message carries, eight bytes each unless it says otherwise, and ``HEADER`` bytes for
-who, whom and what.
+A size is that of the wire (`deploy/wire`): the fields in protobuf, what says which kind of message it is, and what
+gRPC, HTTP/2 and TLS put around it. Whole numbers count as small ones, which leaves out a byte now and then.
 Samples and dual variables are in no message.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -18,13 +19,14 @@ from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 
 Vector = npt.NDArray[np.float64]
 
 FLOAT64: np.dtype[Any] = np.dtype(np.float64)
-HEADER = 16
-_NUMBER = 8
+ENVELOPE = 11
+"""Seconds of work, or the number of a request: what a stream adds to a message."""
+_NUMBER, _WHOLE = 9, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class Message:
     @property
     def n_bytes(self) -> int:
         """Size on the wire."""
-        return HEADER + sum(_bytes(getattr(self, field.name)) for field in fields(self))
+        body = sum(_bytes(getattr(self, field.name)) for field in fields(self))
+        return framed(ENVELOPE + _delimited(body))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +98,8 @@ class Update(Message):
     @property
     def n_bytes(self) -> int:
         """Size on the wire."""
-        step = _NUMBER if self.dtype.kind == "i" else 0
-        return super().n_bytes + step - (_NUMBER - self.dtype.itemsize) * self.delta.size
+        body = sum(map(_bytes, (self.round, self.terminal, self.gains, self.profile)))
+        return framed(ENVELOPE + _delimited(body + _tensor(self.delta.shape, self.dtype)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,13 +270,19 @@ SEAT, SHARE = 10, 16
 
 
 def masking_bytes(terminals: int) -> tuple[int, int]:
-    """Bytes down to and up from one terminal of a masked round, besides its order and its words."""
+    """Bytes down to and up from one terminal of a masked round, besides its order and its words.
+
+    The question goes with the order, the deal for the next slot with the words.
+    """
     if not terminals:
         return 0, 0
-    near, members = min(terminals - 1, DENSE), 4 + -(-terminals // 8)
-    question = HEADER + _NUMBER + members + (SEAT + 2 * SHARE) * near
-    deal, opened = HEADER + 2 * _NUMBER + 3 * SHARE * near, HEADER + 2 * _NUMBER + SHARE * (near + 1)
-    return question + HEADER + _NUMBER + members, deal + opened
+    near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
+    shares = _bytes(bytes(2 * SHARE * near))
+    question = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
+    unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
+    deal = _delimited(2 * _WHOLE + shares + _bytes(bytes(SHARE * near)))
+    opened = framed(ENVELOPE + _delimited(2 * _WHOLE + _bytes(bytes(SHARE * (near + 1)))))
+    return question + unmask, deal + opened
 
 
 @cache
@@ -292,11 +301,35 @@ def message_sizes(
     down, up = masking_bytes(masked_among)
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
+    asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
     return MessageSizes(
         WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes + down,
         Update(0, 0, w, gains, profile, dtype).n_bytes + up,
         Anchor(0, 0, shared, 0.0).n_bytes,
         Report(0, 0, 0, shared, 0, 0).n_bytes,
+        framed(ENVELOPE + _delimited(asked)),
+        framed(ENVELOPE + _delimited(told)),
+        3,
+        _delimited(3 * _WHOLE + 2 * _NUMBER + 6),
+    )
+
+
+@cache
+def certificate_sizes(
+    shape: tuple[int, int], n_models: int, n_points: int, dual_length: int, *, gradient: bool = False
+) -> CertificateSizes:
+    """Sizes of a certificate that looks at so many combinations of so many models of this shape."""
+    model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
+    points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
+    slope = model if gradient else np.empty(0)
+    probe = Probe(0, 0, models, points, gradient, Verdict()).n_bytes
+    trial, metrics = framed(ENVELOPE + _delimited(_bytes(model))), framed(ENVELOPE + 4 * _delimited(25))
+    return CertificateSizes(
+        probe,
+        Sums(0, 0, losses, dual, slope).n_bytes,
+        framed(ENVELOPE + _delimited(_bytes(models) + _bytes(points))) + trial,
+        StationSums(0, 0, losses, dual, slope, 0, 0).n_bytes + metrics,
+        _bytes(model),
     )
 
 
@@ -321,10 +354,28 @@ def round_zero_bytes(
 
 
 def _bytes(value: object) -> int:
+    """A field of a message in protobuf."""
     if isinstance(value, np.ndarray):
-        return int(value.size) * _NUMBER
+        return _tensor(value.shape, FLOAT64)
     if isinstance(value, Verdict):
-        return 4 * _NUMBER
+        return _delimited(3 * _WHOLE + _NUMBER)
     if isinstance(value, bytes):
-        return len(value)
-    return 0 if isinstance(value, np.dtype) else _NUMBER  # how numbers are written is part of the header
+        return _delimited(len(value))
+    return _NUMBER if isinstance(value, float) else _WHOLE
+
+
+def _tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Numbers in rows: their shape, how they are written where that is not float64, and the numbers."""
+    sizes = sum(_varint(size) for size in shape)
+    kind = 0 if dtype == FLOAT64 else _WHOLE + (_NUMBER if dtype.kind == "i" else 0)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    return _delimited(_delimited(sizes) + kind + (_delimited(n_bytes) if n_bytes else 0))
+
+
+def _delimited(n_bytes: int) -> int:
+    """So many bytes with the number of their field and their length."""
+    return 1 + _varint(n_bytes) + n_bytes
+
+
+def _varint(value: int) -> int:
+    return max(1, -(-int(value).bit_length() // 7))

@@ -178,7 +178,7 @@ class BaseStation:
             )
         if self.anchor is None or anchor.cloud_round > self.anchor.cloud_round:
             self.anchor, self.phase = anchor, after
-            self.U = self.method.start(self.U, anchor.center)
+            self.U = self.method.start(self.U, self.n_samples, anchor.center)
 
     def open_round(self, number: int, local_steps: Mapping[int, int]) -> list[WorkOrder]:
         """Start a round with the members named, and return their orders in the order of ids."""
@@ -221,7 +221,7 @@ class BaseStation:
         delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
         factor = self._factor(delta, updates)
-        self.U = self.U + factor * delta
+        self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
         for update in arrived:
             self._apply(update, factor)
         return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
@@ -321,7 +321,8 @@ class BaseStation:
 
     def _apply(self, update: Update, factor: float) -> None:
         member = self.members[update.terminal]
-        share = member.share + factor * update.delta if self.method.keeps_share() else member.share
+        kept = self.method.kept(update.delta, factor)
+        share = member.share if kept is None else member.share + kept
         self.members[update.terminal] = replace(member, share=share, applied_round=update.round, applied_factor=factor)
 
     def _factor(self, delta: Vector, updates: list[Update | None]) -> float:

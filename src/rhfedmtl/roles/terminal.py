@@ -257,7 +257,8 @@ class Terminal:
         self._settle(probe.verdict)
         self.phase, models = after, probe.models[:, None]
         work = self.method.loss, self._rows, self._layout
-        losses, dual = self._kernel.sums(*work, self._duals, models, probe.points)
+        duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
+        losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
         parts = (self.method.channel.counted(part)[0] for part in (losses, dual, slope))
         return Sums(self.identity, probe.number, *parts)
@@ -371,7 +372,7 @@ class Terminal:
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
         if self._update is not None:
-            factor = verdict.factor if verdict.round == self._update.round else 0.0
+            factor = self.method.settled(verdict.factor if verdict.round == self._update.round else 0.0)
             self._duals.settle[0] = factor
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
@@ -421,6 +422,5 @@ class Terminal:
 
     def _held_share(self) -> Vector:
         """What the station has of the share: all but what the channel kept back."""
-        if self._residual is None or not self.method.keeps_share():
-            return self._share()
-        return self._share() - self._residual
+        kept = None if self._residual is None else self.method.kept(self._residual, 1.0)
+        return self._share() if kept is None else self._share() - kept

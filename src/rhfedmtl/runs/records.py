@@ -57,7 +57,7 @@ class Configuration:
     faults: str
     scale: str | None
     target_gap: float
-    certify_every: int
+    certify_every: int | str
     tune: str
     seed: int
     privacy: str = ""

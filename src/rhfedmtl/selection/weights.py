@@ -33,7 +33,7 @@ from rhfedmtl.selection.regularisation import choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Before, Run, scores
+from rhfedmtl.training.run import Before, Run, Settings, scores
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -84,6 +84,17 @@ class SelectionRecord:
         return f"{chosen} ({self.why}; {len(self.tried)} trials, which took {cost} of the budget)"
 
 
+class Asked(NamedTuple):
+    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it."""
+
+    built: Algorithm
+    federation: Federation
+    settings: Settings
+    ledger: Ledger
+    auto: tuple[str, ...]
+    faults: str = ""
+
+
 class Chosen(NamedTuple):
     """The run to make, with all settings as numbers; how they were chosen; and what was done for it before."""
 
@@ -101,13 +112,21 @@ def settled(config: RunConfig, federation: Federation, *, threads: int | None = 
     present = {name: config.options.weight(name) for name in ("lambda1", "lambda2")}
     if is_yardstick(config.algorithm) or not isinstance(built.method, DualMethod):
         return Chosen(_with(config, present))
-    if not config.resources()[1]:
+    cost, limits = config.resources()
+    if not limits:
         return _unlimited(config, built, federation, threads)
-    search = _Search(config, built, federation, threads)
+    settings = replace(config.settings(federation.kind, ended=True), execution=Execution(threads=threads))
+    asked = Asked(built, federation, settings, Ledger(cost, limits), config.options.auto, config.faults)
+    record, before = within_budget(asked, present)
+    return Chosen(_with(config, record.chosen), None, record, before)
+
+
+def within_budget(asked: Asked, present: dict[str, float]) -> tuple[SelectionRecord, Before | None]:
+    """The weights that are asked for, chosen by trials that the budget pays, and what the run goes on from."""
+    search = _Search(asked)
     best, why = search.best(present)
-    chosen = {name: getattr(best.trial, name) if best else present[name] for name in config.options.auto}
-    record = SelectionRecord(chosen, why, SHARE, search.spent(), search.tried)
-    return Chosen(_with(config, chosen), None, record, search.before(best))
+    chosen = {name: getattr(best.trial, name) if best else present[name] for name in asked.auto}
+    return SelectionRecord(chosen, why, SHARE, search.spent(), search.tried), search.before(best)
 
 
 def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
@@ -140,12 +159,11 @@ class _State(NamedTuple):
 class _Search:
     """Trials of one run, and what they took."""
 
-    def __init__(self, config: RunConfig, built: Algorithm, federation: Federation, threads: int | None) -> None:
-        self.config, self.built, self.federation = config, built, federation
-        self.held = held_rows(federation, FOLDS, 0, config.seed)
-        self.part = hold_out(federation, FOLDS, 0, config.seed)
-        self.settings = replace(config.settings(federation.kind, ended=True), execution=Execution(threads=threads))
-        self.cost, self.limits = config.resources()
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.built, self.federation, self.settings = asked, asked.built, asked.federation, asked.settings
+        self.held = held_rows(self.federation, FOLDS, 0, self.settings.seed)
+        self.part = hold_out(self.federation, FOLDS, 0, self.settings.seed)
+        self.cost, self.limits = asked.ledger.cost, asked.ledger.budget
         self.tried: list[WeightTrial] = []
         self.events: list[Event] = []
         self.left = self._affordable()
@@ -183,7 +201,7 @@ class _Search:
 
     def _steps(self) -> Iterator[tuple[float, float]]:
         coupled = self.built.method.relationship.coupling(self.part.n_tasks) > 0.0  # type: ignore[attr-defined]
-        return (step for step in STEPS[self.config.options.auto] if coupled or step[0] != 1.0)
+        return (step for step in STEPS[self.asked.auto] if coupled or step[0] != 1.0)
 
     def _affordable(self) -> int:
         """How many trials the share pays, each of some rounds with few steps."""
@@ -202,7 +220,7 @@ class _Search:
         assert isinstance(method, DualMethod)
         known = method.relationship if start is None else start.relationship
         method = replace(method, relationship=weighted(known, lambda1, lambda2))
-        faults = Faults.parse(self.config.faults, self.config.seed)
+        faults = Faults.parse(self.asked.faults, self.settings.seed)
         run = Run(
             self.built.regroup(self.part),
             method,
@@ -211,7 +229,7 @@ class _Search:
             faults,
             judged=self.part,
         )
-        if start is not None and not self.config.faults:
+        if start is not None and not self.asked.faults:
             run.restore(start.alpha, start.models)
         try:
             run.learn(self.built.policy)
@@ -246,7 +264,7 @@ class _Search:
 
     def before(self, best: _State | None) -> Before | None:
         """What the run begins with: all that was charged, and where the chosen trial ended."""
-        if best is None or self.config.faults:
+        if best is None or self.asked.faults:
             return Before(self.events) if self.events else None
         alpha = np.zeros((len(self.federation.X), best.alpha.shape[1]))
         alpha[~self.held] = best.alpha

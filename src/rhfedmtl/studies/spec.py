@@ -40,7 +40,7 @@ TOP = {
     "views": list,
     "column": str,
     "choice": float,
-    "certify_every": int,
+    "certify_every": (int, str),
 }
 METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 RUN = {"scale": str, "target_gap": float, "privacy": str}
@@ -261,7 +261,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
             cost=Cost.of(document["cost"]).format() if document.get("cost") else (),
             budget=tuple(f"{name}={limit}" for name, limit in document.get("budget", {}).items()),
             faults=_faults(document.get("faults", "")),
-            certify_every=document.get("certify_every", 1),
+            certify_every=document.get("certify_every", AUTO),
             tune="" if not tune else tune if isinstance(tune, str) else metric,
             **run,
         )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import DEFAULTS, Options, build, idle, no_effect
+from rhfedmtl.algorithms.options import AUTO, DEFAULTS, Options, build, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
@@ -53,7 +53,7 @@ class RunConfig:
     faults: str = ""
     scale: str | None = None
     target_gap: float = 0.0
-    certify_every: int = 1
+    certify_every: int | str = AUTO
     tune: str = ""
     seed: int = 0
     privacy: str = ""
@@ -98,7 +98,7 @@ class RunConfig:
         for name in ("privacy", "faults", "scale", "target_gap", "seed"):
             if value := getattr(self, name):
                 yield from flag(name, value)
-        if self.certify_every != 1:
+        if self.certify_every != AUTO:
             yield from flag("certify_every", self.certify_every)
         if self.tune:
             yield "--tune"
@@ -143,7 +143,7 @@ class RunConfig:
             "the plan is made before the first round, and no policy looks at what rounds show: leave --policy out "
             "(and take fedavg for adaptive-fl)": looks,
             "one certificate leaves, at the end: leave out --target-gap and --certify-every": self.target_gap
-            or self.certify_every != 1,
+            or self.certify_every != AUTO,
             "terminals that move, come and go, or get new rows, tell whole shares: leave moves, churn and late_rows "
             "out of --faults": faults.moves or faults.churn or faults.late_rows,
         }

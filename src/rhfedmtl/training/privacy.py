@@ -233,8 +233,8 @@ def _travel(strength: float) -> tuple[float, int]:
 
     Fitted on synthetic federations: more rounds where the noise leaves room for them.
     """
-    rounds = int(np.clip(round(1.5 * math.sqrt(strength)), 12, 40))
-    return 6.0, rounds
+    travel = float(np.clip(1.75 * strength**0.3, 6.0, 10.0))
+    return travel, round(2.0 * travel)
 
 
 def _weights(

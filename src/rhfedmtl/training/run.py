@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.algorithms.sgd import Server, SgdMethod
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
@@ -22,10 +22,21 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Keeping, LabelCentring, ShareSums
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
+from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import NEWTON, Solver
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
+from rhfedmtl.policies.base import (
+    AUTO,
+    CERTIFYING,
+    MOST_COUNT,
+    REMEMBERED,
+    Observation,
+    Plan,
+    Policy,
+    Situation,
+    check_certify_every,
+)
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -37,9 +48,10 @@ from rhfedmtl.resources.billing import (
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import any_models
-from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate
-from rhfedmtl.roles.messages import round_zero_bytes
+from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
+from rhfedmtl.roles.messages import certificate_sizes, round_zero_bytes
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
@@ -51,7 +63,7 @@ from rhfedmtl.training.privacy import PrivatePlan, Released
 from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
-NEVER = 2**62
+NEVER = MOST_COUNT
 """``certify_every`` of a run whose rounds are not certified."""
 
 __all__ = [
@@ -72,15 +84,19 @@ __all__ = [
 class Settings:
     """How to run, as opposed to what to learn.
 
-    Every ``certify_every`` BS iterations the gap and the test metrics are computed, which needs a pass over the
-    data; it is an evaluation and not charged. The last iteration is always certified. A run ends early once the
+    Every ``certify_every`` BS iterations the gap and the test metrics are computed. Their messages are charged by their
+    bytes, their passes over the data are not. "auto" does so in every iteration where it costs nothing that is limited,
+    and else as seldom as decisions need it. The last iteration is always certified, and paid for from the start; a
+    certificate on the way that cannot be paid is left out. ``free_evaluation`` declares all of this free. A run ends
+    early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective (0: no such target), once a
     certificate is broken, and in any case after ``max_rounds`` BS iterations.
     """
 
     scale: str = "standard-unit"
     scale_per_station: bool = False
-    certify_every: int = 1
+    certify_every: int | str = AUTO
+    free_evaluation: bool = False
     seed: int = 0
     target_gap: float = 0.0
     target_relative_gap: float = 0.0
@@ -94,7 +110,8 @@ class Settings:
         for name in ("target_gap", "target_relative_gap"):
             if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
-        for name, least in (("certify_every", 1), ("max_rounds", 1), ("seed", 0)):
+        check_certify_every(self.certify_every)
+        for name, least in (("max_rounds", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
@@ -186,6 +203,10 @@ class Run:
         self.certificate: Certificate | None = None
         self.metrics: Metrics = {}
         self.events: list[Event] = []
+        self.certifying: dict[str, float] = {}  # what certificates have cost
+        self._final: int | None = None  # what is set aside for the last one
+        self._unpaid = False  # whether the budget does not even pay that
+        self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         try:
@@ -200,6 +221,7 @@ class Run:
         self.evaluation: Evaluation = (
             LocalEvaluation(judged, self.task_station, self.scalers) if site is None else site.evaluation
         )
+        self._set_aside()
 
     @property
     def ledger(self) -> Ledger:
@@ -214,6 +236,12 @@ class Run:
 
     def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
+        try:
+            return self._learn(policy, watch, keep)
+        finally:
+            self._give_back()
+
+    def _learn(self, policy: Policy, watch: Watcher | None, keep: Keeper | None) -> str:
         while True:
             if self._under_way is None:
                 if self._good_enough():
@@ -235,6 +263,7 @@ class Run:
         """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
         for _ in range(self.evaluation.tries):
             if not self._is_certified():
+                self._collected = None
                 self._review()
         self.accounting.close(self.round, self._layout())
         certificate = self.certify()
@@ -279,6 +308,7 @@ class Run:
         self.settings = replace(self.settings, **settings)
         self._memo, self._interrupted, self._under_way = {}, False, None
         self._started = time.perf_counter()
+        self._set_aside()
 
     def state(self) -> dict[str, Any]:
         """All that a run with the same data, method and settings needs to go on from here, to the bit."""
@@ -286,7 +316,7 @@ class Run:
         return {
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
-            "cloud": vars(self.cloud),
+            "cloud": {name: part for name, part in vars(self.cloud).items() if not isinstance(part, Server)},
             "environment": self.environment.state(),
             "network": network.state(),
             **self.accounting.state(),
@@ -308,6 +338,7 @@ class Run:
         self.environment.resume(state["environment"])
         network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
+        self._set_aside()
 
     def _keeping(self) -> Keeping:
         """The network, if it can be put away."""
@@ -334,12 +365,13 @@ class Run:
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
         first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
-        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first))
+        unpaid = (situation.certificate_event(),) if self._unpaid else ()
+        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first), *unpaid)
         if self.ledger.can_afford(price):
             return "plan completed"
         if self.round:
             return "budget spent"
-        least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1))
+        least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1), *unpaid)
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
         raise BudgetError(
             f"budget {amounts_text(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) "
@@ -358,14 +390,38 @@ class Run:
             gamma=self.method.loss.smoothness,
             coupling=self._coupling,
             bytes=self.network.message_sizes,
+            certificate_bytes=self._certificate_sizes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
+            certify_every=self.settings.certify_every,
             memo=self._memo,
         )
+
+    @property
+    def _certificate_sizes(self) -> CertificateSizes:
+        """Sizes of the messages of a certificate, at most."""
+        shape, length = self.network.shape, dual_length(self.method.loss)
+        if self.settings.free_evaluation:
+            return CertificateSizes()
+        if isinstance(self.cloud, Cloud):
+            return certificate_sizes(shape, *most_candidates(), length)
+        return certificate_sizes(shape, 1, 2, length, gradient=True)
+
+    def _set_aside(self) -> None:
+        """Set the price of the last certificate aside, where it has one and can be paid."""
+        price = self.situation().certificate
+        self._unpaid = not self.ledger.can_afford(price)
+        self._final = self.ledger.reserve(price) if any(price.values()) and not self._unpaid else None
+
+    def _give_back(self) -> None:
+        """The last certificate is due: what was set aside for it may be spent."""
+        if self._final is not None:
+            self.ledger.release(self._final)
+            self._final = None
 
     def certify(self) -> Certificate:
         """Certificate and test metrics of the models as they stand now; computed once for a round.
@@ -380,6 +436,7 @@ class Run:
             if self.certificate is None:
                 raise
             return self.certificate
+        self._charge_certificate()
         if self.observed:
             astray = certificate.held > certificate.zero
             self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap, astray=astray)
@@ -454,7 +511,7 @@ class Run:
     def _change(self) -> None:
         """Let terminals move and rows arrive; the cloud hears of it at once."""
         if self.environment.change(self.round + 1, self.network):
-            self._memo = {}
+            self._memo, self._collected = {}, None
             if self.cloud.cloud_round:
                 self._collect()
 
@@ -464,14 +521,52 @@ class Run:
         with contextlib.suppress(IncompleteError):
             self.certify()
 
+    def _is_due(self, situation: Situation, plan: Plan) -> bool:
+        """Whether to certify this BS iteration: as asked for, always in a search, and only where it can be paid."""
+        every = self.settings.certify_every
+        if plan.solver != NEWTON and isinstance(every, int) and self.round % every:
+            return False
+        if not situation.certificates_cost:
+            return True
+        price = event_totals(situation.prices, self._certificate_event(situation))
+        if plan.solver != NEWTON and every == AUTO:
+            spent, so_far = self.ledger.spent, self.certifying
+            for name in self.ledger.budget:
+                certifying = so_far.get(name, 0.0)
+                if certifying + price[name] > CERTIFYING * (spent[name] - certifying):
+                    return False
+        return self.ledger.can_afford(price)
+
     def _collect(self) -> None:
-        for report in self.network.reports(self.cloud.cloud_round):
-            self.cloud.receive(report)
+        """Let the stations report, unless they have since the last BS iteration."""
+        now = self.cloud.cloud_round, self.round
+        if self._collected != now:
+            for report in self.network.reports(self.cloud.cloud_round):
+                self.cloud.receive(report)
+            self._collected = now
+
+    def _certificate_event(self, situation: Situation) -> RoundEvent:
+        """A certificate now; in the middle of a server iteration stations report for it."""
+        event = situation.certificate_event()
+        plan, done = self._under_way or (None, 0)
+        if plan is None or done >= int(plan.station_rounds.max()):
+            return event
+        return replace(event, result_bytes=float(situation.certificate_bytes.result + situation.bytes.report))
+
+    def _charge_certificate(self) -> None:
+        """Charge its messages, where bytes have a price."""
+        situation = self.situation()
+        event = self._certificate_event(situation)
+        price = event_totals(situation.prices, event)
+        if any(price.values()):
+            self.certifying = {name: self.certifying.get(name, 0.0) + cost for name, cost in price.items()}
+            self._charge(event)
 
     def _begin(self, situation: Situation, plan: Plan) -> bool:
         """Start a server iteration: anchors down; False if it cannot be paid with a first BS iteration."""
         planned = self._round_event(situation, plan, 0)
-        if not self.ledger.can_afford(event_totals(situation.prices, situation.cloud_event(), planned)):
+        price = event_totals(situation.prices, situation.cloud_event(), planned)
+        if self._unpaid or not self.ledger.can_afford(price):
             return False
         self._charge(situation.cloud_event())
         self.network.assign(self.cloud.assign(plan.solver))
@@ -489,7 +584,7 @@ class Run:
                 break
             self._station_iteration(planned, worst, plan.solver)
             self._under_way = plan, k + 1
-            if self.round % self.settings.certify_every == 0 or plan.solver == NEWTON:
+            if self._is_due(situation, plan):
                 self._review()
             self._interrupted = watch is not None and watch(self._progress(plan)) is False
             if keep is not None and (self._interrupted or keep.due):
@@ -502,8 +597,9 @@ class Run:
     def _round_event(self, situation: Situation, plan: Plan, k: int) -> RoundEvent:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
-        before = self.events[-1] if k and not self._in_step else None
-        ahead = waited(self.ledger.cost, before) if isinstance(before, RoundEvent) else None
+        held = (event for event in reversed(self.events) if isinstance(event, RoundEvent) and event.merges)
+        before = next(held, None) if k and not self._in_step else None
+        ahead = None if before is None else waited(self.ledger.cost, before)
         return replace(event, round=self.round + 1, ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
@@ -565,5 +661,15 @@ def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return values
 
 
-_KEPT = ("round", "terminal_steps", "certificate", "metrics", "events", "observed", "history", "_under_way")
+_KEPT = (
+    "round",
+    "terminal_steps",
+    "certificate",
+    "metrics",
+    "events",
+    "certifying",
+    "observed",
+    "history",
+    "_under_way",
+)
 """What of a run is put away as it is."""

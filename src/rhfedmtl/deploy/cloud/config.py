@@ -15,7 +15,7 @@ from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, nearest
-from rhfedmtl.policies.base import ONE_PASS
+from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every
 from rhfedmtl.training.config import PRECISION
 
 
@@ -37,7 +37,7 @@ class Learning:
     options: Mapping[str, Any] = field(default_factory=dict)
     scale: str = ""
     seed: int = 0
-    certify_every: int = 1
+    certify_every: int | str = AUTO
     target_gap: float = 0.0
     target_relative_gap: float = PRECISION
     max_rounds: int = 1_000_000
@@ -50,7 +50,8 @@ class Learning:
         """Refuse what no node could follow."""
         _choose("precision", self.precision, ("float64", "float32"))
         _choose("test_rows", self.test_rows, (STATION, TERMINAL))
-        for name, least in (("features", 1), ("least_steps", ONE_PASS), ("certify_every", 1), ("max_rounds", 1)):
+        check_certify_every(self.certify_every)
+        for name, least in (("features", 1), ("least_steps", ONE_PASS), ("max_rounds", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.feature_names and len(self.feature_names) != self.features:

@@ -87,6 +87,11 @@ class TrainingJournal:
         self.closing = False
 
     @property
+    def cut(self) -> int:
+        """Bytes of an entry that was torn when the cloud ended, and was taken off."""
+        return self._journal.cut
+
+    @property
     def replaying(self) -> bool:
         """Whether the training still goes through what is written down."""
         return bool(self._past)

@@ -46,6 +46,9 @@ class CloudService:
             fsync=config.node.fsync,
             longest=config.journal_bytes,
         )
+        if self.journal.cut:
+            reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
+            log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
         self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log)
         self._server: Any = None

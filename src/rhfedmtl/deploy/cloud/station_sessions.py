@@ -212,7 +212,12 @@ class StationSessions:
         request = wire.Request(transfer=wire.Transfer(terminal=terminal, destination=place))
         task = asyncio.create_task(self.ask(station, request, self._config.waits.answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._let_gone)
+
+    def _let_gone(self, task: asyncio.Task[wire.Answer]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log("no answer", "warning", reason=f"{type(error).__name__}: {error}")
 
     def station_of(self, terminal: int) -> int:
         """Station that has a terminal as a member, as it told last; −1 where none has."""

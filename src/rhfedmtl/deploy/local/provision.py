@@ -197,7 +197,7 @@ class _Writer:
         names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
         names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
         write_compose(self._folder, self._plan.name, names)
-        write_units(self._folder, self._plan.name, light=self._plan.light)
+        write_units(self._folder, self._plan.name, names, light=self._plan.light)
 
     def _node(self, role: str, number: int, **more: Any) -> NodeConfig:
         shown = self._plan.observed and not (self._plan.light and role == TERMINAL)

@@ -28,6 +28,8 @@ PROGRAM = "rhfedmtl.deploy.terminal.program"
 PRELOAD = "rhfedmtl.deploy.local.preload"
 DRAIN_S = 15.0
 WAIT_S = 60.0
+STEADY_S, FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 0.1, 5.0
+"""A process that lived shorter is started again after a wait, which doubles from time to time."""
 UNDER_WAY = ("running", "recovering")
 
 
@@ -74,6 +76,9 @@ class Supervisor:
         self._lock = Lock(folder / "logs")
         self.processes: dict[str, BaseProcess | LightProcess] = {}
         self.restarts = 0
+        self._began: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._due: dict[str, float] = {}
 
     @property
     def names(self) -> list[str]:
@@ -84,6 +89,7 @@ class Supervisor:
         """Start these processes, or all."""
         for name in self.names if names is None else names:
             role, paths = self._parts[name]
+            self._began[name] = time.monotonic()
             if role == TERMINAL and read_terminal(paths[0]).kernel == NUMPY:
                 self.processes[name] = LightProcess(paths, self.log_of(name))
                 continue
@@ -97,15 +103,32 @@ class Supervisor:
         self.start([folder.name])
 
     def keep_up(self) -> list[str]:
-        """Start again what has ended by itself; returns the names. What cannot run ends everything, with its reason."""
+        """Start again what has ended by itself; returns the names. What cannot run ends everything, with its reason.
+
+        One that ends again and again is started at once the first time, and then after longer and longer waits.
+        """
         ended = [name for name, process in self.processes.items() if process.exitcode not in (None, 0)]
         for name in ended:
             self.processes[name].join()
             if self.processes[name].exitcode == CANNOT_RUN:
                 raise ConfigError(f"{name} cannot run: {self._last_words(name)}")
-        self.start(ended)
-        self.restarts += len(ended)
-        return ended
+        due = [name for name in ended if self._is_due(name)]
+        self.start(due)
+        self.restarts += len(due)
+        return due
+
+    def _is_due(self, name: str) -> bool:
+        """Whether a process that has ended is to be started now."""
+        now = time.monotonic()
+        if name not in self._due:
+            steady = now - self._began[name] > STEADY_S
+            failures = self._failures[name] = 1 if steady else self._failures.get(name, 0) + 1
+            wait = 0.0 if failures == 1 else min(FIRST_WAIT_S * 2.0 ** min(failures - 2, 10), LONGEST_WAIT_S)
+            self._due[name] = now + wait
+        if now < self._due[name]:
+            return False
+        del self._due[name]
+        return True
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to one process."""

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rhfedmtl import __version__
 
+FIRST_USER = 20000
 _DOCKERFILE = f"""FROM python:3.11-slim
 # What is in no package index is taken from wheels/: pip wheel --no-deps -w wheels PATH-OF-RHFEDMTL
 COPY wheels/ /wheels/
-RUN pip install --no-cache-dir --find-links /wheels 'rhfedmtl[deploy]=={__version__}' && mkdir -m 1777 /kernels
-ENV NUMBA_CACHE_DIR=/kernels
+RUN pip install --no-cache-dir --find-links /wheels 'rhfedmtl[deploy]=={__version__}'
 ENTRYPOINT ["rhfedmtl", "serve"]
 """
 
 _COMPOSE = """name: {network}
 
-# All nodes are alike but for their folders. Addresses are those of the configurations, so the host's are used.
+# All nodes are alike but for their folders, and their users: no node can write what another one runs or reads. Once, as
+# root:  sh own.sh
+# Addresses are those of the configurations, so the host's are used.
 x-node: &node
   build: .
   image: {network}-node
-  user: "{user}"
   network_mode: host
   restart: unless-stopped
   stop_grace_period: 60s
@@ -31,14 +31,17 @@ x-node: &node
   cap_drop: [ALL]
   security_opt: ["no-new-privileges:true"]
 
-volumes:
-  kernels: {{}}
-
 services:
+"""
+
+_OWN = """# Gives every node to its own user.
+set -e
+cd "$(dirname "$0")"
 """
 
 _SERVICE = """  {name}:
     <<: *node
+    user: "{user}:{user}"
     command: ["{role}", "--config", "/node/{role}.toml"]
     volumes: [{volumes}]
 """
@@ -50,12 +53,10 @@ Wants=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
-User=rhfedmtl
-Group=rhfedmtl
+User=rhfedmtl-{folder}
+Group=rhfedmtl-{folder}
 WorkingDirectory=/var/lib/rhfedmtl/{folder}
 ExecStart=/opt/rhfedmtl/bin/{program}
-Environment=NUMBA_CACHE_DIR=/var/cache/rhfedmtl
-CacheDirectory=rhfedmtl
 # A terminal that has left the network ends well (0); with a configuration that cannot work (2) nothing gets better.
 Restart=on-failure
 RestartSec=1
@@ -94,20 +95,21 @@ WantedBy=multi-user.target
 
 def write_compose(folder: Path, network: str, names: Sequence[str]) -> None:
     """A compose file and the image that it builds; no key is sent along when it is built."""
-    services = []
-    for name in names:
+    services, owners = [], []
+    for user, name in enumerate(names, FIRST_USER):
         role = name.partition("-")[0]
-        volumes = [f"./{name}:/node", "kernels:/kernels", *(["./ca:/ca:ro"] if role == "cloud" else [])]
-        services.append(_SERVICE.format(name=name, role=role, volumes=", ".join(volumes)))
-    user = f"{os.getuid()}:{os.getgid()}"  # whom the keys belong to
-    (folder / "compose.yaml").write_text(_COMPOSE.format(network=network, user=user) + "".join(services))
+        volumes = [f"./{name}:/node", *(["./ca:/ca:ro"] if role == "cloud" else [])]
+        services.append(_SERVICE.format(name=name, role=role, user=user, volumes=", ".join(volumes)))
+        owners.append(f"chown -R {user}:{user} {name}{' ca' if role == 'cloud' else ''}\n")
+    (folder / "compose.yaml").write_text(_COMPOSE.format(network=network) + "".join(services))
+    (folder / "own.sh").write_text(_OWN + "".join(owners))
     (folder / "Dockerfile").write_text(_DOCKERFILE)
     (folder / ".dockerignore").write_text("*\n!wheels\n")
     (folder / "wheels").mkdir()
 
 
-def write_units(folder: Path, network: str, *, light: bool = False) -> None:
-    """Units for systemd: one for the cloud, and templates for stations and terminals (``@0``, ``@1``, …)."""
+def write_units(folder: Path, network: str, names: Sequence[str], *, light: bool = False) -> None:
+    """Units for systemd: one for the cloud, templates for stations and terminals (``@0``, ``@1``, …), their users."""
     units = folder / "systemd"
     units.mkdir()
     for role, name, place in (
@@ -118,3 +120,5 @@ def write_units(folder: Path, network: str, *, light: bool = False) -> None:
         small = light and role == "terminal"
         program = "rhfedmtl-terminal serve" if small else f"rhfedmtl serve {role} --config {role}.toml"
         (units / name).write_text(_UNIT.format(role=role, network=network, folder=place, program=program))
+    users = (f'u rhfedmtl-{name} - "rhfedmtl {name} of {network}" /var/lib/rhfedmtl/{name}\n' for name in names)
+    (units / "rhfedmtl.conf").write_text("# For systemd-sysusers: a user for each node.\n" + "".join(users))

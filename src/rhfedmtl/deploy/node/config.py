@@ -67,7 +67,7 @@ class Waits:
     ``patience``: for a station that is away before it misses a round. ``start``: for all members before the first
     round. ``answer``: for sums and the like. ``again``: before a request is sent once more. ``forget``: for a silent
     terminal before its share is taken out (0: never, an operator decides). ``asleep``: for terminals that rest, before
-    a certificate is given up.
+    a certificate is given up. ``link``: for what the link of a terminal owes, a handshake or the answer to a ping.
     """
 
     patience: float = 60.0
@@ -76,6 +76,7 @@ class Waits:
     again: float = 5.0
     forget: float = 0.0
     asleep: float = 0.0
+    link: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class TerminalConfig(Config):
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
     A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
     which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    ``link`` is as in `Waits`.
     """
 
     station: int
@@ -127,6 +129,7 @@ class TerminalConfig(Config):
     sleep: float = 0.0
     byte_budget: int = 0
     budget_days: int = 0
+    link: float = 5.0
     row_seed: int = -1
 
 

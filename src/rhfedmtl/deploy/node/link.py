@@ -22,7 +22,7 @@ from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.server import KEEP_ALIVE
+from rhfedmtl.deploy.node.server import LINK_S, keep_alive
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -44,10 +44,10 @@ Account = Callable[[str, str, int], bool]
 """Is told of each message, by way, kind and bytes; says whether one that goes up may leave."""
 
 
-def channel_options(above: Identity, message_bytes: int) -> list[tuple[str, Any]]:
+def channel_options(above: Identity, message_bytes: int, link: float = LINK_S) -> list[tuple[str, Any]]:
     """Options of a channel to the node above, which must have the name that its certificate should carry."""
     return [
-        *KEEP_ALIVE,
+        *keep_alive(link),
         ("grpc.ssl_target_name_override", above.host),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -116,11 +116,12 @@ class Uplink:
         meters: Meters,
         message_bytes: int,
         account: Account = lambda *_: True,
+        link: float = LINK_S,
     ) -> None:
         self._dialogue, self._session_state = dialogue, Machine(dialogue.below, StreamState.GREETING)
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
-        self._account = account
+        self._account, self._link = account, link
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
@@ -207,13 +208,13 @@ class Uplink:
 
     async def _session(self, above: Identity, address: str) -> None:
         self._stamp = self._credentials.stamp()
-        credentials, options = self._credentials.client(), channel_options(above, self._message_bytes)
+        credentials, options = self._credentials.client(), channel_options(above, self._message_bytes, self._link)
         async with aio.secure_channel(address, credentials, options=options) as channel:
             call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
             outbox = Outbox(call.write)
             try:
                 hello = self.hello()
-                await asyncio.wait_for(call.write(hello), GREETING_S)
+                await asyncio.wait_for(call.write(hello), 2.0 * self._link)
                 self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
@@ -345,7 +346,17 @@ Receiver = Callable[[PeerSession, bytes], Awaitable[None]]
 class Acceptor:
     """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
 
-    def __init__(self, dialogue: Dialogue, network: str, role: str, limits: Limits, log: Log, meters: Meters) -> None:
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        network: str,
+        role: str,
+        limits: Limits,
+        log: Log,
+        meters: Meters,
+        *,
+        greeting_s: float = GREETING_S,
+    ) -> None:
         self._dialogue, self._network, self._role = dialogue, network, role
         self._limits, self._log, self._meters = limits, log, meters
         self.sessions: dict[int, PeerSession] = {}
@@ -353,6 +364,7 @@ class Acceptor:
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
+        self._greeting_s = greeting_s
 
     def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
         """Handler of the service: ``greet`` answers a hello, ``receive`` takes what follows."""
@@ -408,7 +420,7 @@ class Acceptor:
             raise PeerError(f"the certificate of {who} was revoked")
         if self.bars(who.number):
             raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
-        data = await asyncio.wait_for(context.read(), GREETING_S)
+        data = await asyncio.wait_for(context.read(), self._greeting_s)
         if data is aio.EOF:
             raise NotReadyError("gone before a greeting")
         if len(data) > GREETING_BYTES:

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -74,6 +75,7 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
     logs = [Log(str(config.identity), config.node.log) for config in configs]
     services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
     credentials = _watch_credentials(configs, logs[0], meters)
+    asyncio.get_running_loop().set_exception_handler(partial(_log_loose, logs[0]))
     for address in filter(None, (configs[0].node.metrics, configs[0].node.health)):
         await free(address, logs[0])
     await window.open()
@@ -93,10 +95,18 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         return "told to" if stop.is_set() else "left the network"
     finally:
         watch.cancel()
+        everything.cancel()
+        await asyncio.gather(everything, watch, return_exceptions=True)
         await window.close()
         for lock in locks:
             lock.release()
         logs[0]("ended")
+
+
+def _log_loose(log: Log, _: asyncio.AbstractEventLoop, facts: dict[str, Any]) -> None:
+    """An error in a task for which nobody waits is an event like others, and no text between the lines of the log."""
+    error = facts.get("exception")
+    log("unexpected", "error", reason=facts["message"] if error is None else f"{type(error).__name__}: {error}")
 
 
 def _watch_credentials(configs: list[Config], log: Log, meters: Meters) -> Callable[[], None]:

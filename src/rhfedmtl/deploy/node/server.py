@@ -23,15 +23,21 @@ from rhfedmtl.errors import BusyError, ConfigError
 RESERVE = 256
 """Descriptors that no caller gets: for state, logs, the node above, and the windows for operators."""
 MOST_DESCRIPTORS = 1 << 16
-PORT_S = 10.0
+PORT_S = 5.0
 """How long to wait for a port that something else still has."""
 
-KEEP_ALIVE = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+LINK_S = 5.0
+"""How long a link may owe an answer: to a handshake, or to a ping."""
+
+
+def keep_alive(link: float = LINK_S) -> list[tuple[str, int]]:
+    """Options of both ends: who does not answer a ping in so many seconds is gone."""
+    return [
+        ("grpc.keepalive_time_ms", round(2000.0 * link)),
+        ("grpc.keepalive_timeout_ms", round(1000.0 * link)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 def raise_descriptors() -> int:
@@ -52,12 +58,12 @@ def connections(wanted: int) -> int:
     return min(wanted, room)
 
 
-def guarded(most_connections: int, message_bytes: int) -> list[tuple[str, int]]:
+def guarded(most_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
     """Options of every server: who says nothing, or opens stream after stream, takes up no place for long."""
     return [
         ("grpc.max_allowed_incoming_connections", most_connections),
-        ("grpc.server_handshake_timeout_ms", 5_000),
-        ("grpc.max_connection_idle_ms", 5_000),
+        ("grpc.server_handshake_timeout_ms", round(1000.0 * link)),
+        ("grpc.max_connection_idle_ms", round(1000.0 * link)),
         ("grpc.max_concurrent_streams", 4),
         ("grpc.max_receive_message_length", message_bytes),
         # Of a message that nobody reads yet, no more than this is taken in; the window grows once it is read.
@@ -67,11 +73,11 @@ def guarded(most_connections: int, message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def server_options(most_connections: int, message_bytes: int) -> list[tuple[str, int]]:
+def server_options(most_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
     """Options of a server for nodes below."""
     return [
-        *KEEP_ALIVE,
-        *guarded(connections(most_connections), message_bytes),
+        *keep_alive(link),
+        *guarded(connections(most_connections), message_bytes, link),
         ("grpc.max_send_message_length", -1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]

@@ -20,9 +20,9 @@ from pathlib import Path
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.files import write_parts
 
-MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlj\n"
+MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlk\n"
 _HEAD = struct.Struct("<10s36s32sQ")
-_JOURNAL = struct.Struct("<10s36sI")
+_JOURNAL = struct.Struct("<10s36sQI")
 _ENTRY = struct.Struct("<4sI32sI")
 _BLOCK = 512
 KEPT = 10
@@ -103,11 +103,17 @@ class StateFile:
 
 
 class Journal:
-    """Entries one after the other, each with its checksum. The last may be torn, and then never happened."""
+    """Entries one after the other, each with its checksum. The last may be torn, and then never happened.
+
+    The head says how long the journal was when an entry counted last: one that has lost more than what was being
+    written is refused. ``cut`` is how many bytes of a torn entry were taken off.
+    """
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
         self.path = path
         self.fsync = fsync or not boot()
+        self.cut = 0
+        self._started = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._entries = list(self._read())
         if not path.exists():
@@ -128,13 +134,15 @@ class Journal:
         """Add an entry; ``force`` puts it, and all before it, on the disk where the journal does so at all."""
         data = _entry_head(payload) + payload
         try:
-            _write_all(self._file, data)
+            _write_all(self._file, data, self._size)
         except OSError:
             os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
             raise
         self._size += len(data)
         if force and self.fsync:
             os.fdatasync(self._file)
+        if force or not self.fsync:  # never longer than what is on the disk
+            self._write_head()
 
     def replace(self, payloads: Iterable[bytes]) -> None:
         """Let these entries stand in place of all that there are, in one step."""
@@ -149,51 +157,56 @@ class Journal:
         os.close(self._file)
 
     def _open(self) -> None:
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._file = os.open(self.path, os.O_WRONLY)
         self._size = os.fstat(self._file).st_size
         self._mark(b"" if self.fsync else boot())
 
     def _mark(self, started: bytes) -> None:
         """Say on the disk whether entries are forced to it, and if not, since which start of the machine."""
-        with self.path.open("r+b") as file:
-            file.write(_journal_head(started))
-            file.flush()
-            os.fsync(file.fileno())
+        self._started = started
+        self._write_head()
+        os.fsync(self._file)
+
+    def _write_head(self) -> None:
+        os.pwrite(self._file, _journal_head(self._started, self._size), 0)
 
     def _write_file(self, payloads: Iterable[bytes]) -> None:
         entries = (_entry_head(payload) + payload for payload in payloads)
-        write_parts(self.path, chain([_journal_head(b"")], entries))
+        write_parts(self.path, chain([_journal_head(b"", 0)], entries))
 
     def _read(self) -> Iterator[bytes]:
         if not self.path.exists():
             return None
         data = self.path.read_bytes()
-        self._check_head(data)
+        known = self._check_head(data)
         at = _JOURNAL.size
         while at < len(data):
             start = at + _ENTRY.size
             if start > len(data):
-                return self._cut(at)
+                return self._cut(at, known, len(data))
             _, length, digest, check = _ENTRY.unpack_from(data, at)
             payload = data[start : start + length]
             sound = zlib.crc32(data[at : start - 4]) == check
             if sound and len(payload) < length:
-                return self._cut(at)
+                return self._cut(at, known, len(data))
             if not sound or hashlib.sha256(payload).digest() != digest:
                 if _is_blank_after(data, at):
-                    return self._cut(at)
+                    return self._cut(at, known, len(data))
                 raise self._damaged(f"is damaged at byte {at}")
             yield payload
             at = start + length
-        return None
+        return self._cut(at, known, len(data))
 
-    def _check_head(self, data: bytes) -> None:
-        if len(data) < _JOURNAL.size or data[: _JOURNAL.size] != _journal_head(data[10:46].rstrip(b"\0")):
-            raise self._damaged("is damaged at its beginning")
+    def _check_head(self, data: bytes) -> int:
+        """How long the journal was at least."""
+        head = data[: _JOURNAL.size]
+        if len(head) < _JOURNAL.size or zlib.crc32(head[:-4]) != _JOURNAL.unpack(head)[3] or head[:10] != JOURNAL_MAGIC:
+            raise self._damaged("is damaged at its beginning, or of another version")
         try:
             _check_start(data[10:46], self.path)
         except CorruptError:
             raise self._damaged("was not forced to disk before the machine went down") from None
+        return int(_JOURNAL.unpack(head)[2])
 
     def _damaged(self, how: str) -> CorruptError:
         return CorruptError(
@@ -201,10 +214,13 @@ class Journal:
             "with `rhfedmtl network reset`"
         )
 
-    def _cut(self, at: int) -> None:
+    def _cut(self, at: int, known: int, size: int) -> None:
         """Take off an entry that was being written when the process was killed: nobody was told of it."""
-        with self.path.open("r+b") as file:
-            file.truncate(at)
+        if at < known:
+            raise self._damaged(f"was cut: it had {known} bytes, and {at} can be read")
+        if at < size:
+            self.cut = size - at
+            os.truncate(self.path, at)
 
 
 def _is_blank_after(data: bytes, at: int) -> bool:
@@ -220,8 +236,8 @@ def _check_start(started: bytes, path: Path) -> None:
         raise CorruptError(f"{path} was not forced to disk before the machine went down: it may be old")
 
 
-def _journal_head(started: bytes) -> bytes:
-    head = _JOURNAL.pack(JOURNAL_MAGIC, started, 0)[:-4]
+def _journal_head(started: bytes, size: int) -> bytes:
+    head = _JOURNAL.pack(JOURNAL_MAGIC, started, size, 0)[:-4]
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -230,7 +246,7 @@ def _entry_head(payload: bytes) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head))
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _write_all(file: int, data: bytes, at: int) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(file, view) :]
+        view = view[os.pwrite(file, view, at + len(data) - len(view)) :]

@@ -73,7 +73,7 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         limit = self.config.limits.message_bytes or self._message_limit()
-        self._server = aio.server(options=server_options(self.config.limits.connections, limit))
+        self._server = aio.server(options=server_options(self.config.limits.connections, limit, self.config.waits.link))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
@@ -82,9 +82,12 @@ class StationService:
         work = [self.work(), self._watch(), *([self._forget_silent()] if self.config.waits.forget > 0.0 else [])]
         self._tasks = [asyncio.create_task(each) for each in (link, *work)]
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        errors = [error for task in done if not task.cancelled() and (error := task.exception()) is not None]
+        if errors:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            raise errors[0]
 
     async def close(self) -> None:
         """Drain: finish the present request, tell the terminals, write everything to disk."""

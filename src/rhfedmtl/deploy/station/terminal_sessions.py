@@ -63,7 +63,8 @@ class TerminalSessions:
     ) -> None:
         self._memory, self._changed, self._log, self._meters = memory, changed, log, meters
         self._limits = config.limits
-        self.acceptor = Acceptor(TERMINAL_TO_STATION, config.node.network, TERMINAL, config.limits, log, meters)
+        network, limits, greeting_s = config.node.network, config.limits, 2.0 * config.waits.link
+        self.acceptor = Acceptor(TERMINAL_TO_STATION, network, TERMINAL, limits, log, meters, greeting_s=greeting_s)
         self._question: Question | None = None
         self._news = asyncio.Event()
         self._gone: dict[int, float] = {}

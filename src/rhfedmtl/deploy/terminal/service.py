@@ -88,6 +88,7 @@ class TerminalService:
             meters,
             MESSAGE_BYTES,
             self._spend,
+            config.link,
         )
         self._restore()
 

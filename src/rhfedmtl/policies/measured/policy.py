@@ -88,7 +88,7 @@ class Basis:
         self._s, self.least_steps = s, least_of(s, least_steps)
         self.least_level = self.least_steps if isinstance(self.least_steps, int) else 1
         self.evidence = Evidence(s)
-        self.cloud = event_totals(s.prices, s.cloud_event())
+        self.cloud = s.server_iteration()
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(self.least_level, MOST_PASSES * int(s.largest.max()))
         least, self._shaped = self.least_steps, shapes(s, self.least_steps)

@@ -40,13 +40,17 @@ def newton_rounds(s: Situation) -> int:
 
 
 def _pass(s: Situation) -> dict[str, float]:
-    """Cost of a server iteration with one pass; where terminals have one price, sizes of each need not be known."""
+    """Cost of a server iteration with one pass and its certificate, without which a search cannot go on.
+
+    Where terminals have one price, sizes of each need not be known.
+    """
     cloud, types = s.cloud_event(), s.prices.types
+    certificate = (s.certificate_event(),) if s.certificates_cost else ()
     if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
-        return event_totals(s.prices, cloud, s.round_event(np.asarray(s.sizes)))
+        return event_totals(s.prices, cloud, *certificate, s.round_event(np.asarray(s.sizes)))
     longest = s.largest.astype(np.int64)[np.maximum(s.layout.terminal_task, 0)]
-    slowest = event_totals(s.prices, cloud, s.round_event(longest))
-    price = event_totals(s.prices, cloud, s.round_event(1))
+    slowest = event_totals(s.prices, cloud, *certificate, s.round_event(longest))
+    price = event_totals(s.prices, cloud, *certificate, s.round_event(1))
     more = float(s.samples.sum() - s.members.sum())
     return {
         name: price[name] + more * float(prices.terminal_step) if prices.adds == "sum" else slowest[name]

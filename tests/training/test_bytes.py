@@ -1,0 +1,93 @@
+"""A byte budget counts all that messages take, certificates among them, and pays for the last one from the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.reference.problems import federation
+from typer.testing import CliRunner
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.resources.costs import read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.sizes import framed
+from rhfedmtl.roles.messages import Anchor, Message, Probe, Report, Sums, Update, Verdict, WorkOrder
+from rhfedmtl.training.run import Result, Settings, train
+
+
+def learn(budget: str = "", engine: str = "inprocess", **settings: object) -> Result:
+    """A few rounds with bytes at one each."""
+    cost, limits = read_resources(None, [budget] if budget else None, default=["bytes"])
+    how = Settings(max_rounds=12, execution=Execution(engine), **settings)  # type: ignore[arg-type]
+    return train(federation(), DualMethod(), Fixed(5), how, ledger=Ledger(cost, limits))
+
+
+def certificates(result: Result) -> list[int]:
+    """Rounds whose certificates were charged."""
+    return [event.round for event in result.events if event.round and not event.merges]
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "linked"])
+def test_every_certificate_is_charged(engine: str) -> None:
+    """With bytes that cost and are not limited, in every round; and not where evaluation is declared free."""
+    result, free = (learn(engine=engine, free_evaluation=each) for each in (False, True))
+    assert certificates(result) == list(range(1, 13))
+    assert not certificates(free)
+    assert result.ledger.spent["bytes"] > 1.5 * free.ledger.spent["bytes"]
+    np.testing.assert_array_equal(result.models, free.models)
+
+
+def test_a_limit_makes_certificates_rare_and_reserves_the_last() -> None:
+    """They cost a tenth of the rounds on the way, and the last round has one; nothing is overspent."""
+    whole = learn().ledger.spent["bytes"]
+    result = learn(f"bytes={whole / 2}")
+    assert result.certificate.round == result.rounds == certificates(result)[-1]
+    assert len(certificates(result)) <= 2
+    assert whole / 4 < result.ledger.spent["bytes"] <= whole / 2
+
+
+def test_a_budget_without_its_last_certificate_is_refused() -> None:
+    """Before anything was sent but round zero."""
+    zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
+    with pytest.raises(BudgetError, match="cannot pay one round"):
+        learn(f"bytes={zero + one / 2}")
+
+
+@pytest.mark.parametrize("d", [10, 100, 1000])
+def test_sizes_are_those_of_the_wire(d: int) -> None:
+    """Protobuf as it is written, up to a few bytes for whole numbers."""
+    w, gains = np.random.default_rng(d).normal(size=(1, d)), np.ones(8)
+    verdict = Verdict(7, 0.5, 7, 1)
+    said: list[Message] = [
+        WorkOrder(8, 3, w, 2.0, 100, verdict),
+        Update(8, 3, w, gains, np.ones(3)),
+        Probe(3, 5, np.stack([w, w]), np.ones((26, 2)), False, verdict),
+        Sums(3, 5, np.ones(26), np.ones(2), np.empty(0)),
+        Anchor(4, 1, w, 0.5),
+        Report(4, 1, 8, w, 70, 1),
+    ]
+    for message in said:
+        written = framed(len(codec.to_wire(message).SerializeToString()))
+        assert written <= message.n_bytes <= written + 20
+
+
+def test_precision_is_the_word_for_channels_that_round(tmp_path: Path) -> None:
+    """With one byte a number more rounds fit into the same bytes; all of them are counted."""
+    found = {}
+    for precision in ("float64", "int8"):
+        words = ["train", "--budget", "bytes=400000", "--precision", precision, "--json", "--out", str(tmp_path)]
+        told = CliRunner().invoke(app, words)
+        assert told.exit_code == 0, told.output
+        found[precision] = json.loads(told.stdout)
+        assert found[precision]["spent"]["bytes"] <= 400000
+    assert found["int8"]["rounds"] >= found["float64"]["rounds"]
+    both = CliRunner().invoke(app, ["train", "--precision", "int8", "--channel", "clip", "--out", str(tmp_path)])
+    assert isinstance(both.exception, ConfigError)
