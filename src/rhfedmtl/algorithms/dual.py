@@ -26,6 +26,8 @@ class DualMethod(Method):
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Average)
 
+    has_duals = True
+
     def __post_init__(self) -> None:
         """Refuse a merge that needs more of a terminal than its part in a sum."""
         super().__post_init__()

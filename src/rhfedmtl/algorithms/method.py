@@ -86,6 +86,9 @@ class Method(ABC):
     uniform: bool = field(default=False, kw_only=True)
     channel: Channel = field(default_factory=Channel, kw_only=True)
 
+    has_duals: ClassVar[bool] = False
+    """Whether U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss."""
+
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
         check_loss(self.loss)

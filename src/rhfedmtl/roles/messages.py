@@ -162,12 +162,16 @@ class StationSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class Join(Message):
-    """Terminal to station: I am here with so many samples, and u_t = X_tᵀα_t. Replaces what was known of me."""
+    """Terminal to station: I am here with so many samples, and u_t = X_tᵀα_t. Replaces what was known of me.
+
+    ``mean_weight`` is that of the samples: with it the station knows what the terminal can say (`plausibility`).
+    """
 
     terminal: int
     incarnation: int
     n_samples: int
     share: Vector
+    mean_weight: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -272,7 +272,8 @@ class Terminal:
             self._last_round = 0
             self._clear_residual()
         self.phase = after
-        return Join(self.identity, self.incarnation, self.n_samples, self._share())
+        weight = 1.0 if self._weight is None else max(float(self._weight.mean()), 1e-300)  # 0 would say: no weights
+        return Join(self.identity, self.incarnation, self.n_samples, self._share(), weight)
 
     def leave(self, release: Release) -> Leave | None:
         """Settle, and ask to go with all of one's duals; None if the release is stale."""
