@@ -243,7 +243,7 @@ class BaseStation:
     def _merge(self) -> Merged:
         updates = [self._updates.get(t) for t in sorted(self.members)]
         arrived = [update for update in updates if update is not None]
-        if not arrived:
+        if len(arrived) < self.method.channel.least:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
         delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
