@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation, Source
     from rhfedmtl.data.request import Request
     from rhfedmtl.data.split import Split, federate
+    from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay
     from rhfedmtl.engines.registry import Execution
     from rhfedmtl.estimators.classifier import RHFedMTLClassifier
     from rhfedmtl.estimators.regressor import RHFedMTLRegressor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = version("rhfedmtl")
 
 _HOME = {
+    "BudgetDisplay": "display",
     "Cost": "resources.costs",
     "DualMethod": "algorithms.dual",
     "Execution": "engines.registry",
@@ -37,6 +39,7 @@ _HOME = {
     "Federation": "data.federation",
     "Fixed": "policies.fixed",
     "Ledger": "resources.ledger",
+    "LearningCurveDisplay": "display",
     "MeanRegularised": "maths.relationships",
     "Measured": "policies.measured.policy",
     "Options": "algorithms.options",
@@ -56,12 +59,14 @@ _HOME = {
 }
 
 __all__ = [
+    "BudgetDisplay",
     "Cost",
     "DualMethod",
     "Execution",
     "Faults",
     "Federation",
     "Fixed",
+    "LearningCurveDisplay",
     "Ledger",
     "MeanRegularised",
     "Measured",

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.maths.kernels import compiled_kernel, numpy_kernel, rounds
 from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.kernels.rounds import Slots
 from rhfedmtl.maths.registry import LOSSES
+from rhfedmtl.roles.messages import Anchor
+from rhfedmtl.roles.station import BaseStation
+from rhfedmtl.roles.terminal import Terminal
 
 D, COLUMNS = 5, 2
 ZERO = np.zeros(1, dtype=np.int64)
@@ -21,9 +26,12 @@ SLOTS = {
     "held where it started": Slots(1e-2, np.array([0.4]), ZERO, False, 0),
     "shared and own": Slots(1e-2, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0),
     "mixture": Slots(1e-2, np.zeros(3), np.arange(3), True, 0),
-    "controlled": Slots(1e-2, np.zeros(1), ZERO, False, 2),
+    "probed": Slots(1e-2, np.zeros(1), ZERO, False, 2),
+    "following": Slots(1e-2, np.array([0.0, 0.4]), np.zeros(2, dtype=np.int64), False, 0, inner=3, outer=0.3),
+    "corrected": Slots(1e-2, np.zeros(1), ZERO, False, 0, control=0.0),
+    "corrected by a share": Slots(1e-2, np.zeros(1), ZERO, False, 0, control=0.2),
 }
-MATRIX = {"one model": 2, "held where it started": 2, "shared and own": 4, "mixture": 7, "controlled": 4}
+MATRIX = {"one model": 2, "held where it started": 2, "mixture": 7}
 
 
 def rows_of(loss: str, intercept: bool) -> rounds.Rows:
@@ -82,11 +90,44 @@ def test_coordinate_steps_are_those_of_the_compiled_kernel(loss: str, intercept:
 @pytest.mark.parametrize("kind", SLOTS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradient_steps_are_those_of_the_compiled_kernel(loss: str, kind: str, uniform: bool) -> None:
-    """Every arrangement of slots, with the estimates of the controlled one."""
-    rows, shape = rows_of(loss, intercept=True), (MATRIX[kind], D + 1)
+    """Every arrangement of slots, with estimates, and with what corrected steps keep of their rows."""
+    rows, shape = rows_of(loss, intercept=True), (MATRIX.get(kind, 2 * COLUMNS), D + 1)
     layout = rounds.make_layout(np.array([0, 0, 1]), 2, rows.ids)
     orders = orders_of(2, shape, uniform, scale=0.05)
-    close(*(k.descend(LOSSES[loss](), rows, layout, orders, SLOTS[kind]) for k in (compiled_kernel, numpy_kernel)))
+    found = []
+    for kernel in (compiled_kernel, numpy_kernel):
+        duals = rounds.make_duals(rows)
+        duals.alpha[:] = np.random.default_rng(1).normal(size=duals.alpha.shape)
+        answers = kernel.descend(LOSSES[loss](), rows, layout, duals, orders, SLOTS[kind])
+        found.append([*answers, duals.pending])
+    close(*found)
+
+
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_merged_models_are_those_of_the_compiled_kernel(loss: str, merge: str) -> None:
+    """A station and two terminals with weighted rows, some rounds: models, shares and certificates' sums."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, D))
+    y = rng.normal(size=(20, 1)) if loss == "squared" else rng.choice([-1.0, 1.0], size=(20, 1))
+    weight = rng.choice([0.5, 1.0, 2.0], size=20)
+    method = DualMethod(LOSSES[loss](), merge=MERGES[merge]())
+    found = []
+    for kernel in (compiled_kernel, numpy_kernel):
+        parts = (slice(0, 8), slice(8, 20))
+        terminals = [Terminal(t, X[p], y[p], method, weight=weight[p], kernel=kernel) for t, p in enumerate(parts)]
+        station = BaseStation(0, terminals[0].shape, method)
+        for terminal in terminals:
+            station.admit(terminal.join())
+        station.receive_anchor(Anchor(1, 0, np.zeros(station.shape), 0.1))
+        for number in range(1, 6):
+            for order in station.open_round(number, {0: 8, 1: 15}):
+                station.receive(terminals[order.terminal].work(order))
+            station.close_round()
+        probes = station.probes(station.model[None], np.eye(1), gradient=True)
+        sums = station.add_sums([terminals[probe.terminal].probe(probe) for probe in probes])
+        found.append([station.model, station.U, sums.losses, sums.dual])
+    close(*found)
 
 
 LIGHT = """

@@ -10,7 +10,7 @@ from tests.reference.sdca import draws, visits
 from tests.reference.sgd import descend, responsibilities, with_constant
 
 from rhfedmtl.maths.kernels import sgd
-from rhfedmtl.maths.kernels.rounds import Orders, Slots, make_layout, make_rows
+from rhfedmtl.maths.kernels.rounds import Orders, Slots, make_duals, make_layout, make_rows
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.maths.registry import LOSSES
 
@@ -42,7 +42,7 @@ def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: Slots, step
     layout = make_layout(np.zeros(len(SIZES), dtype=np.int64), 1, rows.ids)
     uniform, threads = how.get("uniform", False), how.get("threads", 1)
     orders = Orders(matrix[None], np.array([ETA]), np.asarray(steps), np.uint64(SEED), np.uint64(ROUND), uniform)
-    return sgd.run_round(loss, rows, layout, orders, slots, threads=threads)
+    return sgd.run_round(loss, rows, layout, make_duals(rows), orders, slots, threads=threads)
 
 
 def start(slots: Slots, rng: np.random.Generator) -> Any:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.reference.problems import federation
+from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError
+from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
@@ -72,3 +77,17 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
     for message in said:
         written = framed(len(codec.to_wire(message).SerializeToString()))
         assert written <= message.n_bytes <= written + 20
+
+
+def test_precision_is_the_word_for_channels_that_round(tmp_path: Path) -> None:
+    """With one byte a number more rounds fit into the same bytes; all of them are counted."""
+    found = {}
+    for precision in ("float64", "int8"):
+        words = ["train", "--budget", "bytes=400000", "--precision", precision, "--json", "--out", str(tmp_path)]
+        told = CliRunner().invoke(app, words)
+        assert told.exit_code == 0, told.output
+        found[precision] = json.loads(told.stdout)
+        assert found[precision]["spent"]["bytes"] <= 400000
+    assert found["int8"]["rounds"] >= found["float64"]["rounds"]
+    both = CliRunner().invoke(app, ["train", "--precision", "int8", "--channel", "clip", "--out", str(tmp_path)])
+    assert isinstance(both.exception, ConfigError)

@@ -29,6 +29,7 @@ from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.channel import Noised
 from rhfedmtl.roles.cloud import NoisedCertificate
+from rhfedmtl.roles.messages import Anchor
 from rhfedmtl.runs.records import record
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import Privacy, Released, certificate, largest_term, private
@@ -52,9 +53,11 @@ def test_noise_is_the_same_batched_message_by_message_and_in_shards(loss: str) -
     """With drop-outs and moves, in several columns: every station draws at its own address."""
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), Add(), channel=Noised(0.3, 0.2))
     data = federation("classes", sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)))
-    found = script(InProcess(data, method, seed=4), method)
-    assert_same(found, script(MessagePassing(data, method, seed=4), method))
-    assert_same(found, script(sharded(data, method, seed=4), method))
+    batched, *others = (engine(data, method, seed=4) for engine in (InProcess, MessagePassing, sharded))
+    found = script(batched, method)
+    for other in others:
+        assert_same(found, script(other, method))
+        np.testing.assert_allclose(other.station_shares(), batched.station_shares(), atol=1e-12)
 
 
 def test_the_sum_differs_from_the_duals_by_the_noise_alone() -> None:
@@ -87,7 +90,7 @@ def test_what_is_spent_stays_within_the_bound(algorithm: str) -> None:
     assert made.result is not None
     assert made.result.privacy is not None
     plan = made.result.privacy
-    assert 0.99 * 4.0 * (algorithm in ("rhfedmtl", "local")) <= made.result.spent["epsilon"] <= 4.0
+    assert 0.99 * 4.0 <= made.result.spent["epsilon"] <= 4.0
     assert made.result.spent["privacy"] <= mu_of(4.0, 1e-3) ** 2 * (1 + 1e-12)
     assert result.rounds == plan["rounds"]
     assert plan["clip"] / plan["noise"] == pytest.approx(math.sqrt(plan["update_price"]))
@@ -139,7 +142,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--merge add": {"options": Options(merge="line-search")},
     "weights as numbers": {"options": Options(lambda2="auto")},
     "leave --policy out": {"options": Options(policy="measured")},
-    "take fedavg": {"algorithm": "adaptive-fl"},
+    "fedavg for adaptive-fl": {"algorithm": "adaptive-fl"},
+    "rhfedmtl for lbfgs": {"algorithm": "lbfgs"},
     "--target-gap": {"target_gap": 1e-3},
     "--certify-every": {"certify_every": 5},
     "out of --faults": {"faults": "moves=0.1"},
@@ -221,31 +225,26 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_of_the_noise() ->
     The canary's one row always wants to move by more than C, and nobody else moves, so Σ_k ⟨Δ_k, x⟩ is the likelihood
     ratio. At every threshold P(in) ≤ e^ε P(out) + δ, but for chance; with half of the noise that is broken.
     """
-    epsilon, rounds, runs = 1.0, 3, 1500
+    epsilon, rounds, runs = 1.0, 3, 2000
     mu = 0.8
     delta = delta_of(epsilon, mu)
     clip = 1.0 / rounds
     claimed = clip * math.sqrt(rounds) / mu
-    assert _excess(epsilon, clip, claimed, rounds, runs) <= delta + 0.05
+    assert delta - 0.05 <= _excess(epsilon, clip, claimed, rounds, runs) <= delta + 0.05
     assert _excess(epsilon, clip, claimed / 2.0, rounds, runs) > delta + 0.15
 
 
 def _excess(epsilon: float, clip: float, noise: float, rounds: int, runs: int) -> float:
-    """The largest P(in) − e^ε P(out) over thresholds, as found."""
-    method = DualMethod(Hinge(), MeanRegularised(1e3, 0.0), Add(), intercept=False, channel=Noised(clip, noise))
-    scores = {}
-    for present in (True, False):
-        data = federation(sizes=((1, 1),), d=2)
-        X = np.array([[float(present), 0.0], [0.0, 0.0]])
-        data = replace(data, X=X, y=np.array([1, 1]))
-        found = []
-        for seed in range(runs):
-            network = InProcess(data, method, seed=2 * seed + present, threads=1)
-            network.assign(cloud_of(network, method.relationship).assign())
-            for k in range(rounds):
-                network.round(k + 1, np.array([1, 1]))
-            found.append(network.state().U[0, 0, 0])
-        scores[present] = np.array(found)
-    edges = np.concatenate(list(scores.values()))
-    inside, outside = (np.mean(scores[b] >= edges[:, None], axis=1) for b in (True, False))
-    return float(np.max(inside - math.exp(epsilon) * outside))
+    """The largest P(in) − e^ε P(out) over thresholds; every station is a run of its own, half with a canary."""
+    method = DualMethod(Hinge(), merge=Add(), intercept=False, channel=Noised(clip, noise))
+    data = federation(sizes=((1, 1),) * (2 * runs), d=2)
+    X = np.zeros_like(data.X)
+    X[0 : 2 * runs : 2, 0] = 1.0
+    network = InProcess(replace(data, X=X, y=np.ones_like(data.y)), method, seed=5)
+    network.assign([Anchor(1, b, np.zeros((1, 2)), 1e3) for b in range(2 * runs)])
+    for k in range(rounds):
+        network.round(k + 1, np.ones(4 * runs, dtype=np.int64))
+    scores = network.state().U[:, 0, 0]
+    inside, outside = (np.sort(part) for part in (scores[:runs], scores[runs:]))
+    found, false = (1.0 - np.searchsorted(part, scores) / runs for part in (inside, outside))
+    return float(np.max(found - math.exp(epsilon) * false))

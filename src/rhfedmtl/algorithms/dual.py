@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived, Auto, Average, Merge
-from rhfedmtl.algorithms.method import FloatArray, Method
+from rhfedmtl.algorithms.method import FloatArray, Method, wide
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
@@ -24,6 +25,14 @@ class DualMethod(Method):
 
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Average)
+
+    has_duals = True
+
+    def __post_init__(self) -> None:
+        """Refuse a merge that needs more of a terminal than its part in a sum."""
+        super().__post_init__()
+        if self.channel.sums_only and self.merge.line_search:
+            raise ConfigError("line-search looks at single terminals, which masked sums hide: use merge auto or add")
 
     @property
     def adapts(self) -> bool:
@@ -53,21 +62,21 @@ class DualMethod(Method):
         """u_t = X_tᵀα_t."""
         return kernel.shares(rows, layout, duals, width)
 
-    def keeps_share(self) -> bool:
-        """U_b = Σ_t u_t at all times."""
-        return True
+    def kept(self, delta: FloatArray, factor: float) -> FloatArray:
+        """All of it: U_b = Σ_t u_t at all times."""
+        return factor * delta
 
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """An anchor changes the model, not U."""
         return U
 
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
         """w_b = c_b + v_b/λ_b."""
-        return np.asarray(center + self.report(U, n) / _wide(lam))
+        return np.asarray(center + self.report(U, n) / wide(lam))
 
     def report(self, U: FloatArray, n: Any) -> FloatArray:
         """v_b = U_b/n_b."""
-        return np.asarray(U / _wide(np.maximum(n, 1)))
+        return np.asarray(U / wide(np.maximum(n, 1)))
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
         """λ_b n_b/σ′."""
@@ -76,8 +85,3 @@ class DualMethod(Method):
     def factor(self, arrived: Arrived) -> float:
         """As the merge says; a gradient (λ_b = ∞) takes the place of what was there before."""
         return 1.0 if math.isinf(arrived.scale) else self.merge.factor(arrived)
-
-
-def _wide(x: Any) -> Any:
-    """A number as it is, numbers of all stations as a column before rows and features."""
-    return x[:, None, None] if np.ndim(x) else x

@@ -7,6 +7,7 @@ weights, merged at its station, where they stay. Predictions use the mean of the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -59,9 +60,9 @@ class FedEM(SgdMethod):
             start += 0.01 * np.random.default_rng([self.seed, self.components]).standard_normal(start.shape)
         return start
 
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """New components from the cloud; equal shares before the first."""
-        U = super().start(U, center)
+        U = super().start(U, n, center)
         if self.components > 1 and not U[-1].any():
             U[-1, : self.components] = 1.0 / self.components
         return U

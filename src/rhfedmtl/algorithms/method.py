@@ -41,18 +41,29 @@ class Sent(NamedTuple):
 class Channel:
     """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
 
-    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros. A channel
-    is without state: what a terminal keeps from one update to the next is handed in and out.
+    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros; with
+    ``sums_only`` a station sees sums, and nothing of one terminal. A channel is without state: what a terminal keeps
+    from one update to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = False
+
+    @property
+    def least(self) -> int:
+        """Terminals that must have answered for a round to count."""
+        return 1
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))
+
+    def counted(self, values: FloatArray) -> FloatArray:
+        """Numbers other than updates, of one terminal in each row, as they are added up."""
+        return values
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
         """What the station makes of the sum; what it draws for that has an address (seed, round, station), or none."""
@@ -67,10 +78,16 @@ class Method(ABC):
     ``n`` work on one station or on all of them at once (a leading axis of stations).
     """
 
+    dual: ClassVar[bool] = True
+    """Whether what terminals keep of their rows are dual variables; else their sums mean nothing to a certificate."""
+
     loss: Loss = field(default_factory=SmoothedHinge)
     intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
     channel: Channel = field(default_factory=Channel, kw_only=True)
+
+    has_duals: ClassVar[bool] = False
+    """Whether U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss."""
 
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
@@ -104,12 +121,20 @@ class Method(ABC):
         """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
 
     @abstractmethod
-    def keeps_share(self) -> bool:
-        """Whether an applied update becomes part of the terminal's share."""
+    def kept(self, delta: FloatArray, factor: float) -> FloatArray | None:
+        """What an update that was merged by ``factor`` adds to its terminal's share; None for nothing."""
+
+    def settled(self, factor: Any) -> Any:
+        """Factor on a terminal's pending change of its duals, once its update was merged by ``factor``."""
+        return factor
 
     @abstractmethod
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """U at the start of a server iteration, with the anchor that came from the cloud."""
+
+    def merged(self, U: FloatArray, delta: FloatArray, factor: Any, center: FloatArray) -> FloatArray:
+        """U after a round, from the sum of the updates that arrived; a factor of 0 means none."""
+        return np.asarray(U + wide(factor) * delta)
 
     @abstractmethod
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
@@ -139,6 +164,12 @@ class Method(ABC):
         if len(empty):
             task = names[federation.terminal_task[empty[0]]]
             raise DataError(f"terminal {empty[0]} of task {task!r} has no rows: leave it out, or give it at least one")
+        few = np.flatnonzero(np.diff(federation.task_offsets) < self.channel.least)
+        if self.channel.least > 1 and len(few):
+            raise DataError(
+                f"task {names[few[0]]!r} has {np.diff(federation.task_offsets)[few[0]]} terminals: sums that hide them "
+                f"need {self.channel.least} at least; give it more, or lower least_summed"
+            )
         idle = np.flatnonzero(np.diff(federation.task_offsets) == 0)
         if len(idle):
             raise DataError(f"task {names[idle[0]]!r} has no terminals: leave it out, or give it training rows")
@@ -173,6 +204,11 @@ class Method(ABC):
             name = type(self.loss).__name__
             raise DataError(f"row {row}{where(row)} has the label {y[row, column]}: {name} needs {needed}")
         _check_weights(weight, len(X), where)
+
+
+def wide(x: Any) -> Any:
+    """A number as it is, numbers of all stations as a column before rows and features."""
+    return x[:, None, None] if np.ndim(x) else x
 
 
 def _check_rows(X: npt.NDArray[Any], feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class ConstantAnswer(SgdMethod):
         np.add.at(total, layout.row, delta)
         return Answers(total, np.zeros((n, CURVE)), np.zeros((n, 0)))
 
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """From nothing, every time."""
         return np.zeros_like(U)
 

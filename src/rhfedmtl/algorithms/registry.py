@@ -60,6 +60,12 @@ DECAY = Option("decay", float, 0.0, "The step size falls by 1/(1 + decay · roun
 MU = Option("mu", float, None, "Pull to the common model", "0.1")
 COMPONENTS = Option("components", int, None, "Models that the tasks mix", "3")
 PHI = Option("phi", float, None, "Control parameter", "0.025")
+SERVER_STEP = Option("server_step", float, 0.1, "Step size of the server")
+INNER_STEPS = Option("inner_steps", int, 5, "Steps of a task's own model before one of the common model")
+FOLLOW = Option("follow", float, 0.5, "Share of the way that the common model goes to a task's own")
+TEAM_PULL = Option("team_pull", float, 0.1, "Pull of a station's model to the cloud's")
+TEAM_STEP = Option("team_step", float, 1.0, "Share of the way that a station goes to where its pulls are level")
+CLOUD_STEP = Option("cloud_step", float, 1.0, "Share of the way that the cloud goes to the mean of the stations")
 SGD = (STEP, DECAY)
 
 ALGORITHMS: Registry[AlgorithmEntry] = Registry(
@@ -134,6 +140,54 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             grid={"step": (0.03, *STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
             decides_steps=True,
         ),
+        "lbfgs": AlgorithmEntry(
+            "quasi-Newton steps on the problem of all tasks, a gradient in every round",
+            "rhfedmtl.algorithms.rivals.lbfgs:lbfgs",
+            grid=WEIGHTS,
+            decides_steps=True,
+        ),
+        "scaffold": AlgorithmEntry(
+            "FedAvg whose steps are corrected for what a terminal's rows have of their own",
+            "rhfedmtl.algorithms.rivals.scaffold:scaffold",
+            options=SGD,
+            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+        ),
+        "scaffnew": AlgorithmEntry(
+            "the same, with rounds as long as a coin says (ProxSkip)",
+            "rhfedmtl.algorithms.rivals.scaffnew:scaffnew",
+            options=SGD,
+            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+        ),
+        "fedadam": AlgorithmEntry(
+            "FedAvg whose server takes steps of Adam",
+            "rhfedmtl.algorithms.rivals.fedadam:fedadam",
+            options=(*SGD, SERVER_STEP),
+            grid={"step": (0.3, 3.0), "local_steps": VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
+        ),
+        "fedyogi": AlgorithmEntry(
+            "FedAvg whose server takes steps of Yogi",
+            "rhfedmtl.algorithms.rivals.fedadam:fedyogi",
+            options=(*SGD, SERVER_STEP),
+            grid={"step": (0.3, 3.0), "local_steps": VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
+        ),
+        "pfedme": AlgorithmEntry(
+            "a model for each task, near a common one that follows them",
+            "rhfedmtl.algorithms.rivals.pfedme:pfedme",
+            options=(*SGD, MU, INNER_STEPS, FOLLOW),
+            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
+        ),
+        "permfl": AlgorithmEntry(
+            "models of terminals near their station's, and those near the cloud's",
+            "rhfedmtl.algorithms.rivals.permfl:permfl",
+            options=(*SGD, MU, TEAM_PULL, TEAM_STEP, CLOUD_STEP),
+            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.1, 1.0)},
+        ),
+        "fedu": AlgorithmEntry(
+            "the problem of all tasks by gradient steps, its coupling by the cloud's",
+            "rhfedmtl.algorithms.rivals.fedu:fedu",
+            options=(STEP,),
+            grid={"step": (0.3, 1.0), "local_steps": VISITS, "lambda2": (1e-3, 3e-3, 1e-2, 3e-2)},
+        ),
         "pooled": AlgorithmEntry(
             "one model from all rows in one place, solved",
             "rhfedmtl.algorithms.pooled:pooled",
@@ -163,6 +217,7 @@ MERGES: Registry[Entry[Merge]] = Registry(
 )
 """Called with its options, an entry makes a `Merge`."""
 
+_GRID_STEP = Option("grid_step", float, 2.0**-20, "Step of the grid")
 CHANNELS: Registry[Entry[Channel]] = Registry(
     "channel",
     "channels",
@@ -179,7 +234,12 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
         "fixed-point": Entry(
             "multiples of a public step",
             "rhfedmtl.roles.channel:FixedPoint",
-            options=(Option("grid_step", float, 2.0**-20, "Step of the grid"),),
+            options=(_GRID_STEP,),
+        ),
+        "masked": Entry(
+            "the same, and a station sees sums alone",
+            "rhfedmtl.roles.channel:MaskedSums",
+            options=(_GRID_STEP, Option("least_summed", int, 3, "Terminals that a sum has at least")),
         ),
     },
 )

@@ -7,7 +7,7 @@ which of them the cloud averages.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,36 @@ from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, 
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
+Memory = tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the cloud makes of the stations' models, which it sends next: here their mean by samples, for all.
+
+    What a server must remember from one server iteration to the next is handed in and out. ``personal`` says that a
+    task is predicted with what its station holds, not with what the cloud sends next.
+    """
+
+    personal: ClassVar[bool] = False
+
+    def begin(self, initial: FloatArray) -> Memory:
+        """Memory before the first server iteration, for models (station, row, feature)."""
+        return ()
+
+    def step(self, sent: FloatArray, told: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
+        """Models to send next, from those sent last and what stations of n samples told; and the memory."""
+        return np.broadcast_to(mean_by_samples(told, n), told.shape), memory
+
+
+def mean_by_samples(models: FloatArray, n: FloatArray) -> FloatArray:
+    """Σ_b n_b w_b/Σ_b n_b, in the order of stations; the plain mean where nobody has samples."""
+    weights = n if n.any() else np.ones(len(n))
+    total = np.zeros(models.shape[1:])
+    for model, weight in zip(models, weights.tolist(), strict=True):
+        total += weight * model
+    return np.asarray(total / weights.sum())
+
 
 @dataclass(frozen=True)
 class SgdMethod(Method):
@@ -27,6 +57,8 @@ class SgdMethod(Method):
     The step size of round k is ``step``/(1 + ``decay`` (k − 1)); ``lambda1`` is the weight of the model's norm.
     ``relationship`` is that of the problem for which the models are certified.
     """
+
+    dual: ClassVar[bool] = False
 
     lambda1: float = field(default=LAMBDA1, kw_only=True)
     relationship: Relationship = field(default_factory=MeanRegularised, kw_only=True)
@@ -59,21 +91,25 @@ class SgdMethod(Method):
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """Gradient steps: n_t times the change of the matrix."""
-        return kernel.descend(self.loss, rows, layout, orders, self.slots(), threads=threads)
+        return kernel.descend(self.loss, rows, layout, duals, orders, self.slots(), threads=threads)
 
     def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
         """Nothing of a terminal stays in a model apart from the others: it takes nothing with it."""
         return np.zeros((len(layout.order), self.rows(rows.y.shape[1]), width))
 
-    def keeps_share(self) -> bool:
-        """No."""
-        return False
+    def kept(self, delta: FloatArray, factor: float) -> FloatArray | None:
+        """Nothing."""
+        return None
 
-    def start(self, U: FloatArray, center: FloatArray) -> FloatArray:
+    def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
         """The cloud's models replace the shared rows."""
         U = U.copy()
         U[: len(center)] = center
         return U
+
+    def server(self) -> Server:
+        """What the cloud makes of the stations' models."""
+        return Server()
 
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
         """U itself."""

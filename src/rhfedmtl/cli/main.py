@@ -59,7 +59,7 @@ for _commands in _COMMANDS:
 
 PANELS = {
     "Learn": ("train", "plan", "compare", "reproduce"),
-    "Use what was learned": ("predict", "export", "certify"),
+    "Use what was learned": ("predict", "export", "release", "certify"),
     "Look": ("dashboard", "report", "runs", "data"),
     "This machine": ("doctor", "calibrate", "bench"),
     "Networks of real nodes": ("network", "serve", "status"),

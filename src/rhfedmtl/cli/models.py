@@ -1,4 +1,4 @@
-"""Command line: ``predict`` (new rows, by models that were learned) and ``export`` (a model for other programs)."""
+"""Command line: what to do with models: ``predict`` new rows, ``export`` for other programs, ``release`` in noise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
+from rhfedmtl.cli.text import fact
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.errors import ConfigError, DataError
 
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(predict)
     app.command()(export)
+    app.command()(release)
 
 
 def predict(
@@ -115,6 +117,38 @@ def export(
         print_json({"task": name, "format": chosen, "saved": str(out)})
     else:
         typer.echo(f"{'mean model' if name == 'reference' else f'model of task {name}'} written to {out} ({chosen})")
+
+
+def release(
+    model: Model,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Bound on what is learned of any row.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Chance that the bound does not hold.")] = 1e-6,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write.", show_default="released.npz beside the model")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write models that may be given away: noise hides every single training row, and the file says how well.
+
+    The noise follows from the gap that the run was told to reach, so train with a target, rows of unit norm and weights
+    given as numbers. For example:
+
+    rhfedmtl train --data har --positive SITTING --scale unit --lambda1 0.1 --lambda2 1 --target-gap 1e-6
+
+    rhfedmtl release runs/20260102-120000-rhfedmtl-har-0 --epsilon 1 --delta 1e-6
+    """
+    from rhfedmtl.models.task_models import TaskModels
+
+    released = TaskModels.load(model).release(epsilon, delta)
+    out = out or (model if model.is_dir() else model.parent) / "released.npz"
+    released.save(out)
+    statement = released.provenance["privacy"]
+    if as_json:
+        print_json({**statement, "saved": str(out)})
+    else:
+        fact("released", statement["words"])
+        fact("noise", f"{statement['noise']:.3g} for a sensitivity of {statement['sensitivity']:.3g}")
+        typer.echo(f"saved in      {out}")
 
 
 class _Asked:

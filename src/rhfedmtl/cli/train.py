@@ -52,6 +52,10 @@ INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
 
 
+PRECISIONS = ("float64", "float32", "int8")
+"""What --precision takes; those that round are channels."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(train)
@@ -93,6 +97,10 @@ def train(
     checkpoint_every: Annotated[
         float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
     ] = 30.0,
+    precision: Annotated[
+        str | None,
+        option(METHOD_PANEL, "--precision", "Of updates on the wire: float64, float32, int8; in place of --channel."),
+    ] = None,
     certify_every: CertifyEvery = AUTO,
     log: Annotated[
         list[str] | None,
@@ -122,7 +130,7 @@ def train(
     config = RunConfig(
         algorithm,
         request,
-        options,
+        _in_precision(options, precision),
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
         faults=faults,
@@ -181,6 +189,17 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def _in_precision(options: Options, precision: str | None) -> Options:
+    """The options with the channel that rounds so."""
+    if precision is None:
+        return options
+    if precision not in PRECISIONS:
+        raise ConfigError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
+    if "channel" in options.given():
+        raise ConfigError(f"--precision {precision} and --channel {options.channel}: give one of them")
+    return options if precision == "float64" else options.changed(channel=precision)
 
 
 def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.preparation import Preparation, Spelled
+from rhfedmtl.display import facts_html
 from rhfedmtl.errors import DataError
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -228,6 +229,12 @@ class Federation:
             f"<Federation {self.origin.name}: {self.n_tasks} tasks, {self.n_terminals} terminals, "
             f"{len(self.X)} + {len(self.test_X)} rows, {self.n_features} features, {self.kind}>"
         )
+
+    def _repr_html_(self) -> str:
+        tasks = ", ".join(self.task_names[:8]) + (", …" if self.n_tasks > 8 else "")
+        rows = f"{len(self.X):,} for training, {len(self.test_X):,} for tests"
+        facts = {"tasks": f"{self.n_tasks}: {tasks}", "terminals": self.n_terminals, "rows": rows}
+        return facts_html(f"Federation {self.origin.name}", {**facts, "features": self.n_features, "kind": self.kind})
 
 
 def kind_of(class_names: tuple[str, ...]) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -24,6 +24,7 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table
 from rhfedmtl.data.preparation import Preparation
+from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
@@ -151,6 +152,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self.models_.save(path)
 
+    def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
+        """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
+        check_is_fitted(self)
+        return self.models_.release(epsilon, delta)
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote, or the model in the folder of a run: ready to predict, not to `resume`."""
@@ -193,10 +199,21 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
 
+    def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
+        """Draw a metric and the certified gap along what was spent; needs matplotlib."""
+        check_is_fitted(self, "result_")
+        return LearningCurveDisplay.from_estimator(self, metric=metric).plot(axes)
+
+    def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
+        """Draw what each tier took of every type; needs matplotlib."""
+        check_is_fitted(self, "result_")
+        return BudgetDisplay.from_estimator(self).plot(axes)
+
     def _finish(self, models: TaskModels, result: Result) -> Self:
         """Keep what came of it, and say so if it did not converge."""
         self._session.models = models
         self._publish(models)
+        self.result_ = result
         self.certificate_ = result.certificate
         self.ledger_ = result.ledger
         self.relationship_ = result.relationship

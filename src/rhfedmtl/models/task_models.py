@@ -18,13 +18,16 @@ from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.release import noised
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
+from rhfedmtl.training.privacy import Privacy
 from rhfedmtl.training.run import Result, scores
 
 Array = npt.NDArray[Any]
@@ -94,7 +97,13 @@ class TaskModels:
     ) -> TaskModels:
         """Models of a run, with its certificate and the totals of its ledger; ``federation`` is what was judged."""
         origin = federation.origin
-        data = {"name": origin.name, "licence": origin.licence, "fingerprint": federation.fingerprint()}
+        data = {
+            "name": origin.name,
+            "licence": origin.licence,
+            "fingerprint": federation.fingerprint(),
+            "rows": np.diff(federation.terminal_offsets[federation.task_offsets]).tolist(),
+            "weighted": federation.sample_weight is not None,
+        }
         return cls(
             result.models,
             tuple(result.scalers),
@@ -189,6 +198,17 @@ class TaskModels:
         total = odds.sum(axis=1, keepdims=True)
         # All odds can underflow; then nothing speaks for any class.
         return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
+
+    def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
+        """The models for others' eyes: noise hides every training row, and a statement takes the place of the rest.
+
+        Certificate, bill and fingerprint tell of the rows and stay behind. ``address`` draws the noise again, for
+        experiments.
+        """
+        models, statement = noised(self, Privacy(epsilon, delta), address)
+        data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
+        known = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
+        return replace(self, models=models, certificate=None, ledger={}, provenance=known)
 
     def only(self, task: Any = None) -> TaskModels:
         """The model of one task alone; without a name, the only one or the reference."""
@@ -324,6 +344,11 @@ class TaskModels:
     def __repr__(self) -> str:
         known = "" if self.certificate is None else f"; {self.certificate.words}"
         return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{known}>"
+
+    def _repr_html_(self) -> str:
+        said = None if self.certificate is None else self.certificate.words
+        facts = {"tasks": len(self.tasks), "features": self.n_features, "kind": self.kind, "certificate": said}
+        return facts_html("Models by task", facts)
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.display import amounts, facts_html
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
 from rhfedmtl.plain import plain
@@ -55,7 +56,7 @@ class CurvePoint:
     cost: dict[str, float] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanReport:
     """A plan in plain values.
 
@@ -90,6 +91,23 @@ class PlanReport:
     stopped: str
     notes: list[str] = field(default_factory=list)
     privacy: PrivatePlan | None = None
+
+    def __repr__(self) -> str:
+        work = f"H {self.local_steps}, K {self.station_rounds}, M {self.cloud_rounds}"
+        return f"<Plan by policy {self.policy}: {work}; {amounts(self.cost, self.budget)}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "H": self.local_steps,
+            "K": self.station_rounds,
+            "M": self.cloud_rounds,
+            "rounds": self.rounds,
+            "cost": amounts(self.cost, self.budget),
+            "binding": self.binding,
+            "remaining suboptimality": self.remaining_suboptimality,
+            "predicted gap": None if self.predicted_gap is None else self.predicted_gap.expected,
+        }
+        return facts_html(f"Plan by policy {self.policy}", facts)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold; what is infinite is None."""

@@ -159,8 +159,7 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
 
 
 def _gap_note(result: StudyResult) -> str:
-    note = "Lines are medians over seeds, bands hold the middle half of them. " if result.study.seeds > 1 else ""
-    return note + "Methods without a dual have no gap."
+    return "Lines are medians over seeds, bands hold the middle half of them." if result.study.seeds > 1 else ""
 
 
 def _trajectories(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.display import amounts, facts_html
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, MissingExtraError
 from rhfedmtl.maths.runs import Runs
 from rhfedmtl.resources.billing import (
@@ -260,11 +261,11 @@ class Ledger:
         return True
 
     def __repr__(self) -> str:
-        parts = (
-            f"{name} {spent:g}" + (f" of {self.budget[name]:g}" if name in self.budget else "")
-            for name, spent in self.spent.items()
-        )
-        return f"<Ledger {len(self._charges)} charges: {', '.join(parts)}>"
+        return f"<Ledger {len(self._charges)} charges: {amounts(self.spent, self.budget)}>"
+
+    def _repr_html_(self) -> str:
+        tiers = {name: ", ".join(f"{tier} {x:g}" for tier, x in by.items()) for name, by in self.totals("tier").items()}
+        return facts_html("Ledger", {"spent": amounts(self.spent, self.budget), **tiers})
 
     def _room(self, name: str) -> float:
         """Limit with slack, less what was spent and reserved, rounded once."""

@@ -1,4 +1,4 @@
-"""The cloud of methods that average models: the mean of the stations' models, by their samples."""
+"""The cloud of methods whose stations tell it models: it sends their mean, or what else the method's server makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rhfedmtl.algorithms.sgd import Memory, Server
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.objective import Points
@@ -17,39 +18,39 @@ from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
 
 class AveragingCloud(CloudStates):
-    """State machine of the cloud: send the mean model, collect the stations' models, repeat.
+    """State machine of the cloud: send models, collect the stations', repeat.
 
     There is no dual; models are certified by the gradient of their losses (`certify`).
     """
 
-    def __init__(self, initial: Vector, n_tasks: int) -> None:
+    def __init__(self, initial: Vector, n_tasks: int, server: Server | None = None) -> None:
         self.n_tasks = n_tasks
         self.cloud_round = 0
         self._models: Models = np.broadcast_to(initial, (n_tasks, *initial.shape)).copy()
         self._n = np.ones(n_tasks)
         self._best_dual = 0.0
-
-    @property
-    def mean(self) -> Vector:
-        """Σ_b n_b w_b/Σ_b n_b, in the order of stations."""
-        weights = self._n if self._n.any() else np.ones(self.n_tasks)
-        total = np.zeros(self._models.shape[1:])
-        for model, n in zip(self._models, weights.tolist(), strict=True):
-            total += n * model
-        return np.asarray(total / weights.sum())
+        self._server = Server() if server is None else server
+        self._sent = self._models
+        self._memory = self._server.begin(self._models)
 
     def merged(self, matrices: Models) -> Models:
-        """The stations' matrices with the mean in their shared rows: what a station would go on from."""
+        """The stations' matrices as tasks are predicted with: what a station would go on from, or what it holds."""
+        if self._server.personal:
+            return matrices
         matrices = matrices.copy()
-        matrices[:, : self._models.shape[1]] = self.mean
+        matrices[:, : self._models.shape[1]] = self._next()[0]
         return matrices
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
-        """Start a server iteration: the same models for all stations."""
+        """Start a server iteration: models for all stations, which hold them until they report."""
         self._check(Anchor)
         self.cloud_round += 1
-        mean = self.mean
-        return [Anchor(self.cloud_round, b, mean, 1.0) for b in range(self.n_tasks)]
+        self._sent, self._memory = self._next()
+        self._models = self._sent.copy()
+        return [Anchor(self.cloud_round, b, self._sent[b], 1.0) for b in range(self.n_tasks)]
+
+    def _next(self) -> tuple[Models, Memory]:
+        return self._server.step(self._sent, self._models, self._n, self._memory)
 
     def receive(self, report: Report) -> bool:
         """Take a station's models; False, and no change, where they belong to another server iteration."""

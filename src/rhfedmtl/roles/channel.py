@@ -29,6 +29,8 @@ import numpy as np
 from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
 from rhfedmtl.errors import ConfigError
 
+FINE = 2.0**-36
+"""Step of numbers other than updates in masked sums: below 2^17 they add up exactly in any order."""
 _NOISE = 0x6E6F697365
 """First word of the address of all noise, so that it is none of what else is drawn from a seed."""
 
@@ -70,7 +72,7 @@ class Noised(Clip):
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
         """With noise, from the operating system unless there is an address to draw it again."""
-        return np.asarray(total + self.noise * _normal(total.shape, address))
+        return np.asarray(total + self.noise * standard_normal(total.shape, address))
 
 
 @dataclass(frozen=True)
@@ -138,12 +140,40 @@ class FixedPoint(Rounding):
         return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
 
 
+@dataclass(frozen=True)
+class MaskedSums(FixedPoint):
+    """Multiples of one public step that are added up under masks (`roles.masking`), by ``least_summed`` terminals.
+
+    A station learns the sums and nothing else: with fewer answers a round is void. What else is added up, for plans
+    and certificates, has a finer step.
+    """
+
+    least_summed: int = 3
+
+    sums_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse sums that hide nobody."""
+        super().__post_init__()
+        if self.least_summed < 2:
+            raise ConfigError(f"least_summed must be at least 2, got {self.least_summed}: a sum over one hides nothing")
+
+    @property
+    def least(self) -> int:
+        """As told."""
+        return self.least_summed
+
+    def counted(self, values: FloatArray) -> FloatArray:
+        """Multiples of a step fine enough for a certificate, which add up exactly."""
+        return np.asarray(np.rint(values / FINE) * FINE)
+
+
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
     """(1 − η) res_old + η res_new: what a terminal keeps back once its update was applied with factor η."""
     return np.asarray((1.0 - factor) * residual + factor * sent)
 
 
-def _normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
+def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
     """Standard normal numbers: those at an address, or such as nobody can draw again (Box and Muller 1958)."""
     if address is not None:
         return np.random.default_rng([_NOISE, *address]).standard_normal(shape)

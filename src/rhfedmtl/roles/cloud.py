@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.objective import Points
@@ -106,6 +107,10 @@ class Certificate:
 
     def __repr__(self) -> str:
         return f"<Certificate: {self.words}; primal {self.primal:.6g}, dual {self.dual:.6g}, round {self.round}>"
+
+    def _repr_html_(self) -> str:
+        known = {name: getattr(self, name) for name in ("primal", "dual", "gap", "round")}
+        return facts_html("Certificate", {"in words": self.words, **known})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

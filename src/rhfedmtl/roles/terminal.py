@@ -257,9 +257,11 @@ class Terminal:
         self._settle(probe.verdict)
         self.phase, models = after, probe.models[:, None]
         work = self.method.loss, self._rows, self._layout
-        losses, dual = self._kernel.sums(*work, self._duals, models, probe.points)
+        duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
+        losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
-        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0])
+        parts = (self.method.channel.counted(part)[0] for part in (losses, dual, slope))
+        return Sums(self.identity, probe.number, *parts)
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""
@@ -270,7 +272,8 @@ class Terminal:
             self._last_round = 0
             self._clear_residual()
         self.phase = after
-        return Join(self.identity, self.incarnation, self.n_samples, self._share())
+        weight = 1.0 if self._weight is None else max(float(self._weight.mean()), 1e-300)  # 0 would say: no weights
+        return Join(self.identity, self.incarnation, self.n_samples, self._share(), weight)
 
     def leave(self, release: Release) -> Leave | None:
         """Settle, and ask to go with all of one's duals; None if the release is stale."""
@@ -370,7 +373,7 @@ class Terminal:
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
         if self._update is not None:
-            factor = verdict.factor if verdict.round == self._update.round else 0.0
+            factor = self.method.settled(verdict.factor if verdict.round == self._update.round else 0.0)
             self._duals.settle[0] = factor
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
@@ -399,7 +402,7 @@ class Terminal:
             self._duals.pending[:] *= factor[0]
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
-        gains = answers.gains[0] * method.channel.tells_gains
+        gains = method.channel.counted(answers.gains)[0] * method.channel.tells_gains
         return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
 
     def _round_seed(self, number: int) -> np.uint64:
@@ -420,6 +423,5 @@ class Terminal:
 
     def _held_share(self) -> Vector:
         """What the station has of the share: all but what the channel kept back."""
-        if self._residual is None or not self.method.keeps_share():
-            return self._share()
-        return self._share() - self._residual
+        kept = None if self._residual is None else self.method.kept(self._residual, 1.0)
+        return self._share() if kept is None else self._share() - kept

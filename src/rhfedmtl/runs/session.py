@@ -87,7 +87,7 @@ class Session:
         try:
             if self.start is not None:
                 read(self.folder)  # another process may have ended it meanwhile
-            with progress.written(self.folder, self._record(None), watch) as watched:
+            with progress.written(self.folder, self.record(None), watch) as watched:
                 return self.chosen.run(
                     self.federation,
                     ledger=Ledger(*self.config.resources()),
@@ -115,14 +115,15 @@ class Session:
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = self._record(result)
+        known = self.record(result)
         records.save(self.folder, known, self.federation, result)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)
         return known
 
-    def _record(self, result: Result | None) -> Record:
+    def record(self, result: Result | None) -> Record:
+        """The record of this run; None before it has a result."""
         return records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
 
     def _notes(self) -> dict[str, Any]:

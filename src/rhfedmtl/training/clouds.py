@@ -20,7 +20,7 @@ def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | 
     if isinstance(method, DualMethod):
         return Cloud(method.relationship, n_tasks, shape)
     if isinstance(method, SgdMethod):
-        return AveragingCloud(method.initial(*shape), n_tasks)
+        return AveragingCloud(method.initial(*shape), n_tasks, method.server())
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
 
 

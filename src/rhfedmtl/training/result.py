@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, amounts, facts_html
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models, Relationship
@@ -67,7 +68,7 @@ class Moment:
         return self.primal - self.dual
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What a run leaves behind: models, the scaling that belongs to them, the certificate, and what was done.
 
@@ -101,6 +102,23 @@ class Result:
     def local_steps(self) -> list[int]:
         """H of every round: the median over the terminals that worked."""
         return [_median(seen.local_steps) for seen in self.observed]
+
+    def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
+        """Draw a metric and the certified gap along what was spent; needs matplotlib."""
+        return LearningCurveDisplay.from_result(self, metric=metric).plot(axes)
+
+    def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
+        """Draw what each tier took of every type; needs matplotlib."""
+        return BudgetDisplay.from_result(self).plot(axes)
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{name.replace('_', ' ')} {mean(values):.3f}" for name, values in self.metrics.items())
+        return f"<Result: {found or 'no test rows'}; {self.certificate.words}; {self.rounds} rounds, {self.stopped}>"
+
+    def _repr_html_(self) -> str:
+        found: dict[str, Any] = {name.replace("_", " "): mean(values) for name, values in self.metrics.items()}
+        found |= {"certificate": self.certificate.words, "rounds": self.rounds, "stopped": self.stopped}
+        return facts_html("Result", {**found, "spent": amounts(self.ledger.spent, self.ledger.budget)})
 
 
 def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.algorithms.sgd import Server, SgdMethod
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
@@ -316,7 +316,7 @@ class Run:
         return {
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
-            "cloud": vars(self.cloud),
+            "cloud": {name: part for name, part in vars(self.cloud).items() if not isinstance(part, Server)},
             "environment": self.environment.state(),
             "network": network.state(),
             **self.accounting.state(),

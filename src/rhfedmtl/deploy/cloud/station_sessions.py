@@ -269,11 +269,12 @@ class StationSessions:
         """Stations that are not connected, and terminals that are expected and not there."""
         words = []
         for b in self._pending:
-            here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
+            roster = self.outlooks.get(b, wire.Outlook()).roster
+            here = {seat.terminal for seat in roster.seats if seat.connected}
             if b not in self.acceptor.sessions:
                 words.append(f"station {b} (not connected)")
             else:
-                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here)]
+                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here - {*roster.quarantined})]
                 words += [] if here else [f"station {b} (none of its terminals)"]
         return words
 

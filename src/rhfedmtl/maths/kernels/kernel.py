@@ -34,9 +34,17 @@ class Kernel(Protocol):
         """Settle, then take coordinate steps, whose change of the duals is pending afterwards."""
 
     def descend(
-        self, loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1
+        self,
+        loss: Loss,
+        rows: Rows,
+        layout: Layout,
+        duals: Duals,
+        orders: Orders,
+        slots: Slots,
+        *,
+        threads: int = 1,
     ) -> Answers:
-        """Take gradient steps."""
+        """Take gradient steps; corrected ones keep what they are corrected by in the duals, its change pending."""
 
     def profiles(self, loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
         """Profile of each terminal along its pending change, in the order of the layout."""

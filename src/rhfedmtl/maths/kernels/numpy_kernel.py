@@ -247,7 +247,9 @@ def shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array
     return np.array([_products(duals.alpha[job.here], rows.X[job.here], width) for job in _jobs(rows, layout)])
 
 
-def descend(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+def descend(
+    loss: Loss, rows: Rows, layout: Layout, duals: Duals, orders: Orders, slots: Slots, *, threads: int = 1
+) -> Answers:
     """Gradient steps of all terminals that have some; Σ_t n_t (w_t − w) of each station."""
     n = len(layout.starts) - 1
     answers = Answers(np.zeros((n, *orders.models.shape[1:])), np.zeros((n, CURVE)), np.empty((n, 0)))
@@ -257,7 +259,7 @@ def descend(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots
             start = orders.models[job.station].astype(np.float64)
             probed = slots.probes > 0 and asked > 2 * slots.probes
             steps = asked - 2 * slots.probes if probed else asked
-            w = _descend(loss, rows, orders, job, steps, slots, start)
+            w = _descend(loss, rows, duals, orders, job, steps, slots, start)
             if probed:
                 chosen = job.here.start + draw(_key(rows, orders, job.terminal), steps + np.arange(slots.probes), job.n)
                 answers.gains[job.row] += _estimate(loss, rows, job.n, chosen, slots.lam, start, w)
@@ -266,7 +268,7 @@ def descend(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots
 
 
 def _descend(
-    loss: Loss, rows: Rows, orders: Orders, job: _Job, steps: int, slots: Slots, start: Float64Array
+    loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, steps: int, slots: Slots, start: Float64Array
 ) -> Float64Array:
     """Gradient steps of one terminal from ``start``; where they end."""
     w, columns, eta = start.copy(), rows.y.shape[1], float(orders.scale[job.station])
@@ -274,19 +276,41 @@ def _descend(
     mu = np.repeat(slots.mu, columns)[:, None]
     references = np.repeat(slots.anchor, columns) * columns + np.tile(np.arange(columns), len(slots.mu))
     keep, pull = 1.0 - eta * (slots.lam + mu), eta * mu * start[references]
+    moving = models[columns:] if slots.inner else models
+    if slots.inner:
+        keep, pull = keep[columns:], pull[columns:]
     slope, share, total = np.frompyfunc(loss.slope, 2, 1), np.zeros(len(slots.mu)), 0.0
-    for k in _row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform):
+    drift = _drift(rows, duals, job, start[columns:]) if slots.control >= 0.0 else None
+    slopes, rho = np.zeros((job.n, columns)), 1.0 - eta * slots.lam
+    for h, k in enumerate(_row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)):
         i = job.here.start + k
         s, y, z = float(rows.weight[i]), np.tile(rows.y[i], len(slots.mu)), _scores(rows.X[i], models)
         q = _responsibilities(loss, w, z, y, slots, columns)
         share, total = share + s * q, total + s
         g = s * np.repeat(q, columns) * slope(z, y).astype(np.float64)
-        models *= keep
-        models += pull
-        _add_row(-eta * g, rows.X[i], models)
+        if slots.inner:
+            g, pull = g[columns:], eta * slots.mu[1] * models[:columns]
+        moving *= keep
+        moving += pull
+        _add_row(-eta * g, rows.X[i], moving)
+        if drift is not None:
+            slopes[k] += rho ** (steps - 1 - h) * g
+            models -= eta * drift
+        if slots.inner and ((h + 1) % slots.inner == 0 or h + 1 == steps):
+            models[:columns] += slots.outer * (models[columns:] - models[:columns])
     if slots.mixture and total > 0.0:
         w[len(models), : len(share)] = share / total
+    if drift is not None:
+        p = slots.control if slots.control > 0.0 else 1.0 / steps
+        change = p * job.n * slopes - p * float(np.sum(rho ** np.arange(steps))) * duals.alpha[job.here]
+        duals.pending[job.here], duals.n_visited[job.terminal] = change, ANY
+        w[columns:] += _products(change, rows.X[job.here], w.shape[1]) / job.n
     return w
+
+
+def _drift(rows: Rows, duals: Duals, job: _Job, common: Float64Array) -> Float64Array:
+    """c − c_t."""
+    return common - _products(duals.alpha[job.here], rows.X[job.here], common.shape[1]) / job.n
 
 
 def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns: int) -> Float64Array:

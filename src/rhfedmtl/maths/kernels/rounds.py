@@ -131,7 +131,9 @@ class Slots(NamedTuple):
     """What the slots of the matrix minimise; see the top of `sgd.py`.
 
     ``probes`` rows are drawn in each round and visited before and after the steps, to estimate how the loss and its
-    gradient change (0: none). These visits are part of H; an H that leaves no step beside them is all steps.
+    gradient change (0: none). These visits are part of H; an H that leaves no step beside them is all steps. With
+    ``inner`` steps slot 1 alone steps, and slot 0 follows it by a share ``outer`` of the way (0: each its own way).
+    Below 0, ``control`` leaves steps as they are; else they are corrected, and p is ``control``, or 1/H if that is 0.
     """
 
     lam: float
@@ -139,6 +141,9 @@ class Slots(NamedTuple):
     anchor: IntArray
     mixture: bool
     probes: int
+    inner: int = 0
+    outer: float = 0.0
+    control: float = -1.0
 
 
 def mix(z: Any) -> Any:

@@ -8,6 +8,18 @@ models, one below the other (``columns`` rows each). Slot p minimises
 
 ref_p being where slot ``anchor[p]`` started, and q_p = 1 unless the slots form a mixture: then the row that follows
 them holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^{−L_p} is how much slot p answers for a row.
+
+With ``inner`` steps (pFedMe) slot 1 is held near slot 0 as it is now, and after every so many steps, and the last,
+slot 0 goes a share ``outer`` of the way to slot 1.
+
+Steps with ``control`` (SCAFFOLD, Scaffnew) are corrected: a terminal's mean gradient c_t = (1/n_t) Σ_i a_i x_i, with
+a_i in the place of its dual variables, is taken away from each gradient, and that of all, c, which comes in the rows
+below the model, is added. After H steps with gradients g_k and ρ = 1 − ηλ
+
+    c_t ← (1 − pS) c_t + p Σ_k ρ^{H−1−k} g_k,   S = Σ_k ρ^{H−1−k}.
+
+This is h_t ← h_t + (p/η)(w̄ − w_t) of ProxSkip for h_t = c_t − c, written so that it needs no other terminal; p = 1/H is
+option II of SCAFFOLD. (What regularisation adds to c_t is the same everywhere, and drops out of c_t − c.)
 """
 
 from __future__ import annotations
@@ -21,6 +33,7 @@ import numpy as np
 from rhfedmtl.maths.kernels.compiled import compiled, inlined
 from rhfedmtl.maths.kernels.loops import add_answers, add_row, cuts, draw, in_threads, pick_row, score, stream
 from rhfedmtl.maths.kernels.rounds import (
+    ANY,
     BETA,
     CURVE,
     MEAN_SQUARE,
@@ -28,6 +41,7 @@ from rhfedmtl.maths.kernels.rounds import (
     SAMPLES,
     SQUARE,
     Answers,
+    Duals,
     Float64Array,
     IntArray,
     Layout,
@@ -42,7 +56,7 @@ class SgdWorkspace(NamedTuple):
     """Room for the work of one terminal after the other.
 
     Matrix of models and where it started, gradients before and below them after the steps, deck, probes, q and their
-    shares, and the estimates.
+    shares, the estimates, and for corrected steps c − c_t and what rows add to c_t.
     """
 
     w: Float64Array
@@ -53,6 +67,8 @@ class SgdWorkspace(NamedTuple):
     q: Float64Array
     share: Float64Array
     curve: Float64Array
+    drift: Float64Array
+    slopes: Float64Array
 
 
 @inlined
@@ -79,9 +95,9 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
 
 @inlined
 def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, eta: Any) -> None:
-    """One gradient step of every slot for row i."""
+    """One gradient step of every slot for row i; of all but the first where that follows the second."""
     columns = rows.y.shape[1]
-    for p in range(len(slots.mu)):
+    for p in range(1 if slots.inner > 0 else 0, len(slots.mu)):
         for c in range(columns):
             row = p * columns + c
             z = score(rows.X, i, w, row)
@@ -90,8 +106,63 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
             pull = eta * slots.mu[p]
             reference = slots.anchor[p] * columns + c
             for j in range(w.shape[1]):
-                w[row, j] = keep * w[row, j] + pull * start[reference, j]
+                held = w[reference, j] if slots.inner > 0 else start[reference, j]
+                w[row, j] = keep * w[row, j] + pull * held
             add_row(-eta * g, rows.X, i, w, row)
+
+
+@inlined
+def _follow(w: Any, columns: Any, rate: Any) -> None:
+    """A step of slot 0 towards slot 1."""
+    for c in range(columns):
+        for j in range(w.shape[1]):
+            w[c, j] += rate * (w[columns + c, j] - w[c, j])
+
+
+@inlined
+def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
+    """c − c_t, and nothing seen of any row yet."""
+    start, stop = rows.starts[t], rows.ends[t]
+    columns = rows.y.shape[1]
+    for c in range(columns):
+        for j in range(workspace.w.shape[1]):
+            workspace.drift[c, j] = workspace.start[columns + c, j]
+        for i in range(start, stop):
+            add_row(-alpha[i, c] / (stop - start), rows.X, i, workspace.drift, c)
+            workspace.slopes[i - start, c] = 0.0
+
+
+@inlined
+def _note_gradient(loss: Any, rows: Any, t: Any, i: Any, share: Any, workspace: Any) -> None:
+    """What the step to come, for row i, adds to c_t."""
+    for c in range(rows.y.shape[1]):
+        g = rows.weight[i] * slope(loss, score(rows.X, i, workspace.w, c), rows.y[i, c])
+        workspace.slopes[i - rows.starts[t], c] += share * g
+
+
+@inlined
+def _correct(w: Any, drift: Any, eta: Any) -> None:
+    """Take c − c_t into a step."""
+    for c in range(drift.shape[0]):
+        for j in range(drift.shape[1]):
+            w[c, j] -= eta * drift[c, j]
+
+
+@inlined
+def _renew_correction(rows: Any, t: Any, steps: Any, rho: Any, slots: Any, duals: Any, workspace: Any) -> None:
+    """The change of a_i is pending; that of c_t goes below the model."""
+    start, stop = rows.starts[t], rows.ends[t]
+    columns = rows.y.shape[1]
+    p = slots.control if slots.control > 0.0 else 1.0 / steps
+    total = 0.0
+    for k in range(steps):
+        total += rho**k
+    for c in range(columns):
+        for i in range(start, stop):
+            change = p * (stop - start) * workspace.slopes[i - start, c] - p * total * duals.alpha[i, c]
+            duals.pending[i, c] = change
+            add_row(change / (stop - start), rows.X, i, workspace.w, columns + c)
+    duals.n_visited[t] = ANY
 
 
 @inlined
@@ -172,14 +243,20 @@ def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, sl
     for p in range(len(slots.mu)):
         workspace.share[p] = 0.0
     key = stream(orders.seed, orders.round, rows.ids[t])
-    total = 0.0
+    total, rho = 0.0, 1.0 - eta * slots.lam
     for h in range(steps):
         i = first + pick_row(key, h, n, orders.uniform, workspace.deck)
         _responsibilities(loss, rows, i, workspace.w, slots, workspace.q)
         for p in range(len(slots.mu)):
             workspace.share[p] += rows.weight[i] * workspace.q[p]
         total += rows.weight[i]
+        if slots.control >= 0.0:
+            _note_gradient(loss, rows, t, i, rho ** (steps - 1 - h), workspace)
         _step(loss, rows, i, workspace.w, workspace.start, slots, workspace.q, eta)
+        if slots.control >= 0.0:
+            _correct(workspace.w, workspace.drift, eta)
+        if slots.inner > 0 and ((h + 1) % slots.inner == 0 or h + 1 == steps):
+            _follow(workspace.w, rows.y.shape[1], slots.outer)
     if slots.mixture and total > 0.0:
         for p in range(len(slots.mu)):
             workspace.w[len(slots.mu) * rows.y.shape[1], p] = workspace.share[p] / total
@@ -187,10 +264,20 @@ def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, sl
 
 @compiled
 def _descend_blocks(
-    loss: Any, rows: Any, layout: Any, orders: Any, slots: Any, answers: Any, workspace: Any, first: Any, last: Any
+    loss: Any,
+    rows: Any,
+    layout: Any,
+    duals: Any,
+    orders: Any,
+    slots: Any,
+    answers: Any,
+    workspace: Any,
+    first: Any,
+    last: Any,
 ) -> None:
     """Run the terminals of blocks first … last − 1; ``answers`` has a row for each block."""
     w, start = workspace.w, workspace.start
+    controlled = slots.control >= 0.0
     for block in range(first, last):
         b = layout.station[block]
         for place in range(layout.blocks[block], layout.blocks[block + 1]):
@@ -204,7 +291,12 @@ def _descend_blocks(
                 steps = orders.steps[t] - 2 * slots.probes
                 probed = slots.probes > 0 and steps > 0
                 steps = steps if probed else orders.steps[t]
+                if controlled:
+                    _prepare_correction(rows, t, duals.alpha, workspace)
                 _descend(loss, rows, orders, t, steps, orders.scale[b], slots, workspace)
+                if controlled:
+                    rho = 1.0 - orders.scale[b] * slots.lam
+                    _renew_correction(rows, t, steps, rho, slots, duals, workspace)
                 if probed:
                     _choose(rows, orders, t, steps, workspace.chosen)
                     _estimate(loss, rows, t, slots, workspace)
@@ -226,10 +318,14 @@ def _make_workspace(largest: int, columns: int, shape: tuple[int, ...], slots: S
         np.ones(len(slots.mu)),
         np.zeros(len(slots.mu)),
         np.zeros(CURVE),
+        np.empty((columns, shape[1])),
+        np.empty((largest if slots.control >= 0.0 else 0, columns)),
     )
 
 
-def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slots, *, threads: int = 1) -> Answers:
+def run_round(
+    loss: Loss, rows: Rows, layout: Layout, duals: Duals, orders: Orders, slots: Slots, *, threads: int = 1
+) -> Answers:
     """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
     n_blocks, shape = len(layout.station), orders.models.shape[1:]
     answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
@@ -239,7 +335,7 @@ def run_round(loss: Loss, rows: Rows, layout: Layout, orders: Orders, slots: Slo
     def work(stretches: Iterator[tuple[int, int]]) -> None:
         workspace = _make_workspace(largest, rows.y.shape[1], shape, slots)
         for first, last in stretches:
-            _descend_blocks(loss, rows, layout, orders, slots, answers, workspace, first, last)
+            _descend_blocks(loss, rows, layout, duals, orders, slots, answers, workspace, first, last)
 
     in_threads(threads, parts, work)
     return add_answers(answers, layout.starts, quadratic=False)

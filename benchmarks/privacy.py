@@ -1,0 +1,175 @@
+"""What privacy costs: accuracy against ε, beside FedAvg under the same account; releases; time with clip and noise.
+
+``python benchmarks/privacy.py terminals --jobs 8``: 5 tasks × 1,500 terminals × 16 rows, d = 32, δ = 1e-6, 20 seeds.
+FedAvg gets the best of a grid of step sizes, rounds and clips for each ε, chosen in hindsight on the same seeds.
+``… large`` does one task of 100,000 terminals at ε = 0.5, ``… release`` HAR (30 tasks) and a 5-task cut of watch at row
+level, ``… time`` the ratio of rounds with clip and noise to rounds without. Prints tables; nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.data.request import Request
+from rhfedmtl.engines.inprocess import InProcess
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.intervals import student
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.plain import plain
+from rhfedmtl.roles.channel import Noised
+from rhfedmtl.roles.messages import Anchor
+from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import mean
+
+EPSILONS = (0.5, 1.0, 2.0, 8.0)
+RELEASED = (0.5, 1.0, 2.0, 4.0, 8.0)
+ONE = Execution(threads=1)
+FEDAVG = [(step, rounds, clip) for step in (0.3, 1.0, 3.0) for rounds in (5, 12, 30) for clip in (4.0, 16.0)]
+Job = tuple[Any, ...]
+
+
+def synthetic(tasks: int = 5, terminals: int = 1500) -> Request:
+    """The federation of the claims."""
+    settings = {"samples": 16, "features": 32, "test": 2000}
+    return Request(data="synthetic", tasks=tasks, terminals=terminals, settings=settings)
+
+
+def learn(job: Job) -> float:
+    """Test accuracy of one run."""
+    request, algorithm, options, privacy, seed = job
+    config = RunConfig(algorithm, request, options, budget=("energy=1e6",), privacy=privacy, seed=seed, scale="unit")
+    return mean(config.run(config.federation(), execution=ONE).metrics["accuracy"])
+
+
+def bound(epsilon: float, rounds: int | None = None, clip: float | None = None) -> str:
+    """The words of a bound."""
+    return f"epsilon={epsilon},delta=1e-6" + (f",rounds={rounds},clip={clip}" if rounds else "")
+
+
+def spread(values: Iterable[float]) -> str:
+    """Mean and half of its 95 % interval, in points."""
+    x = 100.0 * np.array(list(values))
+    half = student(0.95, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else 0.0
+    return f"{x.mean():6.2f} ± {half:.2f}"
+
+
+def terminals(pool: Any, seeds: int, *, small: bool) -> None:
+    """Accuracy against ε: rhfedmtl and local as planned, FedAvg at its best in hindsight; paired differences."""
+    request = synthetic(terminals=300 if small else 1500)
+    runs = range(seeds)
+    plain_options = Options(lambda1=1.0 / 32, lambda2=1e-6)
+    free = np.array(list(pool.map(learn, [(request, "rhfedmtl", plain_options, "", s) for s in runs])))
+    print(f"no privacy, the same weights: {spread(free)}")
+    for epsilon in EPSILONS:
+        own = {
+            name: np.array(list(pool.map(learn, [(request, name, Options(), bound(epsilon), s) for s in runs])))
+            for name in ("rhfedmtl", "local")
+        }
+        grid = [
+            (request, "fedavg", Options.of(step=step, local_steps=16), bound(epsilon, rounds, clip), s)
+            for step, rounds, clip in (FEDAVG[::5] if small else FEDAVG)
+            for s in runs
+        ]
+        rival = np.array(list(pool.map(learn, grid))).reshape(-1, seeds)
+        best = rival[rival.mean(axis=1).argmax()]
+        row = "  ".join(f"{name} {spread(values)}" for name, values in own.items())
+        lost, ahead = spread(own["rhfedmtl"] - free), spread(own["rhfedmtl"] - best)
+        print(f"epsilon {epsilon:g}: {row}  fedavg {spread(best)}  lost {lost}  ahead of fedavg {ahead}", flush=True)
+
+
+def large(pool: Any, seeds: int, *, small: bool) -> None:
+    """One task of very many terminals at ε = 0.5."""
+    request = synthetic(1, 10_000 if small else 100_000)
+    free = list(pool.map(learn, [(request, "rhfedmtl", Options(lambda1=1.0 / 32), "", s) for s in range(seeds)]))
+    own = list(pool.map(learn, [(request, "rhfedmtl", Options(), bound(0.5), s) for s in range(seeds)]))
+    lost = np.array(own) - np.array(free)
+    print(f"{request.terminals:,} terminals, epsilon 0.5: {spread(own)}, without {spread(free)}, lost {spread(lost)}")
+
+
+def released(job: Job) -> list[float]:
+    """Accuracy without noise, and released at each ε."""
+    request, relationship, lambda1, lambda2, seed = job
+    options = Options(relationship=relationship, lambda1=lambda1, lambda2=lambda2)
+    config = RunConfig("rhfedmtl", request, options, scale="unit", target_gap=1e-8, seed=seed)
+    data = config.federation()
+    models = TaskModels.from_result(
+        data,
+        config.run(data, execution=ONE),
+        options.chosen_loss(data.kind),
+        {"configuration": plain(config.to_dict())},
+    )
+    noisy = [models.release(epsilon, 1e-6, address=(seed,)) for epsilon in RELEASED]
+    return [_accuracy(each, data) for each in (models, *noisy)]
+
+
+def _accuracy(models: TaskModels, data: Any) -> float:
+    found = []
+    for b, name in enumerate(data.task_names):
+        X, y = data.test_rows(b)
+        if len(y):
+            found.append(np.mean(models.predict(X, name) == np.array(data.class_names)[y]))
+    return float(np.mean(found))
+
+
+def release(pool: Any, seeds: int, *, small: bool) -> None:
+    """Row level: no coupling, one model in effect, and between; weights that suit noise, fixed beforehand."""
+    cuts = {
+        "HAR, 30 tasks": Request(data="har", positive="SITTING", tasks=30, terminals=2),
+        "watch, 5 tasks": Request(data="watch", tasks=5, terminals=2),
+    }
+    for name, request in list(cuts.items())[: 1 if small else 2]:
+        print(f"{name}: accuracy without noise, and at epsilon {', '.join(map(str, RELEASED))}")
+        for lambda1 in (0.03, 0.3):
+            for relationship, ratio in (("none", 0.0), ("mean", 1.0), ("mean", 10.0), ("mean", 1000.0)):
+                jobs = [(request, relationship, lambda1, lambda1 * ratio, s) for s in range(seeds)]
+                table = np.array(list(pool.map(released, jobs)))
+                cells = "  ".join(spread(column) for column in table.T)
+                print(f"  lambda1 {lambda1:g}, {relationship} × {ratio:g}:  {cells}", flush=True)
+
+
+def pace(_pool: Any, seeds: int, *, small: bool) -> None:
+    """Time of a round with clip and noise, beside one without, in turn."""
+    data = synthetic(terminals=300 if small else 1500).federation(0)
+    method = build("rhfedmtl", Options(merge="add", lambda1=1.0 / 32), data.kind).method
+    networks = [InProcess(data, each) for each in (method, replace(method, channel=Noised(0.25, 3.7)))]
+    anchors = [Anchor(1, b, np.zeros((1, 33)), 1.0 / 32) for b in range(data.n_tasks)]
+    steps = np.full(data.n_terminals, 16)
+    times = np.zeros((3 + 5 * seeds, 2))
+    for network in networks:
+        network.assign(anchors)
+    for k in range(len(times)):
+        for i, network in enumerate(networks):
+            start = time.perf_counter()
+            network.round(k + 1, steps)
+            times[k, i] = time.perf_counter() - start
+    a, b = np.median(times[3:], axis=0)
+    print(
+        f"a round of {data.n_terminals:,} terminals: {1e3 * a:.2f} ms, with clip and noise {1e3 * b:.2f}: {b / a:.2f} ×"
+    )
+
+
+PARTS = {"terminals": terminals, "large": large, "release": release, "time": pace}
+
+
+def main() -> None:
+    """Measure one part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="a fifth of the size, to see that it works")
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        PARTS[asked.part](pool, asked.seeds, small=asked.small)
+
+
+if __name__ == "__main__":
+    main()

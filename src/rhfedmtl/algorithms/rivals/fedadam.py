@@ -1,0 +1,74 @@
+"""FedAdam and FedYogi (Reddi et al. 2021): FedAvg whose server takes the mean change for a gradient, and adapts.
+
+With Δ the change of the mean model: m ← β1 m + (1 − β1) Δ, v ← β2 v + (1 − β2) Δ² (Adam) or
+v ← v − (1 − β2) Δ² sign(v − Δ²) (Yogi), and w ← w + η m/(√v + τ). All memory is the cloud's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import FloatArray
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
+from rhfedmtl.algorithms.sgd import Memory, Server, SgdMethod, check_weight, mean_by_samples
+
+BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
+"""As in the paper; v begins at τ²."""
+
+
+@dataclass(frozen=True)
+class AdaptiveServer(Server):
+    """``step_size`` is η; ``yogi`` lets v fall slowly."""
+
+    step_size: float
+    yogi: bool
+
+    def begin(self, initial: FloatArray) -> Memory:
+        """m and v."""
+        return np.zeros(initial.shape[1:]), np.full(initial.shape[1:], TAU**2)
+
+    def step(self, sent: FloatArray, told: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
+        """From the model that all were sent."""
+        m, v = memory
+        change = mean_by_samples(told, n) - sent[0]
+        if not change.any():  # before the first server iteration
+            return told, memory
+        m = BETA1 * m + (1.0 - BETA1) * change
+        toward = np.sign(change**2 - v) * change**2 if self.yogi else change**2 - v
+        v = v + (1.0 - BETA2) * toward
+        return np.broadcast_to(sent[0] + self.step_size * m / (np.sqrt(v) + TAU), told.shape), (m, v)
+
+
+@dataclass(frozen=True)
+class AdaptiveFedAvg(SgdMethod):
+    """``server_step`` is η of the server."""
+
+    server_step: float = field(default=0.1, kw_only=True)
+    yogi: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a server that stands still."""
+        super().__post_init__()
+        check_weight("server_step", self.server_step, positive=True)
+
+    def server(self) -> Server:
+        """Adam, or Yogi."""
+        return AdaptiveServer(self.server_step, self.yogi)
+
+
+def fedadam(options: Options, kind: str) -> Algorithm:
+    """H steps (2 unless said), then one of Adam."""
+    return _with_server(options, kind, yogi=False)
+
+
+def fedyogi(options: Options, kind: str) -> Algorithm:
+    """H steps (2 unless said), then one of Yogi."""
+    return _with_server(options, kind, yogi=True)
+
+
+def _with_server(options: Options, kind: str, *, yogi: bool) -> Algorithm:
+    method = AdaptiveFedAvg(**options.sgd(kind), server_step=options["server_step"], yogi=yogi)
+    return Algorithm(method, options.fixed_policy(station_rounds=1))

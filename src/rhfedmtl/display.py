@@ -1,0 +1,170 @@
+"""How objects show themselves: a table of facts in a notebook, and charts with matplotlib in scikit-learn's manner.
+
+What is drawn comes from records and results by their fields alone, so this knows no other part of the package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Self
+
+from rhfedmtl.errors import ConfigError, MissingExtraError
+
+METRICS = ("balanced_accuracy", "accuracy", "rmse")
+
+
+def facts_html(title: str, facts: Mapping[str, Any]) -> str:
+    """A small table for notebooks: a title, and names with their values."""
+    rows = "".join(
+        f'<tr><th style="text-align:left;font-weight:500">{escape(name)}</th>'
+        f'<td style="text-align:left">{escape(_text(value))}</td></tr>'
+        for name, value in facts.items()
+        if value is not None
+    )
+    return f'<table class="rhfedmtl"><caption style="text-align:left"><b>{escape(title)}</b></caption>{rows}</table>'
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def amounts(spent: Mapping[str, float], budget: Mapping[str, float]) -> str:
+    """What was spent of what, in a line."""
+    parts = (f"{name} {x:g}" + (f" of {budget[name]:g}" if name in budget else "") for name, x in spent.items())
+    return ", ".join(parts)
+
+
+@dataclass
+class Curve:
+    """One run: what was spent (or rounds), the mean of a metric over tasks, and the certified gap."""
+
+    label: str
+    x: list[float]
+    metric: list[float]
+    gap: list[float]
+
+
+@dataclass
+class LearningCurveDisplay:
+    """A metric and the certified gap along what was spent: ``axes_`` and ``figure_`` after ``plot``."""
+
+    curves: list[Curve]
+    x_label: str
+    metric: str
+    axes_: Any = field(default=None, repr=False)
+    figure_: Any = field(default=None, repr=False)
+
+    @classmethod
+    def from_result(cls, result: Any, *, metric: str | None = None, label: str = "") -> Self:
+        """Of the result of a run."""
+        moments, metric = result.history, _metric(result.metrics, metric)
+        kind = next(iter(result.ledger.spent), None)
+        x = [float(moment.round if kind is None else moment.spent[kind]) for moment in moments]
+        values = [_mean(moment.metrics.get(metric, ())) for moment in moments]
+        return cls([Curve(label, x, values, [float(moment.gap) for moment in moments])], _along(kind), metric)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, metric: str | None = None) -> Self:
+        """Of an estimator that was fitted."""
+        return cls.from_result(estimator.result_, metric=metric, label=type(estimator).__name__)
+
+    @classmethod
+    def from_records(cls, records: Iterable[Any], *, metric: str | None = None) -> Self:
+        """Of records of runs, one curve each; those that were refused have none."""
+        known = [record for record in records if record.rounds is not None]
+        if not known:
+            raise ConfigError("no record with rounds: there is nothing to draw")
+        metric, kind = _metric(known[0].by_task, metric), next(iter(known[0].rounds.spent), None)
+        curves = []
+        for record in known:
+            rounds, configuration = record.rounds, record.configuration
+            x = rounds.round if kind is None else rounds.spent[kind]
+            values = [_mean(row or ()) for row in rounds.metrics.get(metric, [None] * len(x))]
+            gaps = [math.nan if gap is None else gap for gap in rounds.gap]
+            curves.append(Curve(f"{configuration.algorithm}, seed {configuration.seed}", list(x), values, gaps))
+        return cls(curves, _along(kind), metric)
+
+    def plot(self, axes: Sequence[Any] | None = None) -> Self:
+        """Draw into axes, or into a new figure: one for the metric, if there are test rows, and one for the gap."""
+        tested = any(not math.isnan(value) for curve in self.curves for value in curve.metric)
+        self.figure_, self.axes_ = _axes(1 + tested, axes)
+        *first, last = self.axes_
+        for curve in self.curves:
+            last.semilogy(*_known(curve.x, curve.gap, above=0.0), label=curve.label)
+            for ax in first:
+                ax.plot(*_known(curve.x, curve.metric), label=curve.label)
+        last.set(xlabel=self.x_label, ylabel="certified gap")
+        for ax in first:
+            ax.set(xlabel=self.x_label, ylabel=self.metric.replace("_", " "))
+        if len(self.curves) > 1:
+            self.axes_[0].legend()
+        return self
+
+
+@dataclass
+class BudgetDisplay:
+    """What each tier took of every type: ``axes_`` and ``figure_`` after ``plot``."""
+
+    amounts: dict[str, dict[str, float]]
+    budget: dict[str, float]
+    axes_: Any = field(default=None, repr=False)
+    figure_: Any = field(default=None, repr=False)
+
+    @classmethod
+    def from_result(cls, result: Any) -> Self:
+        """Of the result of a run."""
+        return cls(result.ledger.totals("tier"), dict(result.ledger.budget))
+
+    @classmethod
+    def from_estimator(cls, estimator: Any) -> Self:
+        """Of an estimator that was fitted."""
+        return cls.from_result(estimator.result_)
+
+    def plot(self, axes: Sequence[Any] | None = None) -> Self:
+        """Draw a bar for every tier, and a line at the budget, into one pair of axes for each type."""
+        self.figure_, self.axes_ = _axes(len(self.amounts), axes)
+        for ax, (name, by_tier) in zip(self.axes_, self.amounts.items(), strict=True):
+            ax.bar([*by_tier, "in all"], [*by_tier.values(), sum(by_tier.values())])
+            if name in self.budget:
+                ax.axhline(self.budget[name], linestyle="--", color="black", linewidth=1.0)
+            ax.set(ylabel=f"{name} spent")
+        return self
+
+
+def _axes(count: int, given: Sequence[Any] | None) -> tuple[Any, Sequence[Any]]:
+    if given is not None:
+        if len(given) != count:
+            raise ConfigError(f"{count} axes are needed, {len(given)} were given")
+        return given[0].figure, given
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise MissingExtraError("charts need matplotlib: pip install 'rhfedmtl[plot]'") from error
+    figure, axes = pyplot.subplots(1, count, figsize=(4.5 * count, 3.2), squeeze=False, layout="constrained")
+    return figure, list(axes[0])
+
+
+def _metric(known: Mapping[str, Any], asked: str | None) -> str:
+    if asked is not None and asked not in known:
+        raise ConfigError(f"no metric {asked!r}: there are {', '.join(known)}")
+    return asked or next((name for name in METRICS if name in known), "balanced_accuracy")
+
+
+def _along(kind: str | None) -> str:
+    return "round" if kind is None else f"{kind} spent"
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _known(x: Sequence[float], y: Sequence[float], above: float = -math.inf) -> tuple[list[float], list[float]]:
+    """Points that were measured."""
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if b > above]
+    return [a for a, _ in pairs], [b for _, b in pairs]
