@@ -13,6 +13,7 @@ from typing import Any
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
+from rhfedmtl.files import Lock
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, records
@@ -82,8 +83,11 @@ class Session:
     def run(self, watch: Watcher | None = None) -> Result:
         """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
         keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None
+        lock = Lock(self.folder)
         try:
-            with progress.written(self.folder, self._record(None), watch) as watched:
+            if self.start is not None:
+                read(self.folder)  # another process may have ended it meanwhile
+            with progress.written(self.folder, self.record(None), watch) as watched:
                 return self.chosen.run(
                     self.federation,
                     ledger=Ledger(*self.config.resources()),
@@ -106,17 +110,20 @@ class Session:
         except RHFedMTLError:
             self._drop()
             raise
+        finally:
+            lock.release()
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = self._record(result)
+        known = self.record(result)
         records.save(self.folder, known, self.federation, result)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)
         return known
 
-    def _record(self, result: Result | None) -> Record:
+    def record(self, result: Result | None) -> Record:
+        """The record of this run; None before it has a result."""
         return records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
 
     def _notes(self) -> dict[str, Any]:

@@ -320,6 +320,76 @@ class ColumnsAgreed(_message.Message):
     vocabulary: bytes
     def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
 
+class Key(_message.Message):
+    __slots__ = ("terminal", "public", "proof")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    public: bytes
+    proof: bytes
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Circle(_message.Message):
+    __slots__ = ("slot", "keys")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    keys: _containers.RepeatedCompositeFieldContainer[Key]
+    def __init__(self, slot: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+
+class Deal(_message.Message):
+    __slots__ = ("terminal", "slot", "shares", "backup")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    backup: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("slot", "everyone", "seats", "shares")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    EVERYONE_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    everyone: bytes
+    seats: bytes
+    shares: bytes
+    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
+
+class Masked(_message.Message):
+    __slots__ = ("terminal", "slot", "words")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    words: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
+
+class Unmask(_message.Message):
+    __slots__ = ("slot", "arrived")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    arrived: bytes
+    def __init__(self, slot: _Optional[int] = ..., arrived: _Optional[bytes] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("terminal", "slot", "shares")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ...) -> None: ...
+
 class Place(_message.Message):
     __slots__ = ("station", "address")
     STATION_FIELD_NUMBER: _ClassVar[int]
@@ -744,7 +814,7 @@ class TerminalFile(_message.Message):
     def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
 
 class MemberFile(_message.Message):
-    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight", "row_norm", "zero_loss")
+    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -753,8 +823,6 @@ class MemberFile(_message.Message):
     APPLIED_FACTOR_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     MEAN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    ROW_NORM_FIELD_NUMBER: _ClassVar[int]
-    ZERO_LOSS_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     n_samples: int
     share: Tensor
@@ -763,9 +831,7 @@ class MemberFile(_message.Message):
     applied_factor: float
     departed: bool
     mean_weight: float
-    row_norm: float
-    zero_loss: float
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ..., row_norm: _Optional[float] = ..., zero_loss: _Optional[float] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
     __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined")
