@@ -1,4 +1,4 @@
-"""What a reader may choose in a report: budget, metric, seed, task. The page holds the values, its script draws them."""
+"""What a reader may choose in a report: budget, metric, seed, task. The page holds the values, a script draws them."""
 
 from __future__ import annotations
 

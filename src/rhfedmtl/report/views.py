@@ -281,7 +281,7 @@ def everybody_answered(result: StudyResult) -> float:
 
 
 def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Tasks from worst to best, by name where all runs have the same: how low the worst lies, how far they lie apart."""
+    """Tasks from worst to best, by name where all runs have the same: how low the worst is, how far apart they lie."""
     at, looks = focus(result), styles_of(result, styles)
     runs = {name: result.records(name, at) for name in result.labels}
     found = {name: along.by_task(many, result.study.metric) for name, many in runs.items()}
