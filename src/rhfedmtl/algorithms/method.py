@@ -80,6 +80,11 @@ class Method(ABC):
         check_loss(self.loss)
 
     @property
+    def tells_residual(self) -> bool:
+        """Whether a certificate has to count what the channel keeps back of updates that are made from duals."""
+        return self.dual and self.channel.keeps_residual
+
+    @property
     def profile_length(self) -> int:
         """How many numbers a terminal adds to its answer for the merge."""
         return 0

@@ -242,7 +242,8 @@ class BaseStation:
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
         asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
         shape = models.shape[1:] if gradient else (0,)
-        self._probed = ((len(points),), (dual_length(self.method.loss),), shape)
+        kept = (1 + len(models),) if self.method.tells_residual else (0,)
+        self._probed = ((len(points),), (dual_length(self.method.loss),), shape, kept)
         return asked
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
@@ -254,16 +255,17 @@ class BaseStation:
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
-        parts = [(by_id[t].losses, by_id[t].dual, by_id[t].gradient) for t in sorted(self.members)]
+        parts = [_told(by_id[t]) for t in sorted(self.members)]
         for told in parts:
             if tuple(p.shape for p in told) != self._probed or not all(np.isfinite(p).all() for p in told):
                 raise PeerError(
                     f"a terminal of station {self.task} told sums not finite, or not of shapes {self._probed}"
                 )
-        losses, dual, slope = (
+        losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
-        return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership)
+        residual = kept if self.method.tells_residual else None
+        return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
@@ -351,6 +353,11 @@ class BaseStation:
 
     def _after(self, event: Event) -> StationPhase:
         return follow(f"station {self.task}", STATION, self.phase, event)
+
+
+def _told(sums: Sums) -> tuple[Vector, ...]:
+    """All numbers that a terminal's sums hold."""
+    return sums.losses, sums.dual, sums.gradient, np.empty(0) if sums.residual is None else sums.residual
 
 
 def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:

@@ -17,7 +17,7 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
-from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -260,7 +260,10 @@ class Terminal:
         duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
         losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
-        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0])
+        kept = None
+        if self.method.tells_residual and self._residual is not None:
+            kept = kept_back(self._residual[None], models)[0]
+        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0], kept)
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""

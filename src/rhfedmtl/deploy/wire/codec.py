@@ -191,7 +191,7 @@ FORMS: dict[type, Form] = {
     said.Centring: Form(wire.Centring),
     said.ColumnsReport: Form(wire.ColumnsReport),
     said.ColumnsAgreed: Form(wire.ColumnsAgreed),
-    TerminalState: Form(wire.TerminalFile, apart=("residual", "sent_residual")),
+    TerminalState: Form(wire.TerminalFile),
     Member: Form(wire.MemberFile),
     StationState: Form(wire.StationFile, apart=("members", "departed")),
 }
