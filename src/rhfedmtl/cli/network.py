@@ -336,6 +336,15 @@ def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
 
 
 @network_app.command()
+def readmit(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
+    """Let a terminal in again that its station put into quarantine; `rhfedmtl status` says why it did.
+
+    Example: rhfedmtl network readmit demo-net 3
+    """
+    _command(folder, as_json, "readmit", terminal=number)
+
+
+@network_app.command()
 def invite(
     folder: Folder,
     station: Annotated[int | None, typer.Option(min=0, help="Station of a new terminal.")] = None,

@@ -29,6 +29,8 @@ def tree(facts: dict[str, Any]) -> Tree:
         for terminal in shown:
             samples = f"  {terminal['samples']} samples" if terminal["samples"] is not None else "  not a member"
             branch.add(_line(f"terminal {terminal['terminal']}{samples}", terminal["connected"]))
+            if terminal.get("quarantined"):
+                branch.add(Text(f"  in quarantine: it told {terminal['quarantined']}", style="yellow"))
     return root
 
 

@@ -30,7 +30,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="table3, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, fig-lambda1, "
-            "fig-lambda2; all of these; beyond; or single names of the second set. Without a word: lists them."
+            "fig-lambda2; all of these; beyond; or single names of the second set; published: tables of others. "
+            "Without a word: lists them."
         ),
     ] = None,
     path: Annotated[
@@ -57,11 +58,16 @@ def reproduce(
     rhfedmtl reproduce all --seeds 20 && rhfedmtl report out/
 
     rhfedmtl reproduce beyond --path data/
+
+    rhfedmtl reproduce published --path data/ --seeds 5
     """
     from rhfedmtl.studies import reproduce as paper
 
     if not what:
         _list({"all": paper.titles("paper"), "beyond": paper.titles("beyond")}, as_json)
+        return
+    if what == ["published"]:
+        _published(path, 5 if seeds is None else seeds, out, as_json)
         return
     started = time.perf_counter()
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
@@ -75,6 +81,23 @@ def reproduce(
         print_json({"studies": plain(studies), "left_out": found.left_out, "saved": str(out), "seconds": seconds})
     else:
         _show(found, studies, out)
+
+
+def _published(path: Path | None, seeds: int, out: Path, as_json: bool) -> None:
+    """Tables that others printed: figures beside ours, and every difference of protocol."""
+    from rhfedmtl.studies import published
+
+    lines = list(published.table(Path() if path is None else path, seeds))
+    saved = published.save(lines, out)
+    if as_json:
+        print_json({"lines": plain(lines), "differences": published.DIFFERENCES, "seeds": seeds, "saved": str(saved)})
+        return
+    for line in lines:
+        ours = "" if line.ours is None else f"{line.ours:6.2f} ± {line.half_width:.2f}"
+        typer.echo(f"{line.source:7} {line.method:35} {line.printed:6.2f}  {ours}")
+    for source, words in published.DIFFERENCES.items():
+        paragraph(f"{source}: {words}.", "  - ", "    ")
+    typer.echo(f"saved in {saved}")
 
 
 def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:

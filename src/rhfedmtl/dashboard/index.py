@@ -128,8 +128,7 @@ class Index:
 
 def _files(folder: Path) -> Iterator[tuple[str, Found]]:
     """Files of runs by name; a record goes before the progress that it replaced."""
-    going = {path.parent.name: path for path in folder.glob(f"**/{progress.NAME}")}
-    for name, path in {**going, **archive.find(folder)}.items():
+    for name, path in {**archive.under_way(folder), **archive.find(folder)}.items():
         try:
             facts = path.stat()
         except OSError:

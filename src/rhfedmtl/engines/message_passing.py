@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import added
 from rhfedmtl.data.federation import Federation, FloatArray
-from rhfedmtl.data.scaling import Moments, Scaler, total
+from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
@@ -63,7 +66,9 @@ class MessagePassing:
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, self.method.channel.dtype)
+        among = int(np.diff(self._federation.task_offsets).max()) if self.method.channel.sums_only else 0
+        kind = self.method.channel.dtype
+        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, kind, among)
 
     @property
     def V(self) -> Float64Array:
@@ -96,8 +101,16 @@ class MessagePassing:
         for order in station.open_round(number, steps):
             update = self.terminals[order.terminal].work(order)
             if update is not None and (arrives is None or arrives[order.terminal]):
-                station.receive(update)
-        return station.close_round()
+                with contextlib.suppress(ImplausibleError):  # the station takes it out when the round closes
+                    station.receive(update)
+        merged = station.close_round()
+        self._strike(station)
+        return merged
+
+    def _strike(self, station: BaseStation) -> None:
+        """Note who is under no station any more."""
+        for t in station.quarantined:
+            self._station[t] = -1
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -110,7 +123,9 @@ class MessagePassing:
     def _station_sums(self, station: BaseStation, points: Points) -> StationSums | None:
         probes = station.probes(points.models[:, station.task], points.combinations, gradient=points.gradient)
         answers = [self.terminals[probe.terminal].probe(probe) for probe in probes]
-        return station.add_sums([sums for sums in answers if sums is not None])
+        found = station.add_sums([sums for sums in answers if sums is not None])
+        self._strike(station)
+        return found
 
     def station_shares(self) -> Float64Array:
         """Add up what every terminal has in its station's sum."""
@@ -123,12 +138,12 @@ class MessagePassing:
 
     def moments(self) -> list[Moments]:
         """Collect moments from every terminal, and add up at the stations."""
-        return [total([self._moments(self.terminals[t]) for t in sorted(station.members)]) for station in self.stations]
+        return [self._moments(station) for station in self.stations]
 
-    @staticmethod
-    def _moments(terminal: Terminal) -> Moments:
-        report = terminal.moments()
-        return Moments(report.count, report.mean, report.spread)
+    def _moments(self, station: BaseStation) -> Moments:
+        found = station.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
+        self._strike(station)
+        return found
 
     def labels(self) -> Float64Array:
         """Collect label sums from every terminal, and add up at the stations."""
@@ -145,6 +160,7 @@ class MessagePassing:
         """Tell every terminal how to scale its rows."""
         self._scalers = scalers
         for station, scaler in zip(self.stations, scalers, strict=True):
+            station.scaled(Scaling.of(scaler))
             for t in station.members:
                 self.terminals[t].scale(Scaling.of(scaler))
 

@@ -28,6 +28,8 @@ import numpy as np
 from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
 from rhfedmtl.errors import ConfigError
 
+FINE = 2.0**-36
+"""Step of numbers other than updates in masked sums: below 2^17 they add up exactly in any order."""
 _NOISE = 0x6E6F697365
 """First word of the address of all noise, so that it is none of what else is drawn from a seed."""
 
@@ -135,6 +137,34 @@ class FixedPoint(Rounding):
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To multiples of the step."""
         return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
+
+
+@dataclass(frozen=True)
+class MaskedSums(FixedPoint):
+    """Multiples of one public step that are added up under masks (`roles.masking`), by ``least_summed`` terminals.
+
+    A station learns the sums and nothing else: with fewer answers a round is void. What else is added up, for plans
+    and certificates, has a finer step.
+    """
+
+    least_summed: int = 3
+
+    sums_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse sums that hide nobody."""
+        super().__post_init__()
+        if self.least_summed < 2:
+            raise ConfigError(f"least_summed must be at least 2, got {self.least_summed}: a sum over one hides nothing")
+
+    @property
+    def least(self) -> int:
+        """As told."""
+        return self.least_summed
+
+    def counted(self, values: FloatArray) -> FloatArray:
+        """Multiples of a step fine enough for a certificate, which add up exactly."""
+        return np.asarray(np.rint(values / FINE) * FINE)
 
 
 def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:

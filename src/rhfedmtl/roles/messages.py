@@ -165,12 +165,16 @@ class StationSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class Join(Message):
-    """Terminal to station: I am here with so many samples, and u_t = X_tᵀα_t. Replaces what was known of me."""
+    """Terminal to station: I am here with so many samples, and u_t = X_tᵀα_t. Replaces what was known of me.
+
+    ``mean_weight`` is that of the samples: with it the station knows what the terminal can say (`plausibility`).
+    """
 
     terminal: int
     incarnation: int
     n_samples: int
     share: Vector
+    mean_weight: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,20 +270,48 @@ class Centring(Message):
     level: float
 
 
+DENSE = 50
+"""In masked sums (`roles.masking`), neighbours of a terminal at most: in a smaller station, all others."""
+SEAT, SHARE = 10, 16
+"""Bytes of what a terminal is asked that others are not, and of a share of a secret."""
+
+
+def masking_bytes(terminals: int) -> tuple[int, int]:
+    """Bytes down to and up from one terminal of a masked round, besides its order and its words.
+
+    The question goes with the order, the deal for the next slot with the words.
+    """
+    if not terminals:
+        return 0, 0
+    near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
+    shares = _bytes(bytes(2 * SHARE * near))
+    question = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
+    unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
+    deal = _delimited(2 * _WHOLE + shares + _bytes(bytes(SHARE * near)))
+    opened = framed(ENVELOPE + _delimited(2 * _WHOLE + _bytes(bytes(SHARE * (near + 1)))))
+    return question + unmask, deal + opened
+
+
 @cache
 def message_sizes(
-    shape: tuple[int, int], shared_rows: int, profile_length: int, dtype: np.dtype[Any] = FLOAT64
+    shape: tuple[int, int],
+    shared_rows: int,
+    profile_length: int,
+    dtype: np.dtype[Any] = FLOAT64,
+    masked_among: int = 0,
 ) -> MessageSizes:
     """What an engine charges that does not make the messages.
 
-    For orders and updates of this shape, of which so many rows travel between station and cloud.
+    For orders and updates of this shape, of which so many rows travel between station and cloud; where sums are masked,
+    with what that takes among the terminals of the largest station.
     """
+    down, up = masking_bytes(masked_among)
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
     return MessageSizes(
-        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
-        Update(0, 0, w, gains, profile, dtype).n_bytes,
+        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes + down,
+        Update(0, 0, w, gains, profile, dtype).n_bytes + up,
         Anchor(0, 0, shared, 0.0).n_bytes,
         Report(0, 0, 0, shared, 0, 0).n_bytes,
         framed(ENVELOPE + _delimited(asked)),

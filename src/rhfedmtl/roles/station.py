@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
 from rhfedmtl.roles.messages import (
@@ -17,9 +18,11 @@ from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
     Leave,
+    MomentsReport,
     Probe,
     Release,
     Report,
+    Scaling,
     StationSums,
     Sums,
     Update,
@@ -27,6 +30,7 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.plausibility import Bounds, ImplausibleError, odd_moments
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 LARGEST = 1e100
@@ -42,7 +46,7 @@ class StationPhase(Enum):
     OPEN = "in an open round"
 
 
-_MEMBERSHIP: tuple[Event, ...] = (Join, Release, Leave, "forget", Probe)
+_MEMBERSHIP: tuple[Event, ...] = (Join, Release, Leave, "forget", "quarantine", "readmit", Probe)
 _ALWAYS: tuple[Event, ...] = (Update, Sums, Report)
 STATION: Table[StationPhase] = frozen(
     {
@@ -72,6 +76,7 @@ class Member:
     incarnation: int
     applied_round: int = 0
     applied_factor: float = 0.0
+    mean_weight: float = 1.0
 
     def verdict(self, until: int) -> Verdict:
         """Say what became of the updates of rounds up to ``until``."""
@@ -102,13 +107,15 @@ class StationState:
     anchor: Anchor | None
     membership: int
     probe: int
+    quarantined: dict[int, str] = field(default_factory=dict)
 
 
 class BaseStation:
     """State machine of one base station, by the table ``STATION``.
 
     Late means dropped: an update counts only in the round that asked for it. Membership changes only while
-    no round is open.
+    no round is open. A terminal that tells what cannot be (`plausibility`) is ``quarantined``, with what it contributed
+    taken out, until it is readmitted.
     """
 
     def __init__(
@@ -135,6 +142,11 @@ class BaseStation:
         self._probe = 0
         self._probed: tuple[tuple[int, ...], ...] = ()
         self._departed: dict[int, Member] = {}
+        self.quarantined: dict[int, str] = {}
+        self._suspects: dict[int, str] = {}
+        self.row_norm = self.norm = np.inf  # of the longest row, and of the longest share for each sample
+        self._orders: dict[int, WorkOrder] = {}
+        self._probed_at: tuple[Vector, Vector] = np.empty((0, 0, 0)), np.empty((0, 0))
         self._asked: frozenset[int] = frozenset()
         self._updates: dict[int, Update] = {}
 
@@ -157,14 +169,16 @@ class BaseStation:
     @property
     def state(self) -> StationState:
         """What to save. A round that is open now will, after a restart, have merged nothing."""
-        members, departed = dict(self.members), dict(self._departed)
-        return StationState(self.U.copy(), members, departed, self.round, self.anchor, self.membership, self._probe)
+        members, departed, barred = dict(self.members), dict(self._departed), dict(self.quarantined)
+        counts = self.membership, self._probe
+        return StationState(self.U.copy(), members, departed, self.round, self.anchor, *counts, barred)
 
     def restore(self, state: StationState) -> None:
         """Go on from saved state."""
         self.U, self.round, self.anchor = state.U.copy(), state.round, state.anchor
         self.members, self._departed = dict(state.members), dict(state.departed)
         self.membership, self._probe = state.membership, state.probe
+        self.quarantined = dict(state.quarantined)
         self.phase = StationPhase.UNANCHORED if state.anchor is None else StationPhase.IDLE
         self._updates = {}
 
@@ -195,6 +209,7 @@ class BaseStation:
         ]
         self.round, self.phase = number, after
         self._asked, self._updates = frozenset(local_steps), {}
+        self._orders = {order.terminal: order for order in orders}
         return orders
 
     def receive(self, update: Update) -> bool:
@@ -210,17 +225,34 @@ class BaseStation:
         return True
 
     def close_round(self) -> Merged:
-        """Merge what arrived, in the order of ids, and note what each terminal is to be told."""
+        """Merge what arrived, in the order of ids, and note what each terminal is to be told.
+
+        Whoever told what cannot be, or would have with the factor that is to be applied, is not merged and goes.
+        """
         self.phase = self._after("close round")
-        updates = [self._updates.get(t) for t in sorted(self.members)]
-        self._updates = {}
-        arrived = [update for update in updates if update is not None]
+        found = self._merge()
+        while self._suspects and (late := self._suspects.keys() & self._updates.keys()):
+            self._updates = {t: update for t, update in self._updates.items() if t not in late}
+            found = self._merge()
+        self._updates, self._orders = {}, {}
         self._probe += 1
-        if not arrived:
+        for t in [*self._suspects]:
+            self.quarantine(t, self._suspects.pop(t))
+        return found
+
+    def _merge(self) -> Merged:
+        updates = [self._updates.get(t) for t in sorted(self.members)]
+        arrived = [update for update in updates if update is not None]
+        if len(arrived) < self.method.channel.least:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
         delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
         factor = self._factor(delta, updates)
+        if not (np.isfinite(factor) and factor >= 0.0):  # nobody can be blamed: nothing of the round counts
+            return Merged(self.round, (), 0.0, np.zeros(CURVE))
+        self._check_shares(arrived, factor)
+        if self._suspects.keys() & self._updates.keys():
+            return Merged(self.round, (), 0.0, np.zeros(CURVE))
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
         for update in arrived:
             self._apply(update, factor)
@@ -241,6 +273,7 @@ class BaseStation:
         self._probe += 1
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
         asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
+        self._probed_at = models, points
         shape = models.shape[1:] if gradient else (0,)
         kept = (1 + len(models),) if self.method.tells_residual else (0,)
         self._probed = ((len(points),), (dual_length(self.method.loss),), shape, kept)
@@ -252,6 +285,14 @@ class BaseStation:
         Answers to an earlier probe do not count, nor any after a merge or a change of members.
         """
         self.phase = self._after(Sums)
+        for each in sums:
+            self._note(lambda told=each: self.check_sums(told))  # type: ignore[misc]
+        blamed = dict(self._suspects)
+        self._suspects.clear()
+        for t, reason in blamed.items():
+            self.quarantine(t, reason)
+        if blamed:
+            return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
@@ -270,6 +311,8 @@ class BaseStation:
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
         self.phase = self._after(Join)
+        if join.terminal in self.quarantined:
+            raise PeerError(f"terminal {join.terminal} is in quarantine: it told {self.quarantined[join.terminal]}")
         if join.share.shape != self.shape or not np.isfinite(join.share).all() or join.n_samples < 1:
             raise PeerError(
                 f"terminal {join.terminal} joins with {join.n_samples} samples and a share of {join.share.shape}; "
@@ -278,10 +321,16 @@ class BaseStation:
         known = self.members.get(join.terminal) or self._departed.get(join.terminal)
         if known is not None and join.incarnation <= known.incarnation:
             return
+        member = Member(join.n_samples, join.share, join.incarnation, mean_weight=join.mean_weight)
+        try:
+            self._bounds(join.terminal, member).check_share(join.share)
+        except ImplausibleError as error:
+            self.quarantine(join.terminal, error.reason)
+            raise
         if join.terminal in self.members:
             self.U = self.U - self.members[join.terminal].share
         self._departed.pop(join.terminal, None)
-        self.members[join.terminal] = Member(join.n_samples, join.share, join.incarnation)
+        self.members[join.terminal] = member
         self.U = self.U + join.share
         self._changed()
 
@@ -310,6 +359,65 @@ class BaseStation:
         self.phase = self._after("forget")
         if terminal in self.members:
             self._drop(terminal, self.members[terminal].share)
+
+    def quarantine(self, terminal: int, reason: str) -> None:
+        """Take out a terminal that told what cannot be, by the share that is stored here, and let it in no more."""
+        self.phase = self._after("quarantine")
+        self.quarantined[terminal] = reason
+        if terminal in self.members:
+            self._drop(terminal, self.members[terminal].share)
+
+    def readmit(self, terminal: int) -> None:
+        """Let a terminal join again."""
+        self.phase = self._after("readmit")
+        self.quarantined.pop(terminal, None)
+
+    def suspect(self, terminal: int, reason: str) -> None:
+        """Note that a member told what cannot be; it goes as soon as no round is open."""
+        if terminal in self.members:
+            self._suspects[terminal] = reason
+            if self.phase is not StationPhase.OPEN:
+                self.quarantine(terminal, self._suspects.pop(terminal))
+
+    def check_sums(self, sums: Sums) -> None:
+        """Refuse sums, in answer to the last probe, that the terminal's rows and duals cannot have."""
+        member = self.members.get(sums.terminal)
+        if member is None or sums.number != self._probe:
+            return
+        if tuple(part.shape for part in _told(sums)) == self._probed:
+            self._bounds(sums.terminal, member).check_sums(sums, *self._probed_at, member.share)
+
+    def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
+        """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
+        rows = {t: member.n_samples for t, member in self.members.items()}
+        told = {t: told[t] for t in sorted(told) if t in rows}
+        odd = odd_moments(told, rows)
+        for t, reason in odd.items():
+            self.quarantine(t, reason)
+        return total([Moments(m.count, m.mean, m.spread) for t, m in told.items() if t not in odd])
+
+    def scaled(self, scaling: Scaling) -> None:
+        """Round zero: note what the scaling says about rows."""
+        if scaling.unit:
+            self.row_norm = float(np.sqrt(1.0 + self.method.intercept))
+
+    def _bounds(self, terminal: int, member: Member) -> Bounds:
+        n = member.n_samples
+        weight = n * (member.mean_weight or 1.0)  # a terminal that says nothing of weights has none
+        return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, self.norm * n)
+
+    def _note(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except ImplausibleError as error:
+            self._suspects[error.terminal] = error.reason
+
+    def _check_shares(self, arrived: list[Update], factor: float) -> None:
+        """Refuse shares that the factor would make too long."""
+        for update in arrived if self.method.has_duals and factor > 1.0 else ():
+            member = self.members[update.terminal]
+            bounds = self._bounds(update.terminal, member)
+            self._note(lambda b=bounds, m=member, u=update: b.check_share(m.share + factor * u.delta))  # type: ignore[misc]
 
     def _drop(self, terminal: int, share: Vector) -> None:
         self.U = self.U - share
@@ -341,10 +449,15 @@ class BaseStation:
         needed = (self.shape, (CURVE,), (self.method.profile_length,))
         if shapes != needed:
             raise PeerError(f"update of terminal {update.terminal} has shapes {shapes}, not {needed}")
-        refuse_divergence(update.delta, update.round)
-        # A profile may hold infinities: no end of the box, or factors beyond it.
-        if not np.isfinite(update.gains).all() or np.isnan(update.profile).any():
-            raise PeerError(f"update of terminal {update.terminal} in round {update.round} is not finite")
+        if not self.method.has_duals:
+            refuse_divergence(update.delta, update.round)
+        bounds = self._bounds(update.terminal, self.members[update.terminal])
+        try:
+            share, order = self.members[update.terminal].share, self._orders[update.terminal]
+            bounds.check_update(update, share, order)
+        except ImplausibleError as error:
+            self._suspects[error.terminal] = error.reason
+            raise
 
     def _anchored(self) -> Anchor:
         if self.anchor is None:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
-from rhfedmtl.runs import records
+from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
+
+RECORD = "run.json"
 
 
 def find(folder: Path) -> dict[str, Path]:
     """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep."""
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
-    made = {path.parent.name: path for path in sorted(folder.glob("**/run.json"))}
-    swept = {path.stem: path for path in sorted(folder.glob("**/runs/*.json")) if path.name != "run.json"}
+    made: dict[str, Path] = {}
+    swept: dict[str, Path] = {}
+    for place, names in _walk(folder):
+        if RECORD in names:
+            made[place.name] = place / RECORD
+        if place.name == "runs":
+            swept |= {name[:-5]: place / name for name in sorted(names) if name.endswith(".json") and name != RECORD}
     return {**made, **swept}
+
+
+def under_way(folder: Path) -> dict[str, Path]:
+    """Files of progress under a folder, by the name of the run's folder."""
+    return {place.name: place / progress.NAME for place, names in _walk(folder) if progress.NAME in names}
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder with the names of its files, in order."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield Path(place), names
 
 
 def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:

@@ -25,8 +25,8 @@ from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary
 from rhfedmtl.training.run import Progress, Watcher, mean
 
 NAME = "progress.jsonl"
-FLUSHED_S = 0.25
-"""Lines wait so long at most before others can read them: a training pays for a few writes a second."""
+LINES_A_SECOND = 20.0
+"""Of faster trainings some rounds have no line: their record has them all, and nobody sees more."""
 MOST_TASKS = 200
 """Of more tasks than this every line has the mean alone."""
 
@@ -56,16 +56,15 @@ def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watc
             file = stack.enter_context((folder / NAME).open("a", encoding="utf-8"))
             file.write(json.dumps({"pid": os.getpid(), "record": known.to_dict()}) + "\n")
             file.flush()
-        flushed, budget = time.monotonic(), known.configuration.budget
+        due, budget = 0.0, known.configuration.budget
 
         def watched(progress: Progress) -> bool | None:
-            nonlocal flushed
-            if file is not None:
+            nonlocal due
+            if file is not None and (now := time.monotonic()) >= due:
+                due = now + 1.0 / LINES_A_SECOND
                 with contextlib.suppress(OSError):
                     file.write(json.dumps(plain(asdict(_line(progress, budget)))) + "\n")
-                    if time.monotonic() - flushed > FLUSHED_S:
-                        file.flush()
-                        flushed = time.monotonic()
+                    file.flush()
             return None if watch is None else watch(progress)
 
         yield watched

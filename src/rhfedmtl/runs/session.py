@@ -83,7 +83,7 @@ class Session:
         """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
         keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None
         try:
-            with progress.written(self.folder, self._record(None), watch) as watched:
+            with progress.written(self.folder, self.record(None), watch) as watched:
                 return self.chosen.run(
                     self.federation,
                     ledger=Ledger(*self.config.resources()),
@@ -109,14 +109,15 @@ class Session:
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
-        known = self._record(result)
+        known = self.record(result)
         records.save(self.folder, known, self.federation, result)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             self.checkpoint.unlink(missing_ok=True)
         return known
 
-    def _record(self, result: Result | None) -> Record:
+    def record(self, result: Result | None) -> Record:
+        """The record of this run; None before it has a result."""
         return records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
 
     def _notes(self) -> dict[str, Any]:

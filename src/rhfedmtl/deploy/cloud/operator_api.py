@@ -152,6 +152,7 @@ class OperatorApi:
                             "member": t in seats,
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
+                            "quarantined": outlook.roster.quarantined.get(t),
                         }
                         for t in known
                     ],
@@ -194,6 +195,17 @@ class OperatorApi:
             if answer.trouble:
                 raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         return facts
+
+    async def _readmit(self, terminal: int) -> dict[str, Any]:
+        """Let a terminal in again that is in quarantine."""
+        holder = next((b for b, o in self._stations.outlooks.items() if terminal in o.roster.quarantined), None)
+        if holder is None:
+            raise ConfigError(f"terminal {terminal} is in quarantine at no station that is there")
+        transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, readmit=True))
+        answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
+        if answer.trouble:
+            raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        return {"terminal": terminal, "station": holder}
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
@@ -238,6 +250,7 @@ class OperatorApi:
         "move": _move,
         "leave": _leave,
         "forget": _forget,
+        "readmit": _readmit,
         "revoke": _revoke,
         "invite": _invite,
     }

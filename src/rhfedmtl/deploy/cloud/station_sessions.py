@@ -232,7 +232,8 @@ class StationSessions:
     def all_there(self) -> bool:
         """Whether every station is connected, with every terminal that is expected."""
         for b in self._pending:
-            here = {seat.terminal for seat in self.outlooks.get(b, wire.Outlook()).roster.seats if seat.connected}
-            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here:
+            roster = self.outlooks.get(b, wire.Outlook()).roster
+            here = {seat.terminal for seat in roster.seats if seat.connected}
+            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here - {*roster.quarantined}:
                 return False
         return True

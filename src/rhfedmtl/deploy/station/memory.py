@@ -71,6 +71,7 @@ class Memory:
         self._file = StateFile(config.state / "station.state", fsync=config.node.fsync)
         self._open_file = StateFile(config.state / "round.state", fsync=config.node.fsync)
         self._log, self._meters = log, meters
+        self._norm = config.limits.norm
         self.turn = asyncio.Lock()
         self.role: BaseStation | None = None
         self.job: wire.Job | None = None
@@ -109,7 +110,9 @@ class Memory:
         method = method_of(job)
         matrix, shared = matrix_of(job, method)
         role = BaseStation(self.task, matrix, method, shared)
-        role.membership = secrets.randbits(40)
+        role.membership, role.norm = secrets.randbits(40), self._norm
+        if self.scaling is not None:
+            role.scaled(self.scaling)
         return role
 
     @property
@@ -191,6 +194,7 @@ class Memory:
             allowed=sorted(self.allowed),
             revoked=sorted(self.revoked),
             members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
+            quarantined=state.quarantined,
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -228,7 +232,12 @@ class Memory:
             {each.terminal: codec.from_wire(Member, each) for each in record.members if each.departed is gone}
             for gone in (False, True)
         )
-        self.station.restore(codec.from_wire(StationState, record, members=members, departed=departed))
+        barred = dict(record.quarantined)
+        self.station.restore(
+            codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
+        )
+        if self.scaling is not None:
+            self.station.scaled(self.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None
         if found is not None and found.round > self.station.round:
             self._interrupted = found

@@ -16,7 +16,6 @@ import numpy as np
 from grpc import aio
 
 from rhfedmtl.data.centring import added
-from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import StationConfig
@@ -32,7 +31,8 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, Centring, LabelsReport, MomentsReport, Scaling, Sums
+from rhfedmtl.roles.messages import Anchor, Centring, LabelsReport, MomentsReport, Scaling, StationSums, Sums
+from rhfedmtl.roles.plausibility import ImplausibleError
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -122,6 +122,7 @@ class StationService:
         begins = memory.begin(welcome.job)
         if welcome.HasField("scaling") and memory.scaling is None:
             memory.scaling = codec.from_wire(Scaling, welcome.scaling)
+            memory.station.scaled(memory.scaling)
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
@@ -206,6 +207,7 @@ class StationService:
         here = await self.members.gather(t for t in asked if t in memory.station.members)
         async with memory.turn:
             result = await self._hold(content, asked, here)
+            self.members.heed_quarantine()
             result.seconds = time.perf_counter() - began
             result.epoch, result.membership = memory.epoch, memory.station.membership
             memory.last = result
@@ -272,24 +274,37 @@ class StationService:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
         here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
-            role = self.memory.station
-            if silent := sorted(set(role.members) - set(here)):
-                raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
-            probes = role.probes(models, points, gradient=content.gradient)
-            messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
-
-            def fits(sums: Sums) -> bool:
-                if sums.number != probes[0].number:
-                    return False
-                if sums.losses.shape != (len(points),) or (sums.losses < 0.0).any():
-                    raise PeerError(f"loss sums of shape {sums.losses.shape}, the smallest {sums.losses.min():.3g}")
-                return True
-
-            question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
-            found = role.add_sums([arrival.content for arrival in question.arrived.values()])
+            found, missing = await self._add_sums(models, points, here, content.gradient)
+            while found is None and self.members.heed_quarantine():  # without whoever told what cannot be
+                found, missing = await self._add_sums(models, points, here, content.gradient)
         if found is None:
-            raise PeerError(f"no sums from terminals {', '.join(map(str, question.missing)) or 'that changed'}")
+            raise PeerError(f"no sums from terminals {', '.join(map(str, missing)) or 'that changed'}")
         answer.sums.CopyFrom(codec.to_wire(found))
+
+    async def _add_sums(
+        self, models: Any, points: Any, here: list[int], gradient: bool
+    ) -> tuple[StationSums | None, list[int]]:
+        """Sums of all members, or who of them did not tell."""
+        role = self.memory.station
+        if silent := sorted(set(role.members) - set(here)):
+            raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
+        probes = role.probes(models, points, gradient=gradient)
+        messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
+
+        def fits(sums: Sums) -> bool:
+            if not probes or sums.number != probes[0].number:
+                return False
+            if sums.losses.shape != (len(points),):
+                raise PeerError(f"loss sums of shape {sums.losses.shape}")
+            try:
+                role.check_sums(sums)
+            except ImplausibleError as error:
+                role.suspect(error.terminal, error.reason)
+                raise
+            return True
+
+        question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
+        return role.add_sums([arrival.content for arrival in question.arrived.values()]), question.missing
 
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
         features = self.memory.job.features if self.memory.job else 0
@@ -300,12 +315,15 @@ class StationService:
             return True
 
         parts = await self._told("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
-        sums = total([Moments(each.count, each.mean, each.spread) for each in parts])
+        async with self.memory.turn:
+            sums = self.memory.station.add_moments({each.sender: each for each in parts})
+            self.members.heed_quarantine()
         answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         async with self.memory.turn:
             self.memory.scaling = codec.from_wire(Scaling, content)
+            self.memory.station.scaled(self.memory.scaling)
             self.memory.save()
         await self._tell_all("scaled", scaling=content)
         answer.done.SetInParent()
@@ -355,6 +373,10 @@ class StationService:
         async with memory.turn:
             if content.forget:
                 self.members.forget(t)
+            elif content.readmit:
+                memory.station.readmit(t)
+                memory.save()
+                self._tell_outlook()
             else:
                 memory.leaving[t] = content.destination
                 memory.save()
@@ -416,7 +438,7 @@ class StationService:
             )
             for t, m in sorted(role.members.items())
         ]
-        return wire.Roster(membership=role.membership, seats=seats)
+        return wire.Roster(membership=role.membership, seats=seats, quarantined=role.quarantined)
 
     def _tell_outlook(self) -> None:
         """Tell the cloud soon how things are; of many changes at once it hears together."""

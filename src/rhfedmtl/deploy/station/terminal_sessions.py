@@ -69,6 +69,7 @@ class TerminalSessions:
         self._news = asyncio.Event()
         self._gone: dict[int, float] = {}
         self._silent: set[int] = set()
+        self._barred = set() if memory.role is None else set(memory.role.quarantined)
         self.started = time.monotonic()
         self._awaited: set[int] = set()
         self._awaited_until = self.started
@@ -175,6 +176,20 @@ class TerminalSessions:
             session.end("its station has forgotten it")
         self._changed()
 
+    def heed_quarantine(self) -> list[int]:
+        """Write down, in a turn, who was put into quarantine since this was last called, and cut them off."""
+        barred = self._memory.station.quarantined
+        new = [t for t in barred if t not in self._barred]
+        self._barred = set(barred)
+        for t in new:
+            self._log("quarantined", "error", peer=f"terminal {t}", reason=f"it told {barred[t]}")
+            if (session := self.acceptor.sessions.get(t)) is not None:
+                session.end(f"it told {barred[t]}")
+        if new:
+            self._memory.save()
+            self._changed()
+        return new
+
     def release_when_idle(self, terminal: int) -> None:
         """Let a terminal go that is to leave, as soon as no round is open."""
         self._later(self._release(terminal))
@@ -188,6 +203,11 @@ class TerminalSessions:
         known = memory.seat(t)
         if not (t in memory.allowed or t in role.members or t in memory.leaving):
             raise PeerError(f"terminal {t} does not belong to station {memory.task}")
+        if t in role.quarantined:
+            raise PeerError(
+                f"terminal {t} is in quarantine: it told {role.quarantined[t]}. An operator can let it in again with "
+                "`rhfedmtl network readmit`"
+            )
         if hello.epoch == memory.epoch and self._knows_more(hello, known):
             reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
             self._later(self._catch_up_with(hello.epoch, f"{reason}: it was put back from an old copy"))
@@ -234,7 +254,13 @@ class TerminalSessions:
         self._silent.discard(session.number)
         self._meters.messages.labels("up", name).inc()
         seconds = codec.finite(message.seconds, "the seconds of a message")
-        read = _READERS[name](content)
+        try:
+            read = _READERS[name](content)
+        except codec.NotFiniteError as error:
+            question = self._question
+            if question is not None and question.answer == name and session.number in question.missing:
+                self._memory.station.suspect(session.number, str(error))
+            raise
         speaker = getattr(read, "terminal", getattr(read, "sender", session.number))
         if speaker != session.number:
             raise PeerError(f"terminal {session.number} speaks for terminal {speaker}")
@@ -253,20 +279,11 @@ class TerminalSessions:
     def _on_answer(self, t: int, name: str, arrival: Arrival) -> None:
         """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
         question, read = self._question, arrival.content
-        if isinstance(read, Update):
-            self._check_update(read)
         if question is None or question.answer != name or t not in question.missing or not question.fits(read):
             return
         question.arrived[t] = arrival
         question.at[t] = time.monotonic()
         self._news.set()
-
-    def _check_update(self, update: Update) -> None:
-        """The role checks shapes; here, that no update is larger than its sender's samples can account for."""
-        member = self._memory.station.members.get(update.terminal)
-        norm = _norm(update.delta)
-        if member is not None and norm > self._limits.norm * member.n_samples:
-            raise PeerError(f"an update of norm {norm:.3g} from {member.n_samples} samples")
 
     def _on_join(self, session: PeerSession, join: Join) -> None:
         member = self._memory.station.members.get(join.terminal)
@@ -305,6 +322,7 @@ class TerminalSessions:
                 else:
                     self._remove(session, wish)
             except (PeerError, OSError) as error:  # what could not be written down is tried again with the next link
+                self.heed_quarantine()
                 session.end(str(error))
 
     def _admit(self, session: PeerSession, join: Join) -> None:

@@ -35,6 +35,10 @@ M = TypeVar("M")
 Vector = npt.NDArray[np.float64]
 
 
+class NotFiniteError(PeerError):
+    """A peer told numbers that are none."""
+
+
 def parse(kind: type[P], data: bytes) -> P:
     """Protobuf message of this kind; anything else is a fault of the peer."""
     try:
@@ -69,7 +73,7 @@ def array(given: wire.Tensor, what: str, *, finite: bool = True) -> Vector:
         raise PeerError(f"{what} claims the shape {shape} and brings {len(given.data)} bytes")
     numbers = np.frombuffer(given.data, dtype=f"<f{width}").astype(np.float64).reshape(shape)
     if np.isnan(numbers).any() if not finite else not np.isfinite(numbers).all():
-        raise PeerError(f"{what} holds numbers that are not finite")
+        raise NotFiniteError(f"{what} holds numbers that are not finite")
     return numbers
 
 
@@ -193,7 +197,7 @@ FORMS: dict[type, Form] = {
     said.ColumnsAgreed: Form(wire.ColumnsAgreed),
     TerminalState: Form(wire.TerminalFile),
     Member: Form(wire.MemberFile),
-    StationState: Form(wire.StationFile, apart=("members", "departed")),
+    StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
 }
 """A profile may hold infinities: there, a factor leaves the box. λ = ∞ asks for the gradient under the centre."""
 

@@ -748,7 +748,7 @@ class TerminalFile(_message.Message):
     def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
 
 class MemberFile(_message.Message):
-    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight", "row_norm", "zero_loss")
+    __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -757,8 +757,6 @@ class MemberFile(_message.Message):
     APPLIED_FACTOR_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     MEAN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    ROW_NORM_FIELD_NUMBER: _ClassVar[int]
-    ZERO_LOSS_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     n_samples: int
     share: Tensor
@@ -767,9 +765,7 @@ class MemberFile(_message.Message):
     applied_factor: float
     departed: bool
     mean_weight: float
-    row_norm: float
-    zero_loss: float
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ..., row_norm: _Optional[float] = ..., zero_loss: _Optional[float] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
     __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined")

@@ -1,0 +1,241 @@
+"""What a terminal can say: bounds that hold for every honest terminal, from its rows and the dual box of the loss.
+
+All of them are inequalities, not guesses. With S the weight of the terminal's rows, R the norm of the longest, B the
+end of the dual box and E its loss at models that are zero (known from S for classes):
+
+* ‖u_t‖ ≤ B S R in every column, and the same for an update;
+* −ΣL*(−θα) ≤ E, and by Fenchel and Young ΣL(w) ≥ −ΣL*(−α) − ⟨w, u_t⟩ for every w;
+* |ΣL(w) − E| ≤ B S R ‖w‖, as the end of the box is the Lipschitz constant of the loss;
+* the gain of H steps is not negative, grows with them, and ‖XᵀΔα‖² ≤ 2 H scale · gain, as every step is the best one.
+
+Moments have no such bounds. They are compared across terminals, by medians, and only those off by far are refused.
+What is told within the bounds cannot be told from honest data, such as flipped labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.kernels.rounds import FACTORS
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.roles.messages import MomentsReport, Sums, Update, Vector, WorkOrder
+
+EXACT, ROUNDED = 1.01, 2.0
+"""How far beyond a bound rounding may lead: of numbers, and of a channel that keeps back what it rounds."""
+PRECISION = 1e-5
+"""Of sums that are made in single precision, beside the largest that they can be."""
+FAR = 100.0
+"""Standard deviations, in half of the features, by which moments may differ from those of other terminals."""
+REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
+"""Terminals of so many rows are compared with, if there are so many of them."""
+
+
+class ImplausibleError(PeerError):
+    """A terminal told what no honest one can have found."""
+
+    def __init__(self, terminal: int, reason: str) -> None:
+        super().__init__(f"terminal {terminal} told {reason}")
+        self.terminal, self.reason = terminal, reason
+
+
+def dual_box(loss: Loss) -> float:
+    """Largest |α/s| at which the conjugate is finite, up to a factor of two; infinite where there is no box."""
+    ends = (1.0, -1.0)
+    bounded = all(math.isinf(loss.conjugate(sign * 2.0**40, y)) for sign in ends for y in ends)
+    if not bounded:
+        return math.inf
+    inside = (b for b in 2.0 ** np.arange(40) if any(math.isinf(loss.conjugate(s * 1.001 * b, s)) for s in ends))
+    return float(next(inside))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one terminal can say, from what its station knows of it; see the top of the module."""
+
+    terminal: int
+    method: Method
+    columns: int
+    weight: float
+    row_norm: float
+    largest: float = math.inf
+    """No column of a share may be longer, whatever the loss."""
+
+    @property
+    def box(self) -> float:
+        """B."""
+        return dual_box(self.method.loss)
+
+    @property
+    def zero_loss(self) -> float:
+        """E; unknown, so infinite, where it depends on labels."""
+        loss = self.method.loss
+        if not loss.classifier or loss.value(0.0, 1.0) != loss.value(0.0, -1.0):
+            return math.inf
+        return loss.value(0.0, 1.0) * self.weight * self.columns
+
+    @property
+    def reach(self) -> float:
+        """B S R."""
+        known = self.weight * self.row_norm * self.box if self.weight else 0.0
+        slack = ROUNDED if self.method.channel.keeps_residual else EXACT
+        return slack * min(known, self.largest)
+
+    @property
+    def least_dual(self) -> float:
+        """Least −ΣL*(−α) in the box; a convex function is largest at an end."""
+        if math.isinf(self.box):
+            return -math.inf
+        return -self.weight * self.columns * max(0.0, self.method.loss.conjugate(1.0, 1.0))
+
+    def refuse(self, reason: str) -> ImplausibleError:
+        """The error that names the terminal."""
+        return ImplausibleError(self.terminal, reason)
+
+    def check_share(self, share: Vector, what: str = "a share") -> None:
+        """Refuse u_t that no dual variables in the box can give."""
+        norm = _longest(share)
+        if not norm <= self.reach:
+            raise self.refuse(f"{what} of norm {norm:.3g}, where {self.reach:.3g} is possible")
+
+    def check_update(self, update: Update, share: Vector, order: WorkOrder) -> None:
+        """Refuse an update that H steps from the order's model cannot have come to."""
+        parts = update.delta, update.gains
+        if not all(np.isfinite(part).all() for part in parts) or np.isnan(update.profile).any():
+            raise self.refuse("an update that is not finite")
+        if not self.method.has_duals:
+            return
+        self.check_share(update.delta, "an update")
+        self.check_share(share + update.delta)
+        slack = PRECISION * self._scale(order.model)
+        if self.method.channel.tells_gains:
+            self._check_gains(update, order, slack)
+        if len(update.profile):
+            self._check_profile(update.profile, slack)
+
+    def check_sums(self, sums: Sums, models: Vector, points: Vector, share: Vector) -> None:
+        """Refuse losses and dual sums that do not fit the rows, the box, or each other."""
+        if not all(np.isfinite(part).all() for part in (sums.losses, sums.dual, sums.gradient)):
+            raise self.refuse("sums that are not finite")
+        if (sums.losses < 0.0).any():
+            raise self.refuse(f"a loss of {sums.losses.min():.3g}")
+        at = np.einsum("km,mcd->kcd", points, models)
+        lengths = np.sqrt(np.square(at).sum(axis=2)).sum(axis=1)
+        slack = PRECISION * (1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * lengths)
+        dual = self._check_dual(sums.dual, float(slack[-1] if not lengths[-1] else slack.min()))
+        if np.isfinite(self.zero_loss):
+            away = np.abs(sums.losses - self.zero_loss) - slack
+            if (away > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
+                k = int(np.argmax(away))
+                raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where that of zero is {self.zero_loss:.3g}")
+        if self.method.has_duals and not self.method.channel.keeps_residual:
+            lowest = dual - np.einsum("kcd,cd->k", at, share)
+            if (sums.losses < lowest - slack).any():
+                raise self.refuse("losses below what its dual variables prove")
+        if sums.gradient.size:
+            self.check_share(sums.gradient, "a gradient")
+        if sums.residual is not None:
+            self._check_residual(sums.residual, models)
+
+    def _check_residual(self, told: Vector, models: Vector) -> None:
+        """Refuse products with the models that are more than those of the lengths."""
+        if not np.isfinite(told).all():
+            raise self.refuse("a residual that is not finite")
+        lengths = np.sqrt(np.square(models).sum(axis=(1, 2)))
+        if told[0] < 0.0 or (np.abs(told[1:]) > EXACT * told[0] * lengths + PRECISION * (1.0 + lengths)).any():
+            raise self.refuse(f"a residual of norm {told[0]:.3g}, and products with models that it cannot have")
+
+    def _check_dual(self, told: Vector, slack: float) -> float:
+        """−ΣL*(−α), once no share θ of α makes it more than E."""
+        if len(told) == 2:
+            linear, bend = (float(x) for x in told)
+            theta = min(1.0, max(0.0, linear / bend)) if bend > 0.0 else 1.0
+            values = np.array([theta * linear - theta * theta * bend / 2.0, linear - bend / 2.0])
+            if bend < -slack:
+                raise self.refuse(f"a dual sum that bends upwards, by {-bend:.3g}")
+        else:
+            values = told
+        if values.max() > self.zero_loss + slack or values[-1] < self.least_dual - slack:
+            raise self.refuse(f"a dual sum of {values.max():.3g}, where {self.zero_loss:.3g} is possible")
+        return float(values[-1])
+
+    def _check_gains(self, update: Update, order: WorkOrder, slack: float) -> None:
+        gains, told = update.gains, float(update.gains[-1])
+        most = 4.0 * self._scale(order.model)
+        if gains.min() < -slack or (np.diff(gains) < -slack).any() or (np.isfinite(self.box) and told > most):
+            raise self.refuse(f"a gain of {told:.3g}, or one that falls, where {most:.3g} is possible")
+        steep = (
+            self.weight * self.row_norm**2 / self.method.loss.smoothness if self.method.loss.smoothness else math.inf
+        )
+        longest = 2.0 * order.local_steps * min(order.scale, steep) * (max(told, 0.0) + slack)
+        squared = float(np.square(update.delta).sum())
+        if not self.method.channel.keeps_residual and squared > EXACT * longest:
+            raise self.refuse(f"an update of norm {math.sqrt(squared):.3g} for a gain of {told:.3g}")
+
+    def _check_profile(self, profile: Vector, slack: float) -> None:
+        """The numbers of a line search: the whole step stays in the box, and nothing is infinite but the way out."""
+        if self.method.loss.quadratic:
+            linear, bend, room = (float(x) for x in profile)
+            wrong = not math.isfinite(linear) or not math.isfinite(bend) or bend < -slack or room < 1.0 - 1e-9
+        else:
+            inside = profile[FACTORS <= 1.0]
+            wrong = not np.isfinite(inside).all() or profile.max() > self.zero_loss + slack
+        if wrong:
+            raise self.refuse(f"{profile.tolist()[:3]} for a line search, which cannot be")
+
+    def _scale(self, model: Vector) -> float:
+        """The largest that losses, gains and dual sums of this terminal can be at a model."""
+        lengths = float(np.sqrt(np.square(model).sum(axis=1)).sum())
+        return 1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * (1.0 + lengths)
+
+    def _finite(self, value: float) -> float:
+        """A bound where there is one; else what single precision loses of anything."""
+        return value if math.isfinite(value) else 1e6 * max(1.0, self.weight)
+
+
+def odd_moments(told: Mapping[int, MomentsReport], rows: Mapping[int, int]) -> dict[int, str]:
+    """Terminals whose moments cannot be those of the rows they joined with, or are far from all others', and why.
+
+    A terminal is far off if, in half of the features, its rows lie ``FAR`` times as far from the median of the
+    terminals' means as those of the terminal in the middle do.
+    """
+    found = {t: _odd_alone(each, rows[t]) for t, each in told.items()}
+    odd = {t: reason for t, reason in found.items() if reason}
+    sound = {t: each for t, each in told.items() if t not in odd}
+    known = [each for each in sound.values() if each.count >= REFERENCE_ROWS]
+    if len(known) < REFERENCE_TERMINALS:
+        return odd
+    middle = np.median([each.mean for each in known], axis=0)
+    usual = np.median([_squares(each, middle) for each in known], axis=0)
+    varied = usual > 0.0
+    for t, each in sound.items():
+        ratio = float(np.median(_squares(each, middle)[varied] / usual[varied])) if varied.any() else 0.0
+        if ratio > FAR * FAR:
+            odd[t] = f"moments of rows that lie {math.sqrt(ratio):.3g} times as far out as those of other terminals"
+    return odd
+
+
+def _odd_alone(told: MomentsReport, rows: int) -> str:
+    if not (np.isfinite(told.mean).all() and np.isfinite(told.spread).all()):
+        return "moments that are not finite"
+    if told.count != rows:
+        return f"moments of {told.count} rows, having joined with {rows}"
+    if told.spread.min(initial=0.0) < 0.0:
+        return f"a spread of {told.spread.min():.3g}"
+    return ""
+
+
+def _squares(told: MomentsReport, middle: Vector) -> Vector:
+    """Mean squared distance of a terminal's rows from the middle, by feature."""
+    with np.errstate(over="ignore"):
+        return np.asarray(told.spread / told.count + np.square(told.mean - middle))
+
+
+def _longest(matrix: Vector) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sqrt(np.square(matrix).sum(axis=-1)).max(initial=0.0))

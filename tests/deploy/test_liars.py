@@ -1,0 +1,98 @@
+"""One terminal of four that lies, with good credentials: it is found out and taken out, and nobody else suffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy import nets
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.engines.message_passing import MessagePassing
+from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge, SquaredHinge
+from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.run import Run, Settings
+
+LIAR = 5
+Lie = Callable[[Any], Any]
+LIES: dict[str, tuple[str, Lie]] = {
+    "dual sums": ("probe", lambda m: replace(m, dual=np.full_like(m.dual, 1e6))),
+    "loss sums, less": ("probe", lambda m: replace(m, losses=0.0 * m.losses)),
+    "loss sums, more": ("probe", lambda m: replace(m, losses=1e4 * (1.0 + m.losses))),
+    "row counts": ("moments", lambda m: replace(m, count=10**9)),
+    "mean": ("moments", lambda m: replace(m, mean=np.full_like(m.mean, 1e6))),
+    "square": ("moments", lambda m: replace(m, spread=np.full_like(m.spread, 1e12))),
+    "update × 999": ("work", lambda m: replace(m, delta=999.0 * m.delta)),
+    "update × −100": ("work", lambda m: replace(m, delta=-100.0 * m.delta)),
+    "random update": ("work", lambda m: replace(m, delta=np.random.default_rng(0).normal(size=m.delta.shape) * 50.0)),
+    "NaN in one place": ("work", lambda m: replace(m, delta=np.where(np.arange(m.delta.size) == 3, np.nan, m.delta))),
+    "gains": ("work", lambda m: replace(m, gains=np.full_like(m.gains, 1e9))),
+    "line search": ("work", lambda m: replace(m, profile=np.full_like(m.profile, np.inf))),
+    "shares at joining": ("join", lambda m: replace(m, share=np.full_like(m.share, 1e3), incarnation=9)),
+}
+
+
+def lying(network: MessagePassing, method: str, lie: Lie) -> None:
+    """Let one terminal say something else."""
+    honest = getattr(network.terminals[LIAR], method)
+
+    def say(*given: Any) -> Any:
+        said = honest(*given)
+        return None if said is None else lie(said)
+
+    setattr(network.terminals[LIAR], method, say)
+
+
+def learned(method: DualMethod, monkeypatch: pytest.MonkeyPatch, lie: str = "", without: bool = False) -> Any:
+    """Accuracy of every task after some rounds of the linked engine, and its stations."""
+    federation = nets.small(3, 4, 240)
+    made: list[MessagePassing] = []
+
+    class Lying(MessagePassing):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(self)
+            if without:
+                self.move(LIAR, -1)
+            if lie and LIES[lie][0] != "join":
+                lying(self, *LIES[lie])
+
+    monkeypatch.setattr("rhfedmtl.engines.message_passing.MessagePassing", Lying)
+    settings = Settings(execution=replace(Settings().execution, engine="linked"), max_rounds=20)
+    run = Run(federation, method, settings, Ledger({}))
+    if lie and LIES[lie][0] == "join":
+        with pytest.raises(Exception, match="share"):
+            made[0].stations[1].admit(LIES[lie][1](made[0].terminals[LIAR].join()))
+        made[0]._strike(made[0].stations[1])
+    result = run.result(run.learn(POLICIES["fixed"](local_steps=30)))
+    return result.metrics["accuracy"], made[0].stations
+
+
+def merge_for(lie: str) -> DualMethod:
+    """A line search where its numbers are lied about."""
+    return DualMethod(SmoothedHinge(), merge=MERGES["line-search" if lie == "line search" else "add"]())
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_is_taken_out_and_nobody_else(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracy of all tasks within two points of a run without it, and its share is in no sum."""
+    found, stations = learned(merge_for(lie), monkeypatch, lie)
+    right, _ = learned(merge_for(lie), monkeypatch, without=True)
+    assert [sorted(station.quarantined) for station in stations] == [[], [LIAR], []]
+    assert LIAR not in stations[1].members
+    total = sum(member.share for member in stations[1].members.values())
+    np.testing.assert_allclose(stations[1].U, total, atol=1e-9)
+    assert np.abs(found - right).max() <= 0.02
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), SmoothedHinge(5.0), Hinge(), SquaredHinge(), Logistic()], ids=str)
+@pytest.mark.parametrize("merge", sorted(MERGES))
+def test_nobody_honest_is_blamed(loss: Any, merge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every loss and merge stays within the bounds, from the first round to a small gap."""
+    _, stations = learned(DualMethod(loss, merge=MERGES[merge]()), monkeypatch)
+    assert not any(station.quarantined for station in stations)
