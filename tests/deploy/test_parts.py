@@ -38,6 +38,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles import masking
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
@@ -46,6 +47,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 ARRAYS = hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOATS)
 VERDICT = said.Verdict(3, 0.25, 5, 2)
 X = np.arange(6.0).reshape(2, 3)
+KEY = masking.Key(7, bytes(range(32)), b"proof")
 MESSAGES = [
     VERDICT,
     said.Anchor(1, 2, X, 0.5),
@@ -69,6 +71,14 @@ MESSAGES = [
     said.Centring(-2.5),
     said.ColumnsReport(7, X[0], X[1], b"words"),
     said.ColumnsAgreed(X[0], X[1], b"words"),
+    KEY,
+    masking.Circle(9, (KEY, masking.Key(8, KEY.public[::-1], b""))),
+    masking.Circle(9, ()),
+    masking.Deal(7, 9, bytes(range(64)), bytes(range(32))),
+    masking.Question(9, masking.to_bits([5, 7, 30]), bytes(range(20)), bytes(range(64))),
+    masking.Masked(7, 9, np.array([0, 1, 2**63, 2**64 - 1], dtype=np.uint64)),
+    masking.Unmask(9, masking.to_bits([0, 1000])),
+    masking.Opened(7, 9, bytes(range(48))),
     Member(15, X, 2, 3, 0.25),
     TerminalState(X, X, said.Update(4, 7, X, X[0], X[1]), 4, Phase.LEAVING, 2),
     TerminalState(X, X, None, 4, Phase.ATTACHED, 2),
@@ -78,6 +88,8 @@ MESSAGES = [
 
 def plain(value: Any) -> Any:
     """A message in values that can be compared."""
+    if isinstance(value, tuple):
+        return [plain(part) for part in value]
     return {name: plain(part) for name, part in vars(value).items()} if is_dataclass(value) else value
 
 
@@ -118,6 +130,19 @@ def test_every_message_of_the_roles_has_its_form() -> None:
         (said.MomentsReport, wire.MomentsReport(count=3, mean=codec.tensor(X[0]), spread=codec.tensor(X[0, :2]))),
         (said.Scaling, wire.Scaling(mean=codec.tensor(X[0]), scale=codec.tensor(X[0]))),
         (said.Scaling, wire.Scaling(mean=codec.tensor(X), scale=codec.tensor(X + 1.0))),
+        (masking.Key, wire.Key(terminal=7, public=bytes(31))),
+        (masking.Circle, wire.Circle(slot=1, keys=[wire.Key(terminal=7, public=bytes(33))])),
+        (masking.Circle, wire.Circle(slot=1, keys=[wire.Key(terminal=7, public=bytes(32))] * 2)),
+        (masking.Deal, wire.Deal(shares=bytes(64), backup=bytes(64))),
+        (masking.Deal, wire.Deal(shares=bytes(30), backup=bytes(15))),
+        (masking.Question, wire.Question(everyone=b"", seats=bytes(20), shares=bytes(64))),
+        (masking.Question, wire.Question(everyone=masking.to_bits([1]), seats=bytes(21), shares=bytes(64))),
+        (masking.Question, wire.Question(everyone=masking.to_bits([1]), seats=bytes(20), shares=bytes(32))),
+        (masking.Masked, wire.Masked(terminal=7, words=b"")),
+        (masking.Masked, wire.Masked(terminal=7, words=bytes(17))),
+        (masking.Unmask, wire.Unmask(slot=1, arrived=bytes(4))),
+        (masking.Opened, wire.Opened(terminal=7, shares=bytes(15))),
+        (masking.Opened, wire.Opened(terminal=7)),
     ],
 )
 def test_bad_messages_are_refused(kind: Any, bad: Any) -> None:

@@ -324,6 +324,76 @@ class ColumnsAgreed(_message.Message):
     vocabulary: bytes
     def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
 
+class Key(_message.Message):
+    __slots__ = ("terminal", "public", "proof")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    public: bytes
+    proof: bytes
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Circle(_message.Message):
+    __slots__ = ("slot", "keys")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    keys: _containers.RepeatedCompositeFieldContainer[Key]
+    def __init__(self, slot: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+
+class Deal(_message.Message):
+    __slots__ = ("terminal", "slot", "shares", "backup")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    backup: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("slot", "everyone", "seats", "shares")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    EVERYONE_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    everyone: bytes
+    seats: bytes
+    shares: bytes
+    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
+
+class Masked(_message.Message):
+    __slots__ = ("terminal", "slot", "words")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    words: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
+
+class Unmask(_message.Message):
+    __slots__ = ("slot", "arrived")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    arrived: bytes
+    def __init__(self, slot: _Optional[int] = ..., arrived: _Optional[bytes] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("terminal", "slot", "shares")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ...) -> None: ...
+
 class Place(_message.Message):
     __slots__ = ("station", "address")
     STATION_FIELD_NUMBER: _ClassVar[int]
