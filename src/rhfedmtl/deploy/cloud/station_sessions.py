@@ -234,6 +234,7 @@ class StationSessions:
         for b in self._pending:
             roster = self.outlooks.get(b, wire.Outlook()).roster
             here = {seat.terminal for seat in roster.seats if seat.connected}
-            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here - {*roster.quarantined}:
+            excused = {*roster.quarantined, *roster.declined}
+            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here - excused:
                 return False
         return True
