@@ -94,6 +94,11 @@ class Method(ABC):
         check_loss(self.loss)
 
     @property
+    def tells_residual(self) -> bool:
+        """Whether a certificate has to count what the channel keeps back."""
+        return self.has_duals and self.channel.keeps_residual
+
+    @property
     def profile_length(self) -> int:
         """How many numbers a terminal adds to its answer for the merge."""
         return 0

@@ -141,9 +141,9 @@ def view(network: Watched) -> str:
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h3>Nodes</h3>{_tree(status)}</section>'
-        f'<section class="part" id="events"><h3>What happened</h3>{_events(network)}</section>'
-        f'<section class="part" id="actions"><h3>To act</h3><p class="text">This page only looks.</p>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(status)}</section>'
+        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+        f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
     )
 

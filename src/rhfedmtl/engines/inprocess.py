@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from rhfedmtl.maths.kernels import compiled_kernel, loops, rounds
 from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 from rhfedmtl.roles.station import refuse_divergence
 
@@ -303,10 +304,18 @@ class InProcess:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
         losses, duals = self.add_up(points)
         slopes = self.gradients(models[0]) if points.gradient else np.empty((self._n_stations, 0))
-        return [
-            StationSums(b, self._last_round, losses[b], duals[b], slopes[b], int(self._n[b]), int(membership))
-            for b, membership in enumerate(self._membership)
-        ]
+        kept = self._kept_back(models)
+        told = zip(losses, duals, slopes, self._n.astype(int).tolist(), self._membership.tolist(), kept, strict=True)
+        return [StationSums(b, self._last_round, *each) for b, each in enumerate(told)]
+
+    def _kept_back(self, models: Float64Array) -> Sequence[Float64Array | None]:
+        """What terminals tell of their residuals, summed by station; None where a certificate has none to count."""
+        if self._residual is None or not self.method.tells_residual:
+            return [None] * self._n_stations
+        layout = self.layout
+        each = kept_back(self._residual[layout.order], models[:, self._station[layout.order]])
+        by_block = loops.add_blocks(self.method.channel.counted(each), layout.blocks)
+        return list(loops.add_blocks(by_block, layout.starts))
 
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""

@@ -104,7 +104,9 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype, among)
         if features
         else MessageSizes(),
-        certificate_bytes=certificate_sizes((columns, shape[1]), *most_candidates(), dual_length(method.loss))
+        certificate_bytes=certificate_sizes(
+            (columns, shape[1]), *most_candidates(), dual_length(method.loss), residual=method.tells_residual
+        )
         if features
         else CertificateSizes(),
         certify_every=settings.certify_every,

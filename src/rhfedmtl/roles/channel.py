@@ -5,9 +5,8 @@ simulation send the same numbers, to the bit. It keeps U_b tied to the dual vari
 
 * **Clipping** is a factor on Δα_t, which stays in its box: U_b = Σ_t X_tᵀα_t stays exact.
 * **Rounding** leaves a residual on the terminal, which its next update takes along: U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
-  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate takes U_b for the whole sum, so
-  its dual is off by what the residuals hold.
-
+  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate counts what residuals may hold,
+  of which terminals tell norms and products with the models (`kept_back`).
 * **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ, whose law is public.
 
 Gains are told as the steps made them, before the channel; with noise, not at all.
@@ -166,6 +165,13 @@ class MaskedSums(FixedPoint):
     def counted(self, values: FloatArray) -> FloatArray:
         """Multiples of a step fine enough for a certificate, which add up exactly."""
         return np.asarray(np.rint(values / FINE) * FINE)
+
+
+def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
+    """‖res_t‖ and, under each of the models (m, terminal, row, feature), ⟨res_t, w⟩: a row for each terminal."""
+    flat = _flat(residual)
+    products = [(flat * _flat(model)).sum(axis=1) for model in models]
+    return np.stack([np.sqrt(np.square(flat).sum(axis=1)), *products], axis=1)
 
 
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:

@@ -122,7 +122,8 @@ class Probe(Message):
 class Sums(Message):
     """Terminal to station, in answer to probe ``number``: Σ s L at each point, what Σ −s L*(−θα/s) is made from.
 
-    ``gradient`` is −Σ s L′(z) x under the first model where it was asked for, else empty.
+    ``gradient`` is −Σ s L′(z) x under the first model where it was asked for, else empty. ``residual`` is there where
+    updates are rounded: the norm of what was kept back, and its product with each model.
     """
 
     terminal: int
@@ -130,6 +131,7 @@ class Sums(Message):
     losses: Vector
     dual: Vector
     gradient: Vector
+    residual: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +160,7 @@ class StationSums(Message):
     gradient: Vector
     n_samples: int
     membership: int
+    residual: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,9 +323,16 @@ def message_sizes(
 
 @cache
 def certificate_sizes(
-    shape: tuple[int, int], n_models: int, n_points: int, dual_length: int, *, gradient: bool = False
+    shape: tuple[int, int],
+    n_models: int,
+    n_points: int,
+    dual_length: int,
+    *,
+    gradient: bool = False,
+    residual: bool = False,
 ) -> CertificateSizes:
     """Sizes of a certificate that looks at so many combinations of so many models of this shape."""
+    kept = np.broadcast_to(0.0, 1 + n_models) if residual else None
     model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
     points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
     slope = model if gradient else np.empty(0)
@@ -330,9 +340,9 @@ def certificate_sizes(
     trial, metrics = framed(ENVELOPE + _delimited(_bytes(model))), framed(ENVELOPE + 4 * _delimited(25))
     return CertificateSizes(
         probe,
-        Sums(0, 0, losses, dual, slope).n_bytes,
+        Sums(0, 0, losses, dual, slope, kept).n_bytes,
         framed(ENVELOPE + _delimited(_bytes(models) + _bytes(points))) + trial,
-        StationSums(0, 0, losses, dual, slope, 0, 0).n_bytes + metrics,
+        StationSums(0, 0, losses, dual, slope, 0, 0, kept).n_bytes + metrics,
         _bytes(model),
     )
 
@@ -358,7 +368,9 @@ def round_zero_bytes(
 
 
 def _bytes(value: object) -> int:
-    """A field of a message in protobuf."""
+    """A field of a message in protobuf; one that is not there takes none."""
+    if value is None:
+        return 0
     if isinstance(value, np.ndarray):
         return _tensor(value.shape, FLOAT64)
     if isinstance(value, Verdict):

@@ -17,7 +17,7 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
-from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -260,8 +260,14 @@ class Terminal:
         duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
         losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
-        parts = (self.method.channel.counted(part)[0] for part in (losses, dual, slope))
-        return Sums(self.identity, probe.number, *parts)
+        losses, dual, slope = (self.method.channel.counted(part) for part in (losses, dual, slope))
+        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0], self._kept_back(models))
+
+    def _kept_back(self, models: Vector) -> Vector | None:
+        """What a certificate has to count of the residual; None where it has nothing to."""
+        if self._residual is None or not self.method.tells_residual:
+            return None
+        return np.asarray(self.method.channel.counted(kept_back(self._residual[None], models))[0])
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""

@@ -156,7 +156,10 @@ def _join(given: Any) -> None:
     from rhfedmtl.deploy.node.enrolment import enrol
     from rhfedmtl.deploy.terminal.owner import Owner
 
-    facts = enrol(given.token, given.folder, given.data)
+    def say() -> None:
+        sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
+
+    facts = enrol(given.token, given.folder, given.data, waits=say)
     if facts["role"] == TERMINAL:
         Owner(_config(given.folder).state).rejoin()
     if given.json:

@@ -261,7 +261,7 @@ FORMS: dict[type, Form] = {
     masking.Masked: Form(wire.Masked),
     masking.Unmask: Form(wire.Unmask, check=_check_unmask),
     masking.Opened: Form(wire.Opened, check=_check_opened),
-    TerminalState: Form(wire.TerminalFile, apart=("residual", "sent_residual")),
+    TerminalState: Form(wire.TerminalFile),
     Member: Form(wire.MemberFile),
     StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
 }
