@@ -46,7 +46,7 @@ test-fast: setup  ## the test suite alone, stopping at the first failure
 test-slow: setup  ## the checks that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
-test-browser: $(BROWSER_STAMP)  ## the report in a real browser; installs Chromium where it is missing
+test-browser: $(BROWSER_STAMP)  ## the report and the live page in a real browser; installs Chromium where it is missing
 	$(BIN)/python -m pytest -q -rs tests/browser
 
 $(BROWSER_STAMP): $(STAMP)
@@ -56,8 +56,8 @@ $(BROWSER_STAMP): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
 	@touch $@
 
-test-chaos: setup  ## a network of real processes through at least 200 faults (minutes)
-	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py
+test-chaos: setup  ## a network of real processes through 200 faults, and ended at every place where it writes or sends
+	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py tests/deploy/test_failpoints.py
 
 test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorithm, killed actors, nodes and drivers (minutes)
 	$(BIN)/python -m pytest -q -m ray

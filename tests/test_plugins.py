@@ -79,19 +79,19 @@ def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(exampl
 
 def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Path) -> None:
     """A run with an option of its own is on record with it, can be repeated, compared, and read again."""
-    words = ("--algorithm", "fedopt", "--server-step", "0.5", "--tasks", "2", "--budget", "energy=90")
+    words = ("--algorithm", "fedopt", "--station-step", "0.5", "--tasks", "2", "--budget", "energy=90")
     done = call(example, "train", *words, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / json.loads(done.stdout)["saved"] / "run.json").read_text())
-    assert record["configuration"]["options"]["server_step"] == 0.5
+    assert record["configuration"]["options"]["station_step"] == 0.5
     assert record["configuration"]["options"]["mu"] is None
-    assert "--server-step 0.5" in record["command"]
+    assert "--station-step 0.5" in record["command"]
     assert record["versions"]["rhfedmtl-example"] == "0.1.0"
     words = ("--data", "diabetes", "--algorithms", "hfedmtl,fedopt", "--loss", "huber", "--width", "30", "--seeds", "1")
     done = call(example, "compare", *words, "--budgets", "100", "--out", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = call(example, "train", "--server-step", "0.5", cwd=tmp_path)
-    assert "server_step has no effect on rhfedmtl" in done.stderr
+    done = call(example, "train", "--station-step", "0.5", cwd=tmp_path)
+    assert "station_step has no effect on rhfedmtl" in done.stderr
 
 
 def test_what_a_package_adds_conforms(example: Path, tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.deploy.cloud.config import Learning
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import Rounding
+from rhfedmtl.roles.channel import MaskedSums, Rounding
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.testing.runs import federation as synthetic
 from rhfedmtl.training.run import Result, Settings, train
@@ -36,6 +38,10 @@ CHANGING = [name for name, channel in SAMPLES.items() if not channel.identity]
 @pytest.mark.parametrize("name", CHANGING)
 def test_channels_agree_to_the_bit(name: str, merge: str, loss: str) -> None:
     """With drop-outs, moves, late rows, weights and several columns; and the channel changed something."""
+    if SAMPLES[name].sums_only and MERGES[merge]().line_search:
+        with pytest.raises(ConfigError, match="use merge auto or add"):
+            DualMethod(LOSSES[loss](), merge=MERGES[merge](), channel=SAMPLES[name])
+        return
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), channel=SAMPLES[name])
     data = federation("classes", sizes=((7, 3, 12), (5, 4), (9, 4, 2, 6)), weighted=True)
     present = np.diff(data.terminal_offsets) - np.array([1, 0, 2, 0, 1, 0, 2, 0, 1])
@@ -51,7 +57,8 @@ def test_channels_agree_to_the_bit(name: str, merge: str, loss: str) -> None:
 @pytest.mark.parametrize("name", CHANGING)
 def test_many_terminals_agree_to_the_bit(name: str, dtype: Any) -> None:
     """Stations with several blocks of terminals are summed in the same order after the channel as without one."""
-    method = DualMethod(merge=MERGES["line-search"](), channel=SAMPLES[name])
+    merge = "add" if SAMPLES[name].sums_only else "line-search"
+    method = DualMethod(merge=MERGES[merge](), channel=SAMPLES[name])
     data = federation(sizes=((2,) * 35, (3,) * 17), dtype=dtype)
     assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, MessagePassing)))
 
@@ -110,3 +117,30 @@ def test_shards_clip_alike_and_refuse_to_round(name: str) -> None:
             sharded(data, method, seed=1)
     else:
         assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, sharded)))
+
+
+def test_a_round_with_too_few_answers_is_void() -> None:
+    """Below the least number of answers nothing of a round is merged, in either engine, and the next one goes on."""
+    method = DualMethod(merge=MERGES["add"](), channel=MaskedSums())
+    data = federation(sizes=((4, 4, 4, 4), (3, 3, 3)))
+    for engine in (InProcess, MessagePassing):
+        network = engine(data, method, seed=1)
+        network.assign(cloud_of(network, method.relationship).assign())
+        arrives = np.array([True, True, True, False, True, True, False])
+        outcome = network.round(1, np.full(7, 5), arrives)
+        np.testing.assert_array_equal(outcome.answers, [3, 0])
+        assert network.V[0].any()
+        assert not network.V[1].any()
+        assert not outcome.gains[1].any()
+        assert (network.round(2, np.full(7, 5)).answers == [4, 3]).all()
+
+
+def test_stations_too_small_for_masks_are_refused() -> None:
+    """And so is a least number that hides nobody, and a network of nodes, which does not mask yet."""
+    with pytest.raises(DataError, match="has 2 terminals: sums that hide them need 3"):
+        InProcess(federation(sizes=((4, 4), (3, 3, 3))), DualMethod(channel=MaskedSums()))
+    with pytest.raises(ConfigError, match="a sum over one hides nothing"):
+        MaskedSums(least_summed=1)
+    learning = Learning(features=2, tasks=("a",), classes=("0", "1"), options={"channel": "masked"})
+    with pytest.raises(ConfigError, match="not for networks of nodes"):
+        method_of(learning.job())

@@ -31,7 +31,6 @@ from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, DataError, PeerError
 from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
@@ -39,6 +38,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles import masking
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
@@ -47,6 +47,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 ARRAYS = hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOATS)
 VERDICT = said.Verdict(3, 0.25, 5, 2)
 X = np.arange(6.0).reshape(2, 3)
+KEY = masking.Key(7, bytes(range(32)), b"proof")
 MESSAGES = [
     VERDICT,
     said.Anchor(1, 2, X, 0.5),
@@ -56,8 +57,10 @@ MESSAGES = [
     said.Update(4, 7, X, X[0], np.array([np.inf, 1.0])),
     said.Probe(7, 3, X[None], X, True, VERDICT),
     said.Sums(7, 3, X[0], X[1], X),
+    said.Sums(7, 3, X[0], X[1], X, X[1]),
     said.Report(1, 2, 4, X, 30, 5),
     said.StationSums(2, 4, X[0], X[1], X, 30, 5),
+    said.StationSums(2, 4, X[0], X[1], X, 30, 5, X[0]),
     said.Join(7, 2, 15, X),
     said.Release(7, VERDICT),
     said.Leave(7, 2, X),
@@ -68,14 +71,25 @@ MESSAGES = [
     said.Centring(-2.5),
     said.ColumnsReport(7, X[0], X[1], b"words"),
     said.ColumnsAgreed(X[0], X[1], b"words"),
+    KEY,
+    masking.Circle(9, (KEY, masking.Key(8, KEY.public[::-1], b""))),
+    masking.Circle(9, ()),
+    masking.Deal(7, 9, bytes(range(64)), bytes(range(32))),
+    masking.Question(9, masking.to_bits([5, 7, 30]), bytes(range(20)), bytes(range(64))),
+    masking.Masked(7, 9, np.array([0, 1, 2**63, 2**64 - 1], dtype=np.uint64)),
+    masking.Unmask(9, masking.to_bits([0, 1000])),
+    masking.Opened(7, 9, bytes(range(48))),
     Member(15, X, 2, 3, 0.25),
     TerminalState(X, X, said.Update(4, 7, X, X[0], X[1]), 4, Phase.LEAVING, 2),
     TerminalState(X, X, None, 4, Phase.ATTACHED, 2),
+    TerminalState(X, X, said.Update(4, 7, X, X[0], X[1]), 4, Phase.PENDING, 2, X, X + 1.0),
 ]
 
 
 def plain(value: Any) -> Any:
     """A message in values that can be compared."""
+    if isinstance(value, tuple):
+        return [plain(part) for part in value]
     return {name: plain(part) for name, part in vars(value).items()} if is_dataclass(value) else value
 
 
@@ -116,6 +130,19 @@ def test_every_message_of_the_roles_has_its_form() -> None:
         (said.MomentsReport, wire.MomentsReport(count=3, mean=codec.tensor(X[0]), spread=codec.tensor(X[0, :2]))),
         (said.Scaling, wire.Scaling(mean=codec.tensor(X[0]), scale=codec.tensor(X[0]))),
         (said.Scaling, wire.Scaling(mean=codec.tensor(X), scale=codec.tensor(X + 1.0))),
+        (masking.Key, wire.Key(terminal=7, public=bytes(31))),
+        (masking.Circle, wire.Circle(slot=1, keys=[wire.Key(terminal=7, public=bytes(33))])),
+        (masking.Circle, wire.Circle(slot=1, keys=[wire.Key(terminal=7, public=bytes(32))] * 2)),
+        (masking.Deal, wire.Deal(shares=bytes(64), backup=bytes(64))),
+        (masking.Deal, wire.Deal(shares=bytes(30), backup=bytes(15))),
+        (masking.Question, wire.Question(everyone=b"", seats=bytes(20), shares=bytes(64))),
+        (masking.Question, wire.Question(everyone=masking.to_bits([1]), seats=bytes(21), shares=bytes(64))),
+        (masking.Question, wire.Question(everyone=masking.to_bits([1]), seats=bytes(20), shares=bytes(32))),
+        (masking.Masked, wire.Masked(terminal=7, words=b"")),
+        (masking.Masked, wire.Masked(terminal=7, words=bytes(17))),
+        (masking.Unmask, wire.Unmask(slot=1, arrived=bytes(4))),
+        (masking.Opened, wire.Opened(terminal=7, shares=bytes(15))),
+        (masking.Opened, wire.Opened(terminal=7)),
     ],
 )
 def test_bad_messages_are_refused(kind: Any, bad: Any) -> None:
@@ -149,26 +176,6 @@ def test_bad_numbers_are_refused(bad: Any) -> None:
     """Sizes that do not fit and numbers that are none do not get past the reader."""
     with pytest.raises(PeerError):
         codec.array(bad, "a vector")
-
-
-def test_rounded_updates_lose_nothing_in_the_long_run() -> None:
-    """What a station holds and the residual make up the exact share, whatever factors and drops there were."""
-    rng = np.random.default_rng(0)
-    feedback, held, true = Feedback(), np.zeros((1, 8)), np.zeros((1, 8))
-    for number in range(1, 200):
-        delta = rng.normal(size=(1, 8)) * 10.0 ** rng.integers(-6, 3)
-        update = said.Update(number, 0, delta, np.zeros(17), np.zeros(0))
-        sent = feedback.rounded(update)
-        assert np.array_equal(sent.delta, feedback.rounded(update).delta)
-        assert np.array_equal(sent.delta, sent.delta.astype(np.float32))
-        factor = 0.25 if number % 3 else 0.0
-        feedback.settle(update, said.Verdict(number, factor, number, 1))
-        held, true = held + factor * sent.delta, true + factor * delta
-        assert feedback.residual is not None
-        np.testing.assert_allclose(held + feedback.residual, true, rtol=0, atol=1e-12)
-    assert np.abs(held - true).max() < 1e-3
-    leave = feedback.leaving(said.Leave(0, 1, true))
-    np.testing.assert_allclose(leave.share, held, atol=1e-12)
 
 
 def test_a_terminal_whose_station_forgot_everything_joins_with_what_it_knows() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.registry import CHANNELS
-from rhfedmtl.roles.channel import Clip, FixedPoint, Float32, Int8
+from rhfedmtl.roles.channel import Clip, FixedPoint, Float32, Int8, MaskedSums
 
 SAMPLES: dict[str, Channel] = {
     "identity": Channel(),
@@ -12,5 +12,6 @@ SAMPLES: dict[str, Channel] = {
     "float32": Float32(),
     "int8": Int8(),
     "fixed-point": FixedPoint(2.0**-6),
+    "masked": MaskedSums(2.0**-6, 2),
 }
 assert set(SAMPLES) == set(CHANNELS.own), "every channel is tried"

@@ -41,18 +41,29 @@ class Sent(NamedTuple):
 class Channel:
     """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
 
-    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros. A channel
-    is without state: what a terminal keeps from one update to the next is handed in and out.
+    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros; with
+    ``sums_only`` a station sees sums, and nothing of one terminal. A channel is without state: what a terminal keeps
+    from one update to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = False
+
+    @property
+    def least(self) -> int:
+        """Terminals that must have answered for a round to count."""
+        return 1
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))
+
+    def counted(self, values: FloatArray) -> FloatArray:
+        """Numbers other than updates, of one terminal in each row, as they are added up."""
+        return values
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
         """What the station makes of the sum; what it draws for that has an address (seed, round, station), or none."""
@@ -81,6 +92,11 @@ class Method(ABC):
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
         check_loss(self.loss)
+
+    @property
+    def tells_residual(self) -> bool:
+        """Whether a certificate has to count what the channel keeps back."""
+        return self.has_duals and self.channel.keeps_residual
 
     @property
     def profile_length(self) -> int:
@@ -153,6 +169,12 @@ class Method(ABC):
         if len(empty):
             task = names[federation.terminal_task[empty[0]]]
             raise DataError(f"terminal {empty[0]} of task {task!r} has no rows: leave it out, or give it at least one")
+        few = np.flatnonzero(np.diff(federation.task_offsets) < self.channel.least)
+        if self.channel.least > 1 and len(few):
+            raise DataError(
+                f"task {names[few[0]]!r} has {np.diff(federation.task_offsets)[few[0]]} terminals: sums that hide them "
+                f"need {self.channel.least} at least; give it more, or lower least_summed"
+            )
         idle = np.flatnonzero(np.diff(federation.task_offsets) == 0)
         if len(idle):
             raise DataError(f"task {names[idle[0]]!r} has no terminals: leave it out, or give it training rows")

@@ -217,6 +217,7 @@ MERGES: Registry[Entry[Merge]] = Registry(
 )
 """Called with its options, an entry makes a `Merge`."""
 
+_GRID_STEP = Option("grid_step", float, 2.0**-20, "Step of the grid")
 CHANNELS: Registry[Entry[Channel]] = Registry(
     "channel",
     "channels",
@@ -233,7 +234,12 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
         "fixed-point": Entry(
             "multiples of a public step",
             "rhfedmtl.roles.channel:FixedPoint",
-            options=(Option("grid_step", float, 2.0**-20, "Step of the grid"),),
+            options=(_GRID_STEP,),
+        ),
+        "masked": Entry(
+            "the same, and a station sees sums alone",
+            "rhfedmtl.roles.channel:MaskedSums",
+            options=(_GRID_STEP, Option("least_summed", int, 3, "Terminals that a sum has at least")),
         ),
     },
 )

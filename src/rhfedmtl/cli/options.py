@@ -113,6 +113,9 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         str, "--channel", f"What becomes of updates on their way: {_names(CHANNELS)}. [{Options.channel}]"
     ),
     **_own(CHANNELS),
+    "masked": _learn(
+        bool, "--masked", "Stations see sums over terminals alone: short for --channel masked.", show_default=False
+    ),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
     **_own(ALGORITHMS),
@@ -202,8 +205,10 @@ def _weight(name: str, value: Any) -> Any:
         raise ConfigError(f"--{name} needs a number, or {AUTO}, got {value!r}") from None
 
 
-def _options(**given: Any) -> Options:
-    return Options.of(**told(**given))
+def _options(masked: bool | None = None, **given: Any) -> Options:
+    if masked and given.get("channel") not in (None, "masked"):
+        raise ConfigError(f"--masked and --channel {given['channel']}: give one of them")
+    return Options.of(**told(**given | ({"channel": "masked"} if masked else {})))
 
 
 def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:

@@ -143,9 +143,9 @@ def view(network: Watched) -> str:
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h3>Nodes</h3>{_tree(status)}</section>'
-        f'<section class="part" id="events"><h3>What happened</h3>{_events(network)}</section>'
-        f'<section class="part" id="actions"><h3>To act</h3><p class="text">This page only looks.</p>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(status)}</section>'
+        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+        f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
     )
 
@@ -238,7 +238,7 @@ def _events(network: Watched) -> str:
 def _actions(network: Watched) -> list[tuple[str, str]]:
     place, training = network.place, network.status["training"]
     spent = training.get("spent") or {"energy": 1400.0}
-    more = " ".join(f"--budget {name}={2 * amount:.4g}" for name, amount in spent.items())
+    more = " ".join(f"--budget {name}={2 * amount:.0f}" for name, amount in spent.items())
     return [
         ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
         ("End the training after the present round", f"rhfedmtl network stop {place}"),

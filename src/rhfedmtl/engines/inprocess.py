@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from rhfedmtl.maths.kernels import compiled_kernel, loops, rounds
 from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 from rhfedmtl.roles.station import refuse_divergence
 
@@ -115,7 +116,9 @@ class InProcess:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, self.method.channel.dtype)
+        among = int(np.bincount(self._home).max()) if self.method.channel.sums_only else 0
+        kind = self.method.channel.dtype
+        return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, kind, among)
 
     @property
     def V(self) -> Float64Array:
@@ -195,6 +198,8 @@ class InProcess:
         """One BS iteration, in one call."""
         self._check_round(number, local_steps)
         cohort = self._cohort(local_steps, arrives)
+        void = cohort.counts < self.method.channel.least
+        answered = np.where(void, 0, cohort.counts)
         models = self.models
         scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
@@ -210,13 +215,15 @@ class InProcess:
         )
         answers = self._received(self.work(orders), cohort, number)
         refuse_divergence(answers.delta, number)
-        counts = cohort.counts.tolist()
-        known = zip(counts, answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True)
+        answers.delta[void], answers.gains[void] = 0.0, 0.0
+        known = zip(
+            answered.tolist(), answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True
+        )
         factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
         self._U = self.method.merged(self._U, answers.delta, factor, self._center)
         self.tell(cohort, factor)
         self._last_round = number
-        return Outcome(cohort.counts, factor, answers.gains)
+        return Outcome(answered, factor, answers.gains)
 
     def _received(self, answers: rounds.Answers, cohort: Cohort, number: int) -> rounds.Answers:
         """The sums as each station's end of the channel has them, where anything arrived."""
@@ -264,7 +271,7 @@ class InProcess:
             self._scale_pending(worked, sent.factor)
             changed = np.flatnonzero(works)[clipped]
             answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
-        answers.gains[:] *= method.channel.tells_gains
+        answers.gains[:] = method.channel.counted(answers.gains) * method.channel.tells_gains
         by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
         return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
 
@@ -297,20 +304,44 @@ class InProcess:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
         losses, duals = self.add_up(points)
         slopes = self.gradients(models[0]) if points.gradient else np.empty((self._n_stations, 0))
-        return [
-            StationSums(b, self._last_round, losses[b], duals[b], slopes[b], int(self._n[b]), int(membership))
-            for b, membership in enumerate(self._membership)
-        ]
+        kept = self._kept_back(models)
+        told = zip(losses, duals, slopes, self._n.astype(int).tolist(), self._membership.tolist(), kept, strict=True)
+        return [StationSums(b, self._last_round, *each) for b, each in enumerate(told)]
+
+    def _kept_back(self, models: Float64Array) -> Sequence[Float64Array | None]:
+        """What terminals tell of their residuals, summed by station; None where a certificate has none to count."""
+        if self._residual is None or not self.method.tells_residual:
+            return [None] * self._n_stations
+        layout = self.layout
+        each = kept_back(self._residual[layout.order], models[:, self._station[layout.order]])
+        by_block = loops.add_blocks(self.method.channel.counted(each), layout.blocks)
+        return list(loops.add_blocks(by_block, layout.starts))
 
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""
-        loss, rows, layout = self.method.loss, self._rows, self.layout
+        loss, rows, layout = self.method.loss, self._rows, self._summed
         duals = self._duals if self.method.dual else rounds.make_duals(rows)
-        return compiled_kernel.sums(loss, rows, layout, duals, points.models, points.combinations, threads=self.threads)
+        models, combinations = points.models, points.combinations
+        losses, terms = compiled_kernel.sums(loss, rows, layout, duals, models, combinations, threads=self.threads)
+        return self._counted(losses), self._counted(terms)
 
     def gradients(self, models: Float64Array) -> Float64Array:
         """−Σ s L′(z) x of every station under its model."""
-        return gradients(compiled_kernel, self.method.loss, self._rows, self.layout, models, threads=self.threads)
+        found = gradients(compiled_kernel, self.method.loss, self._rows, self._summed, models, threads=self.threads)
+        return self._counted(found)
+
+    @property
+    def _summed(self) -> rounds.Layout:
+        """Terminals by station, or each alone where its numbers are rounded before they are added up."""
+        return self.layout.each_alone if self.method.channel.sums_only else self.layout
+
+    def _counted(self, parts: Float64Array) -> Float64Array:
+        """Sums of every station from what `_summed` gave."""
+        if not self.method.channel.sums_only:
+            return parts
+        total = np.zeros((self._n_stations, *parts.shape[1:]))
+        np.add.at(total, self._station[self.layout.order], self.method.channel.counted(parts))
+        return total
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""

@@ -66,7 +66,9 @@ class MessagePassing:
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, self.method.channel.dtype)
+        among = int(np.diff(self._federation.task_offsets).max()) if self.method.channel.sums_only else 0
+        kind = self.method.channel.dtype
+        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, kind, among)
 
     @property
     def V(self) -> Float64Array:

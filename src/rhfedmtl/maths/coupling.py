@@ -159,6 +159,10 @@ class Relationship(ABC):
         root = np.sqrt(np.diag(G))
         return np.asarray(np.clip(G / np.outer(root, root), -1.0, 1.0))
 
+    def largest_energy(self, r: Vector) -> float:
+        """The most that tr(R G Rᵀ) can be where ‖R_b‖ ≤ r_b: Σ_bb′ |G_bb′| r_b r_b′."""
+        return float(r @ np.abs(self.dense(len(r)).G) @ r)
+
     def learn(self, W: Models) -> Self:
         """Return the relationship as these models suggest it; a given one stays as it is."""
         return self
@@ -213,6 +217,10 @@ class Safe(Relationship):
     def dual_energy(self, V: Models) -> float:
         """As the inner one says."""
         return self.inner.dual_energy(V)
+
+    def largest_energy(self, r: Vector) -> float:
+        """As the inner one says."""
+        return self.inner.largest_energy(r)
 
     def solve(self, V: Models) -> Models:
         """As the inner one says."""

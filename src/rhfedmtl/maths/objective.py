@@ -36,10 +36,13 @@ def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Ve
     return losses / n + np.where(apart > 0.0, anchors.lam, 0.0) / 2.0 * apart + anchors.constant
 
 
-def station_dual(dual_sums: Vector, n: Vector, V: Models, anchors: Anchors) -> Vector:
-    """D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b."""
+def station_dual(dual_sums: Vector, n: Vector, V: Models, anchors: Anchors, kept: KeptBack | None = None) -> Vector:
+    """D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b, at least."""
     quadratic = squared_norms(V) / (2.0 * anchors.lam)
-    return dual_sums / n - quadratic - _inner(anchors.center, V) + anchors.constant
+    dual = dual_sums / n - quadratic - _inner(anchors.center, V) + anchors.constant
+    if kept is None:
+        return dual
+    return np.asarray(dual - kept.most(held_models(anchors, V)) - kept.norms**2 / (2.0 * anchors.lam))
 
 
 def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationship) -> float:
@@ -47,9 +50,12 @@ def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationshi
     return float((np.sum(losses / n) + relationship.energy(W) / 2.0) / len(W))
 
 
-def joint_dual(dual_sums: Vector, n: Vector, V: Models, relationship: Relationship) -> float:
-    """D(α) = (1/N) [Σ_b (1/n_b) Σ −L*(−α) − ½ tr(V G Vᵀ)], a lower bound on P(W) for every W."""
-    return float((np.sum(dual_sums / n) - relationship.dual_energy(V) / 2.0) / len(V))
+def joint_dual(
+    dual_sums: Vector, n: Vector, V: Models, relationship: Relationship, kept: KeptBack | None = None
+) -> float:
+    """D(α) = (1/N) [Σ_b (1/n_b) Σ −L*(−α) − ½ tr(V G Vᵀ)], at least: a lower bound on P(W) for every W."""
+    lost = 0.0 if kept is None else kept.lost(V, relationship)
+    return float((np.sum(dual_sums / n) - relationship.dual_energy(V) / 2.0 - lost) / len(V))
 
 
 def _inner(A: Models, B: Models) -> Vector:
@@ -72,6 +78,33 @@ class Points(NamedTuple):
     def at(self, k: int) -> Models:
         """The k-th point."""
         return np.asarray(np.einsum("m,mbcd->bcd", self.combinations[k], self.models))
+
+
+class KeptBack(NamedTuple):
+    """What is known of R, where stations hold V and their terminals' duals make V + R: updates were rounded.
+
+    ``norms`` bound ‖R_b‖, ``products`` (task, model) are ⟨R_b, W_b⟩ under a few ``models`` (m, task, column, feature).
+    """
+
+    norms: Vector
+    products: Matrix
+    models: Models4
+
+    def most(self, X: Models) -> Vector:
+        """The most that ⟨R_b, X_b⟩ can be: known along the models, and at most ‖R_b‖ ‖·‖ across the best of them."""
+        bounds = []
+        for W, product in zip(self.models, self.products.T, strict=True):
+            squares = squared_norms(W)
+            along = np.divide(_inner(W, X), squares, out=np.zeros(len(X)), where=squares > 0.0)
+            across = np.sqrt(squared_norms(X - along[:, None, None] * W))
+            bounds.append(along * product + self.norms * across)
+        return np.asarray(np.min(bounds, axis=0))
+
+    def lost(self, V: Models, relationship: Relationship, theta: Vector | float = 1.0) -> float:
+        """The most that ½ tr((V+R) G (V+R)ᵀ) can be above ½ tr(V G Vᵀ), both scaled by θ: ⟨R, V G⟩ + ½ tr(R G Rᵀ)."""
+        shares = np.broadcast_to(theta, len(V))
+        most = self.most(relationship.solve(shares[:, None, None] * V))
+        return float(shares @ most) + relationship.largest_energy(shares * self.norms) / 2.0
 
 
 def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relationship) -> Vector:
@@ -99,14 +132,15 @@ def dual_sums(sums: Matrix) -> Vector:
     return np.asarray(sums[:, 0] - sums[:, 1] / 2.0 if sums.shape[1] == 2 else sums[:, -1])
 
 
-def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship) -> float:
+def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, kept: KeptBack | None = None) -> float:
     """Largest D(θ_b α_b) over one θ_b in [0, 1] per task: a lower bound on P(W) for every W, and at least D(0) = 0.
 
     ``sums`` (task, …) describe f_b(θ) = Σ −L*(−θα): (linear, quadratic), or values at `THETAS`, between which the
-    chord lies below f, so that the bound holds. Beyond ``MOST_SCALED`` tasks all have the same θ.
+    chord lies below f, so that the bound holds. Beyond ``MOST_SCALED`` tasks all have the same θ. The θ_b are those
+    that are best as far as V says; the bound at them counts what was ``kept`` back too.
     """
     if len(V) > MOST_SCALED:
-        return max(0.0, _common_scale(sums / n[:, None], V, relationship))
+        return max(0.0, _common_scale(sums / n[:, None], V, relationship, kept))
     flat = V.reshape(len(V), -1)
     K = relationship.dense(len(V)).G * (flat @ flat.T)
     curves = sums / n[:, None]
@@ -119,13 +153,15 @@ def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship) 
         if np.abs(theta - before).max() <= 1e-9:
             break
     gained = sum(_curve(curves[b], float(theta[b])) for b in range(len(V)))
-    return max(0.0, float(gained - relationship.dual_energy(theta[:, None, None] * V) / 2.0) / len(V))
+    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
+    return max(0.0, float(gained - relationship.dual_energy(theta[:, None, None] * V) / 2.0 - lost) / len(V))
 
 
-def _common_scale(curves: Matrix, V: Models, relationship: Relationship) -> float:
+def _common_scale(curves: Matrix, V: Models, relationship: Relationship, kept: KeptBack | None) -> float:
     total, energy = curves.sum(axis=0), relationship.dual_energy(V)
     theta = _best_share(total, 0.0, energy)
-    return (_curve(total, theta) - theta * theta * energy / 2.0) / len(V)
+    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
+    return (_curve(total, theta) - theta * theta * energy / 2.0 - lost) / len(V)
 
 
 def _curve(curve: Vector, theta: float) -> float:

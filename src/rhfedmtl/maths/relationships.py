@@ -62,6 +62,10 @@ class MeanRegularised(Relationship):
         apart = np.sum(np.square(V - mean)) / (self.lambda1 + self.lambda2)
         return float(apart + len(V) * np.sum(mean * mean) / self.lambda1)
 
+    def largest_energy(self, r: Vector) -> float:
+        """tr(R G Rᵀ) of parallel R_b, as no entry of G is negative."""
+        return self.dual_energy(r[:, None, None])
+
     def coupling(self, n_tasks: int) -> float:
         """λ2/(λ1+λ2): what the alternation keeps of its error in one step."""
         return self.lambda2 / (self.lambda1 + self.lambda2)
@@ -127,6 +131,10 @@ class Unrelated(Relationship):
     def dual_energy(self, V: Models) -> float:
         """‖V‖²/λ1."""
         return float(np.sum(V * V) / self.lambda1)
+
+    def largest_energy(self, r: Vector) -> float:
+        """Σ_b r_b²/λ1."""
+        return self.dual_energy(r[:, None, None])
 
     def coupling(self, n_tasks: int) -> float:
         """No task knows of another."""

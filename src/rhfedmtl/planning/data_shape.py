@@ -84,6 +84,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shape = (method.rows(columns), features + method.intercept)
     shared = method.shared_rows(columns)
     layout = _layout(subject)
+    among = int(np.bincount(layout.terminal_task).max()) if method.channel.sums_only else 0
     if features:
         scaled = features if settings.scale.startswith("standard") else 0
         labels = method.intercept and _regression(subject, method)
@@ -100,8 +101,12 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype) if features else MessageSizes(),
-        certificate_bytes=certificate_sizes((columns, shape[1]), *most_candidates(), dual_length(method.loss))
+        bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype, among)
+        if features
+        else MessageSizes(),
+        certificate_bytes=certificate_sizes(
+            (columns, shape[1]), *most_candidates(), dual_length(method.loss), residual=method.tells_residual
+        )
         if features
         else CertificateSizes(),
         certify_every=settings.certify_every,

@@ -5,9 +5,8 @@ simulation send the same numbers, to the bit. It keeps U_b tied to the dual vari
 
 * **Clipping** is a factor on Δα_t, which stays in its box: U_b = Σ_t X_tᵀα_t stays exact.
 * **Rounding** leaves a residual on the terminal, which its next update takes along: U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
-  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate takes U_b for the whole sum, so
-  its dual is off by what the residuals hold.
-
+  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate counts what residuals may hold,
+  of which terminals tell norms and products with the models (`kept_back`).
 * **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ, whose law is public.
 
 Gains are told as the steps made them, before the channel; with noise, not at all.
@@ -29,6 +28,8 @@ import numpy as np
 from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
 from rhfedmtl.errors import ConfigError
 
+FINE = 2.0**-36
+"""Step of numbers other than updates in masked sums: below 2^17 they add up exactly in any order."""
 _NOISE = 0x6E6F697365
 """First word of the address of all noise, so that it is none of what else is drawn from a seed."""
 
@@ -136,6 +137,41 @@ class FixedPoint(Rounding):
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To multiples of the step."""
         return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
+
+
+@dataclass(frozen=True)
+class MaskedSums(FixedPoint):
+    """Multiples of one public step that are added up under masks (`roles.masking`), by ``least_summed`` terminals.
+
+    A station learns the sums and nothing else: with fewer answers a round is void. What else is added up, for plans
+    and certificates, has a finer step.
+    """
+
+    least_summed: int = 3
+
+    sums_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse sums that hide nobody."""
+        super().__post_init__()
+        if self.least_summed < 2:
+            raise ConfigError(f"least_summed must be at least 2, got {self.least_summed}: a sum over one hides nothing")
+
+    @property
+    def least(self) -> int:
+        """As told."""
+        return self.least_summed
+
+    def counted(self, values: FloatArray) -> FloatArray:
+        """Multiples of a step fine enough for a certificate, which add up exactly."""
+        return np.asarray(np.rint(values / FINE) * FINE)
+
+
+def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
+    """‖res_t‖ and, under each of the models (m, terminal, row, feature), ⟨res_t, w⟩: a row for each terminal."""
+    flat = _flat(residual)
+    products = [(flat * _flat(model)).sum(axis=1) for model in models]
+    return np.stack([np.sqrt(np.square(flat).sum(axis=1)), *products], axis=1)
 
 
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:

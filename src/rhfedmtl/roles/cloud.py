@@ -11,7 +11,7 @@ import numpy as np
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.objective import KeptBack, Points
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
@@ -255,11 +255,11 @@ class Cloud(CloudStates):
         points, number = self.candidates(), max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         self._keep_best(points, losses, primals, number)
-        plain = objective.dual_sums(duals)
+        plain, kept = objective.dual_sums(duals), self._kept_back(complete, points)
         self._best_dual = max(
             self._best_dual,
-            objective.scaled_dual(duals, self._n, self.V, self.relationship),
-            objective.joint_dual(plain, self._n, self.V, self.relationship),
+            objective.scaled_dual(duals, self._n, self.V, self.relationship, kept),
+            objective.joint_dual(plain, self._n, self.V, self.relationship, kept),
         )
         self._steer(primals, plain)
         best = self._best
@@ -270,11 +270,19 @@ class Cloud(CloudStates):
             self._best_dual,
             best.models,
             objective.station_primal(losses[:, 0], self._n, self.W, self.anchors),
-            objective.station_dual(plain, self._n, self.V, self.anchors),
+            objective.station_dual(plain, self._n, self.V, self.anchors, kept),
             zero=float(primals[-1]),
             held=float(primals[0]),
             found=best.round,
         )
+
+    def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
+        """What the terminals told of their residuals, by sample as V is; None where updates are not rounded."""
+        told = [s.residual for s in sums if s.residual is not None]
+        if not told:
+            return None
+        mean = np.array(told) / self._n[:, None]
+        return KeptBack(mean[:, 0], mean[:, 1:], points.models)
 
     def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
         """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""

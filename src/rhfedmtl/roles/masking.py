@@ -28,13 +28,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles import masks
 from rhfedmtl.roles.masks import SEED, Words
-from rhfedmtl.roles.messages import Message
+from rhfedmtl.roles.messages import DENSE, SEAT, Message
 from rhfedmtl.roles.states import Table, follow, frozen
 
 LEAST = 3
 """Terminals that a sum has, unless told."""
-DENSE = 50
-"""Up to so many neighbours everybody is everybody's neighbour."""
 Members = frozenset[int]
 
 
@@ -109,9 +107,6 @@ class Opened(Message):
 def seat(incarnation: int, applied_round: int, local_steps: int) -> bytes:
     """What a terminal is asked that others are not: part of the masks of its pairs."""
     return struct.pack("<HII", incarnation & 0xFFFF, applied_round, local_steps)
-
-
-SEAT = len(seat(0, 0, 0))
 
 
 def to_bits(members: Iterable[int]) -> bytes:

@@ -25,6 +25,8 @@ Words = npt.NDArray[np.uint64]
 PRIME = 2**127 - 1
 SEED = 16
 """Bytes of a seed, and of a share of one."""
+PUBLIC = 32
+"""Bytes of a public key."""
 _LARGEST = 2.0**62
 
 

@@ -122,7 +122,8 @@ class Probe(Message):
 class Sums(Message):
     """Terminal to station, in answer to probe ``number``: Σ s L at each point, what Σ −s L*(−θα/s) is made from.
 
-    ``gradient`` is −Σ s L′(z) x under the first model where it was asked for, else empty.
+    ``gradient`` is −Σ s L′(z) x under the first model where it was asked for, else empty. ``residual`` is there where
+    updates are rounded: the norm of what was kept back, and its product with each model.
     """
 
     terminal: int
@@ -130,6 +131,7 @@ class Sums(Message):
     losses: Vector
     dual: Vector
     gradient: Vector
+    residual: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +160,7 @@ class StationSums(Message):
     gradient: Vector
     n_samples: int
     membership: int
+    residual: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,20 +270,48 @@ class Centring(Message):
     level: float
 
 
+DENSE = 50
+"""In masked sums (`roles.masking`), neighbours of a terminal at most: in a smaller station, all others."""
+SEAT, SHARE = 10, 16
+"""Bytes of what a terminal is asked that others are not, and of a share of a secret."""
+
+
+def masking_bytes(terminals: int) -> tuple[int, int]:
+    """Bytes down to and up from one terminal of a masked round, besides its order and its words.
+
+    The question goes with the order, the deal for the next slot with the words.
+    """
+    if not terminals:
+        return 0, 0
+    near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
+    shares = _bytes(bytes(2 * SHARE * near))
+    question = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
+    unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
+    deal = _delimited(2 * _WHOLE + shares + _bytes(bytes(SHARE * near)))
+    opened = framed(ENVELOPE + _delimited(2 * _WHOLE + _bytes(bytes(SHARE * (near + 1)))))
+    return question + unmask, deal + opened
+
+
 @cache
 def message_sizes(
-    shape: tuple[int, int], shared_rows: int, profile_length: int, dtype: np.dtype[Any] = FLOAT64
+    shape: tuple[int, int],
+    shared_rows: int,
+    profile_length: int,
+    dtype: np.dtype[Any] = FLOAT64,
+    masked_among: int = 0,
 ) -> MessageSizes:
     """What an engine charges that does not make the messages.
 
-    For orders and updates of this shape, of which so many rows travel between station and cloud.
+    For orders and updates of this shape, of which so many rows travel between station and cloud; where sums are masked,
+    with what that takes among the terminals of the largest station.
     """
+    down, up = masking_bytes(masked_among)
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
     return MessageSizes(
-        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes,
-        Update(0, 0, w, gains, profile, dtype).n_bytes,
+        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes + down,
+        Update(0, 0, w, gains, profile, dtype).n_bytes + up,
         Anchor(0, 0, shared, 0.0).n_bytes,
         Report(0, 0, 0, shared, 0, 0).n_bytes,
         framed(ENVELOPE + _delimited(asked)),
@@ -292,9 +323,16 @@ def message_sizes(
 
 @cache
 def certificate_sizes(
-    shape: tuple[int, int], n_models: int, n_points: int, dual_length: int, *, gradient: bool = False
+    shape: tuple[int, int],
+    n_models: int,
+    n_points: int,
+    dual_length: int,
+    *,
+    gradient: bool = False,
+    residual: bool = False,
 ) -> CertificateSizes:
     """Sizes of a certificate that looks at so many combinations of so many models of this shape."""
+    kept = np.broadcast_to(0.0, 1 + n_models) if residual else None
     model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
     points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
     slope = model if gradient else np.empty(0)
@@ -302,9 +340,9 @@ def certificate_sizes(
     trial, metrics = framed(ENVELOPE + _delimited(_bytes(model))), framed(ENVELOPE + 4 * _delimited(25))
     return CertificateSizes(
         probe,
-        Sums(0, 0, losses, dual, slope).n_bytes,
+        Sums(0, 0, losses, dual, slope, kept).n_bytes,
         framed(ENVELOPE + _delimited(_bytes(models) + _bytes(points))) + trial,
-        StationSums(0, 0, losses, dual, slope, 0, 0).n_bytes + metrics,
+        StationSums(0, 0, losses, dual, slope, 0, 0, kept).n_bytes + metrics,
         _bytes(model),
     )
 
@@ -330,7 +368,9 @@ def round_zero_bytes(
 
 
 def _bytes(value: object) -> int:
-    """A field of a message in protobuf."""
+    """A field of a message in protobuf; one that is not there takes none."""
+    if value is None:
+        return 0
     if isinstance(value, np.ndarray):
         return _tensor(value.shape, FLOAT64)
     if isinstance(value, Verdict):

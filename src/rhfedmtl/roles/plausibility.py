@@ -139,6 +139,16 @@ class Bounds:
                 raise self.refuse("losses below what its dual variables prove")
         if sums.gradient.size:
             self.check_share(sums.gradient, "a gradient")
+        if sums.residual is not None:
+            self._check_residual(sums.residual, models)
+
+    def _check_residual(self, told: Vector, models: Vector) -> None:
+        """Refuse products with the models that are more than those of the lengths."""
+        if not np.isfinite(told).all():
+            raise self.refuse("a residual that is not finite")
+        lengths = np.sqrt(np.square(models).sum(axis=(1, 2)))
+        if told[0] < 0.0 or (np.abs(told[1:]) > EXACT * told[0] * lengths + PRECISION * (1.0 + lengths)).any():
+            raise self.refuse(f"a residual of norm {told[0]:.3g}, and products with models that it cannot have")
 
     def _check_dual(self, told: Vector, slack: float) -> float:
         """−ΣL*(−α), once no share θ of α makes it more than E."""

@@ -243,7 +243,7 @@ class BaseStation:
     def _merge(self) -> Merged:
         updates = [self._updates.get(t) for t in sorted(self.members)]
         arrived = [update for update in updates if update is not None]
-        if not arrived:
+        if len(arrived) < self.method.channel.least:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
         delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
@@ -275,7 +275,8 @@ class BaseStation:
         asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
         self._probed_at = models, points
         shape = models.shape[1:] if gradient else (0,)
-        self._probed = ((len(points),), (dual_length(self.method.loss),), shape)
+        kept = (1 + len(models),) if self.method.tells_residual else (0,)
+        self._probed = ((len(points),), (dual_length(self.method.loss),), shape, kept)
         return asked
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
@@ -295,16 +296,17 @@ class BaseStation:
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
             return None
-        parts = [(by_id[t].losses, by_id[t].dual, by_id[t].gradient) for t in sorted(self.members)]
+        parts = [_told(by_id[t]) for t in sorted(self.members)]
         for told in parts:
             if tuple(p.shape for p in told) != self._probed or not all(np.isfinite(p).all() for p in told):
                 raise PeerError(
                     f"a terminal of station {self.task} told sums not finite, or not of shapes {self._probed}"
                 )
-        losses, dual, slope = (
+        losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
-        return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership)
+        residual = kept if self.method.tells_residual else None
+        return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""
@@ -382,9 +384,11 @@ class BaseStation:
         member = self.members.get(sums.terminal)
         if member is None or sums.number != self._probe:
             return
-        shapes = tuple(part.shape for part in (sums.losses, sums.dual, sums.gradient))
-        if shapes == self._probed:
-            self._bounds(sums.terminal, member).check_sums(sums, *self._probed_at, member.share)
+        if tuple(part.shape for part in _told(sums)) == self._probed:
+            models, points = self._probed_at
+            # Losses are those of models: a method may keep more beside them in what it sends.
+            bounds = replace(self._bounds(sums.terminal, member), columns=models.shape[1])
+            bounds.check_sums(sums, models, points, member.share)
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
         """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
@@ -465,6 +469,11 @@ class BaseStation:
 
     def _after(self, event: Event) -> StationPhase:
         return follow(f"station {self.task}", STATION, self.phase, event)
+
+
+def _told(sums: Sums) -> tuple[Vector, ...]:
+    """All numbers that a terminal's sums hold."""
+    return sums.losses, sums.dual, sums.gradient, np.empty(0) if sums.residual is None else sums.residual
 
 
 def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:

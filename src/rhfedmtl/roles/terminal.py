@@ -17,7 +17,7 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
-from rhfedmtl.roles.channel import settled
+from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -260,7 +260,14 @@ class Terminal:
         duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
         losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
-        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0])
+        losses, dual, slope = (self.method.channel.counted(part) for part in (losses, dual, slope))
+        return Sums(self.identity, probe.number, losses[0], dual[0], slope[0], self._kept_back(models))
+
+    def _kept_back(self, models: Vector) -> Vector | None:
+        """What a certificate has to count of the residual; None where it has nothing to."""
+        if self._residual is None or not self.method.tells_residual:
+            return None
+        return np.asarray(self.method.channel.counted(kept_back(self._residual[None], models))[0])
 
     def join(self) -> Join:
         """Present this terminal to a station; the same again until the first order comes."""
@@ -401,7 +408,7 @@ class Terminal:
             self._duals.pending[:] *= factor[0]
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
-        gains = answers.gains[0] * method.channel.tells_gains
+        gains = method.channel.counted(answers.gains)[0] * method.channel.tells_gains
         return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
 
     def _round_seed(self, number: int) -> np.uint64:

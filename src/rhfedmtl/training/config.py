@@ -16,7 +16,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request, flag
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.policies.adaptive import AdaptiveControl
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
@@ -133,7 +134,7 @@ class RunConfig:
             return
         check_loss(built.method.loss)
         options, faults = self.options, Faults.parse(self.faults, self.seed)
-        looks = isinstance(built.policy, AdaptiveControl) or options.policy not in (None, "fixed")
+        looks = not isinstance(built.policy, Fixed | Measured) or options.policy not in (None, "fixed")
         refused = {
             "--tune and weights that are auto look at rows: give the weights as numbers": self.tune or options.auto,
             "standard scaling looks at rows: take --scale unit, which needs no sums": self.scale not in (None, "unit"),
@@ -141,7 +142,7 @@ class RunConfig:
             f"--channel {options.channel} is in the way of clipping and noise: leave it out": options.channel
             != DEFAULTS["channel"],
             "the plan is made before the first round, and no policy looks at what rounds show: leave --policy out "
-            "(and take fedavg for adaptive-fl)": looks,
+            "(and take rhfedmtl for lbfgs, fedavg for adaptive-fl)": looks,
             "one certificate leaves, at the end: leave out --target-gap and --certify-every": self.target_gap
             or self.certify_every != AUTO,
             "terminals that move, come and go, or get new rows, tell whole shares: leave moves, churn and late_rows "

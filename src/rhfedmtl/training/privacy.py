@@ -190,7 +190,8 @@ def design(
     numbers, notes = shape[0] * shape[1], []
     if not start.bytes.update:  # a plan from sizes alone, of which the width is none
         numbers, notes = shape[0] * (ASSUMED_FEATURES + 1), [f"{ASSUMED_FEATURES} features assumed: give --features"]
-    mu = privacy.mu * math.sqrt(1.0 - CERTIFICATE_SHARE)
+    share = CERTIFICATE_SHARE if isinstance(built.method, DualMethod) else 0.0
+    mu = privacy.mu * math.sqrt(1.0 - share)
     terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
     strength = terminals * mu / math.sqrt(numbers)
     travel, rounds = _travel(strength)
@@ -202,7 +203,7 @@ def design(
     price = mu**2 / rounds
     method = build(name, options, kind).method
     predicted = _predicted(method, start, clip * rounds / mu, numbers) if isinstance(method, DualMethod) else None
-    total, certificate = privacy.mu**2, privacy.mu**2 * CERTIFICATE_SHARE if isinstance(method, DualMethod) else 0.0
+    total, certificate = privacy.mu**2, privacy.mu**2 * share
     enough = math.ceil(math.sqrt(numbers) / (mu * ALIGNED * math.pi * 0.01))
     if terminals < enough:
         notes.append(

@@ -408,7 +408,7 @@ class Run:
         if self.settings.free_evaluation:
             return CertificateSizes()
         if isinstance(self.cloud, Cloud):
-            return certificate_sizes(shape, *most_candidates(), length)
+            return certificate_sizes(shape, *most_candidates(), length, residual=self.method.tells_residual)
         return certificate_sizes(shape, 1, 2, length, gradient=True)
 
     def _set_aside(self) -> None:
@@ -671,5 +671,6 @@ _KEPT = (
     "observed",
     "history",
     "_under_way",
+    "_collected",
 )
 """What of a run is put away as it is."""

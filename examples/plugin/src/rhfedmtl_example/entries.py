@@ -7,8 +7,8 @@ from rhfedmtl.registry import Entry, Option
 FEDOPT = AlgorithmEntry(
     "FedAvg whose stations take a step of their own size",
     "rhfedmtl_example.fedopt:fedopt",
-    options=(*SGD, Option("server_step", float, 0.8, "Step of a station along the mean change")),
-    grid={"step": STEPS, "local_steps": VISITS, "server_step": (0.5, 1.5)},
+    options=(*SGD, Option("station_step", float, 0.8, "Step of a station along the mean change")),
+    grid={"step": STEPS, "local_steps": VISITS, "station_step": (0.5, 1.5)},
 )
 HUBER = Entry(
     "squared error that grows linearly beyond a width",

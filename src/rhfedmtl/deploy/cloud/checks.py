@@ -37,6 +37,7 @@ class AnswerChecks:
         (rows, width), shared = jobs.matrix_of(job, method)
         self._matrix, self._shared, self._features = (rows, width), (shared, width), job.features
         self._limits, self._patience, self._dual_length = limits, patience, dual_length(method.loss)
+        self._tells_residual = method.tells_residual
         self._checks: dict[str, Callable[[Any], None]] = {
             "report": self._report,
             "moments": self._moments,
@@ -118,6 +119,9 @@ class AnswerChecks:
         slope = tuple(asked.models.shape[1:]) if asked.gradient else (0,)
         if sums.dual.shape != (self._dual_length,) or sums.gradient.shape != slope:
             raise PeerError(f"dual sums of shape {sums.dual.shape} and a gradient of shape {sums.gradient.shape}")
+        residual, needed = sums.residual, (1 + asked.models.shape[0],)
+        if (residual is not None) != self._tells_residual or (residual is not None and residual.shape != needed):
+            raise PeerError("sums without what was kept back of rounded updates, or with something else")
 
     def _moments(self, moments: wire.MomentsReport) -> None:
         if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):

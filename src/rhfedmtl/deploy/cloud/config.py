@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
@@ -58,11 +59,11 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        options_of(self.options)
+        self._options()
 
     def job(self) -> wire.Job:
         """What the cloud tells the stations, and they their terminals."""
-        options = options_of(self.options)
+        options = self._options()
         return wire.Job(
             algorithm=self.algorithm,
             options=json.dumps(options.to_dict(), sort_keys=True),
@@ -71,6 +72,15 @@ class Learning:
             precision=wire.FLOAT32 if self.precision == "float32" else wire.FLOAT64,
             least_steps=self.least_steps,
         )
+
+    def _options(self) -> Options:
+        """As they are given; updates in single precision are those of a channel."""
+        options = options_of(self.options)
+        if self.precision in ("float64", options.channel):
+            return options
+        if options.channel != Options().channel:
+            raise ConfigError(f"precision {self.precision} and channel {options.channel}: give one of them")
+        return options.changed(channel=self.precision)
 
 
 @dataclass(frozen=True)
@@ -100,9 +110,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Where the cloud hands out certificates for tokens; without an address it does not.
+    """Where nodes ask for certificates with tokens; without an address they cannot.
 
-    ``address`` is how others reach it, ``authority`` the folder with the key of the certificate authority.
+    ``address`` is how others reach it. Operators sign what is asked for, with `network sign`; where ``authority`` names
+    the folder with the key of the certificate authority, the cloud does it by itself.
     """
 
     listen: str = ""

@@ -92,8 +92,7 @@ class RemoteNetwork:
         sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
         if self._job.precision != wire.FLOAT32:
             return sizes
-        saved = _FLOAT32_SAVES * self._matrix[0] * self._matrix[1]
-        return sizes._replace(order=sizes.order - saved, update=sizes.update - saved)
+        return sizes._replace(order=sizes.order - _FLOAT32_SAVES * self._matrix[0] * self._matrix[1])
 
     @property
     def models(self) -> Float64Array:

@@ -160,7 +160,10 @@ def _join(given: Any) -> None:
     from rhfedmtl.deploy.node.enrolment import enrol
     from rhfedmtl.deploy.terminal.owner import Owner
 
-    facts = enrol(given.token, given.folder, given.data)
+    def say() -> None:
+        sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
+
+    facts = enrol(given.token, given.folder, given.data, waits=say)
     if facts["role"] == TERMINAL:
         Owner(_config(given.folder).state).rejoin()
     if given.json:
@@ -221,8 +224,8 @@ def _resume(given: Any) -> None:
 def _withdraw(given: Any) -> None:
     """Ask for it; a terminal that runs does it, else it is run until it is done."""
     from rhfedmtl.deploy.node.serve import serve
-    from rhfedmtl.deploy.node.state import Lock
     from rhfedmtl.deploy.terminal.owner import Owner
+    from rhfedmtl.files import Lock
 
     config = _config(given.folder)
     if not given.yes:

@@ -30,11 +30,10 @@ from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import Site
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
-from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
+from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
@@ -69,7 +68,6 @@ class TerminalService:
         self._centring: Centring | None = None
         self._epoch = ""
         self._secret = secrets.token_bytes(32)
-        self._feedback: Feedback | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
@@ -216,8 +214,6 @@ class TerminalService:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
             join = self.role.join()
-            if self._feedback is not None and self.role.last_round == 0:
-                self._feedback.joined(join)
             self._save()
             self.link.send(join=codec.to_wire(join))
 
@@ -231,7 +227,6 @@ class TerminalService:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
         self._job.CopyFrom(job)
-        self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
         y = encode(rows.y, classes)
         if best_kernel(self.config.kernel) == COMPILED:
             self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
@@ -290,11 +285,9 @@ class TerminalService:
         self._meters.round.set(order.round)
         if update is not pending:
             self.site.note(order.local_steps)
-        self._settled(pending, order.verdict, update)
-        sent = update if self._feedback is None else self._feedback.rounded(update)
         self._save()
-        single = self._feedback is not None
-        self.link.send(update=codec.to_wire(sent, single=single), seconds=seconds)
+        single = self.role.method.channel.dtype == np.float32
+        self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -302,10 +295,8 @@ class TerminalService:
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
-        pending = self.role.pending
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is not None:
-            self._settled(pending, probe.verdict, None)
             self.link.send(sums=codec.to_wire(sums))
 
     async def _on_release(self, content: wire.Release) -> None:
@@ -366,19 +357,10 @@ class TerminalService:
     # Doing it.
 
     def _leave(self, release: Release) -> None:
-        pending = self.role.pending
         leave = self.role.leave(release)
-        if leave is None:
-            return
-        self._settled(pending, release.verdict, None)
-        self._save()
-        sent = leave if self._feedback is None else self._feedback.leaving(leave)
-        self.link.send(leave=codec.to_wire(sent))
-
-    def _settled(self, pending: Update | None, verdict: Verdict, now: Update | None) -> None:
-        """Tell the residual what became of an update that was pending and is so no more."""
-        if self._feedback is not None and pending is not None and (now is None or now.round != pending.round):
-            self._feedback.settle(pending, verdict)
+        if leave is not None:
+            self._save()
+            self.link.send(leave=codec.to_wire(leave))
 
     def _scale(self, scaling: Scaling) -> None:
         if self._scaling is None:
@@ -455,9 +437,6 @@ class TerminalService:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
             record.centring.CopyFrom(codec.to_wire(self._centring))
-        if self._feedback is not None and self._feedback.residual is not None:
-            record.residual.CopyFrom(codec.tensor(self._feedback.residual))
-            record.usual_factor = self._feedback.usual_factor
         return record
 
     def _restore(self) -> None:
@@ -488,5 +467,3 @@ class TerminalService:
             self._centring = codec.from_wire(Centring, record.centring)
         self._prepare()
         self.role.restore(codec.from_wire(TerminalState, record))
-        if self._feedback is not None and record.HasField("residual"):
-            self._feedback = Feedback(codec.array(record.residual, "residual"), record.usual_factor)

@@ -21,6 +21,7 @@ from google.protobuf.message import Message as Proto
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.roles import masking, masks
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
@@ -77,6 +78,13 @@ def array(given: wire.Tensor, what: str, *, finite: bool = True) -> Vector:
     return numbers
 
 
+def words(given: bytes, what: str) -> masks.Words:
+    """Words under masks from the wire, which may have any bits; refuses a length that is none of theirs."""
+    if not given or len(given) % 8 or len(given) > 8 * MOST_NUMBERS:
+        raise PeerError(f"{what} has {len(given)} bytes: 8 for each word, and at most {MOST_NUMBERS} words are read")
+    return np.frombuffer(given, dtype="<u8").astype(np.uint64)
+
+
 def finite(value: float, what: str, *, unless_infinite: bool = False) -> float:
     """A number that is finite, or, where that has a meaning, +∞."""
     if not (math.isfinite(value) or (unless_infinite and value == math.inf)):
@@ -109,6 +117,10 @@ def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
 
 
 def _outwards(value: Any, single: bool) -> Any:
+    if isinstance(value, tuple):
+        return [to_wire(each) for each in value]
+    if isinstance(value, np.ndarray) and value.dtype == np.uint64:
+        return value.astype("<u8").tobytes()
     if isinstance(value, np.ndarray):
         return tensor(value, single=single)
     if isinstance(value, Enum):
@@ -128,19 +140,33 @@ def _readers(kind: type) -> dict[str, Reader]:
 
 def _reader(hint: Any, form: Form, of: str) -> Reader:
     if get_origin(hint) is np.ndarray:
-        return lambda given, name: array(getattr(given, name), f"{name} of {of}", finite=name not in form.infinite)
+        return _array_reader(hint, form, of)
     if hint is float:
         return lambda given, name: finite(
             getattr(given, name), f"{name} of {of}", unless_infinite=name in form.infinite
         )
-    if hint in FORMS:
-        return lambda given, name: from_wire(hint, getattr(given, name))
+    if hint in FORMS or get_origin(hint) is tuple:
+        return _message_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return lambda given, name: hint(getattr(given, name))
     if isinstance(hint, UnionType):  # a message, or None where the field is not set
         inner = _reader(get_args(hint)[0], form, of)
         return lambda given, name: inner(given, name) if given.HasField(name) else None
     return getattr
+
+
+def _array_reader(hint: Any, form: Form, of: str) -> Reader:
+    if hint == masks.Words:
+        return lambda given, name: words(getattr(given, name), f"{name} of {of}")
+    return lambda given, name: array(getattr(given, name), f"{name} of {of}", finite=name not in form.infinite)
+
+
+def _message_reader(hint: Any) -> Reader:
+    """Of a message, or of any number of one kind."""
+    if get_origin(hint) is tuple:
+        kind = get_args(hint)[0]
+        return lambda given, name: tuple(from_wire(kind, each) for each in getattr(given, name))
+    return lambda given, name: from_wire(hint, getattr(given, name))
 
 
 def _check_moments(moments: said.MomentsReport) -> None:
@@ -159,6 +185,39 @@ def _check_labels(report: said.LabelsReport) -> None:
     sums = report.sums
     if sums.shape != (NUMBERS,) or not sums[0] > 0.0 or sums[2] < 0.0:
         raise PeerError(f"label sums {sums.tolist()[:NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed")
+
+
+def _check_key(key: masking.Key) -> None:
+    if len(key.public) != masks.PUBLIC:
+        raise PeerError(f"a key of terminal {key.terminal} with {len(key.public)} bytes: {masks.PUBLIC} are needed")
+
+
+def _check_circle(circle: masking.Circle) -> None:
+    if len({key.terminal for key in circle.keys}) != len(circle.keys):
+        raise PeerError("a circle with two keys of one terminal")
+
+
+def _check_deal(deal: masking.Deal) -> None:
+    if len(deal.shares) != 2 * len(deal.backup) or len(deal.backup) % masks.SEED:
+        raise PeerError(
+            f"a deal of terminal {deal.terminal}: {len(deal.shares)} bytes of shares, {len(deal.backup)} of seeds"
+        )
+
+
+def _check_question(question: masking.Question) -> None:
+    masking.from_bits(question.everyone)
+    asked, rest = divmod(len(question.seats), said.SEAT)
+    if rest or len(question.shares) != 2 * masks.SEED * asked:
+        raise PeerError(f"a question with {len(question.seats)} bytes of seats and {len(question.shares)} of shares")
+
+
+def _check_unmask(unmask: masking.Unmask) -> None:
+    masking.from_bits(unmask.arrived)
+
+
+def _check_opened(opened: masking.Opened) -> None:
+    if not opened.shares or len(opened.shares) % masks.SEED:
+        raise PeerError(f"{len(opened.shares)} bytes of shares of terminal {opened.terminal}: {masks.SEED} for each")
 
 
 @dataclass(frozen=True)
@@ -195,7 +254,14 @@ FORMS: dict[type, Form] = {
     said.Centring: Form(wire.Centring),
     said.ColumnsReport: Form(wire.ColumnsReport),
     said.ColumnsAgreed: Form(wire.ColumnsAgreed),
-    TerminalState: Form(wire.TerminalFile, apart=("residual", "sent_residual")),
+    masking.Key: Form(wire.Key, check=_check_key),
+    masking.Circle: Form(wire.Circle, check=_check_circle),
+    masking.Deal: Form(wire.Deal, check=_check_deal),
+    masking.Question: Form(wire.Question, check=_check_question),
+    masking.Masked: Form(wire.Masked),
+    masking.Unmask: Form(wire.Unmask, check=_check_unmask),
+    masking.Opened: Form(wire.Opened, check=_check_opened),
+    TerminalState: Form(wire.TerminalFile),
     Member: Form(wire.MemberFile),
     StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
 }

@@ -173,18 +173,20 @@ class Probe(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ...) -> None: ...
 
 class Sums(_message.Message):
-    __slots__ = ("terminal", "number", "losses", "dual", "gradient")
+    __slots__ = ("terminal", "number", "losses", "dual", "gradient", "residual")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DUAL_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
     losses: Tensor
     dual: Tensor
     gradient: Tensor
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    residual: Tensor
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("cloud_round", "task", "round", "v", "n_samples", "membership")
@@ -203,7 +205,7 @@ class Report(_message.Message):
     def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., round: _Optional[int] = ..., v: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
 
 class StationSums(_message.Message):
-    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership", "gradient")
+    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership", "gradient", "residual")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +213,7 @@ class StationSums(_message.Message):
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     task: int
     round: int
     losses: Tensor
@@ -218,7 +221,8 @@ class StationSums(_message.Message):
     n_samples: int
     membership: int
     gradient: Tensor
-    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    residual: Tensor
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("terminal", "incarnation", "n_samples", "share", "mean_weight")
@@ -319,6 +323,76 @@ class ColumnsAgreed(_message.Message):
     gaps: Tensor
     vocabulary: bytes
     def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
+
+class Key(_message.Message):
+    __slots__ = ("terminal", "public", "proof")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    public: bytes
+    proof: bytes
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Circle(_message.Message):
+    __slots__ = ("slot", "keys")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    keys: _containers.RepeatedCompositeFieldContainer[Key]
+    def __init__(self, slot: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+
+class Deal(_message.Message):
+    __slots__ = ("terminal", "slot", "shares", "backup")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    backup: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("slot", "everyone", "seats", "shares")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    EVERYONE_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    everyone: bytes
+    seats: bytes
+    shares: bytes
+    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
+
+class Masked(_message.Message):
+    __slots__ = ("terminal", "slot", "words")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    words: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
+
+class Unmask(_message.Message):
+    __slots__ = ("slot", "arrived")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    arrived: bytes
+    def __init__(self, slot: _Optional[int] = ..., arrived: _Optional[bytes] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("terminal", "slot", "shares")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    slot: int
+    shares: bytes
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("station", "address")
@@ -706,7 +780,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "usual_factor", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -718,7 +792,7 @@ class TerminalFile(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
-    USUAL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    SENT_RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
@@ -737,7 +811,7 @@ class TerminalFile(_message.Message):
     phase: str
     incarnation: int
     residual: Tensor
-    usual_factor: float
+    sent_residual: Tensor
     place: Place
     rows: int
     centring: Centring
@@ -745,7 +819,7 @@ class TerminalFile(_message.Message):
     day: int
     steps_of_day: int
     releases: int
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., usual_factor: _Optional[float] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")

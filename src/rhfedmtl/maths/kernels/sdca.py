@@ -347,7 +347,7 @@ def _sum_blocks(
 
     ``models`` has a row for each (model, station, column); ``points`` combines models, a row for each point.
     """
-    n_stations = len(layout.starts) - 1
+    n_stations = len(models) // (points.shape[1] * rows.y.shape[1])
     for block in range(first, last):
         _fill(losses, block)
         _fill(dual_sums, block)
