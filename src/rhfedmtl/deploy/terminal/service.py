@@ -431,8 +431,9 @@ class TerminalService:
             place=self._place,
             rows=len(state.alpha),
             secret=self._secret,
-            **self.site.used,
         )
+        for name, number in self.site.used.items():
+            setattr(record, name, number)
         if self._scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
