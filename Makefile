@@ -46,7 +46,7 @@ test-fast: setup  ## the test suite alone, stopping at the first failure
 test-slow: setup  ## the checks that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
-test-browser: $(BROWSER_STAMP)  ## the report in a real browser; installs Chromium where it is missing
+test-browser: $(BROWSER_STAMP)  ## the report and the live page in a real browser; installs Chromium where it is missing
 	$(BIN)/python -m pytest -q -rs tests/browser
 
 $(BROWSER_STAMP): $(STAMP)

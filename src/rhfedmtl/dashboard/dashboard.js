@@ -13,6 +13,7 @@
   const kept = () => ({
     open: [...live().querySelectorAll("details")].map((part) => part.open),
     off: [...live().querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series),
+    chosen: [...live().querySelectorAll(".choose select")].map((node) => [node.id, node.selectedIndex]),
     picked: [...live().querySelectorAll("input:checked")].map((box) => box.id),
     scrolled: [...live().querySelectorAll(".scroll")].map((box) => box.scrollLeft),
     focus: document.activeElement && document.activeElement.id,
@@ -21,6 +22,12 @@
   const restore = (was) => {
     live().querySelectorAll("details").forEach((part, i) => { if (was.open[i] !== undefined) part.open = was.open[i]; });
     live().querySelectorAll(".scroll").forEach((box, i) => { box.scrollLeft = was.scrolled[i] || 0; });
+    for (const [id, at] of was.chosen) {
+      const node = document.getElementById(id);
+      if (!node || node.selectedIndex === at) continue;
+      node.selectedIndex = at;
+      node.dispatchEvent(new Event("change", { bubbles: true }));
+    }
     for (const id of was.picked) { const box = document.getElementById(id); if (box) box.checked = true; }
     for (const key of live().querySelectorAll(".key")) if (was.off.includes(key.dataset.series)) key.click();
     const last = was.focus && document.getElementById(was.focus);

@@ -129,6 +129,8 @@ def _nodes(facts: Facts) -> Iterator[tuple[str, tuple[str, str]]]:
 def _state(node: Facts) -> str:
     if node.get("quarantined"):
         return "quarantined"
+    if node.get("declined"):
+        return "declined"
     return "connected" if node["connected"] else "away"
 
 
@@ -141,9 +143,9 @@ def view(network: Watched) -> str:
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h3>Nodes</h3>{_tree(status)}</section>'
-        f'<section class="part" id="events"><h3>What happened</h3>{_events(network)}</section>'
-        f'<section class="part" id="actions"><h3>To act</h3><p class="text">This page only looks.</p>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(status)}</section>'
+        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+        f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
     )
 
@@ -218,7 +220,8 @@ def _terminal(terminal: Facts) -> str:
     words += [f"{name} {short(terminal[name])}" for name in ("bytes", "energy") if terminal.get(name) is not None]
     if terminal.get("heard_s") is not None:
         words.append(f"heard {terminal['heard_s']:.0f} s ago")
-    why = f"<br><small>{escape(str(terminal['quarantined'])[:200])}</small>" if terminal.get("quarantined") else ""
+    reason = terminal.get("quarantined") or terminal.get("declined")
+    why = f"<br><small>{escape(str(reason)[:200])}</small>" if reason else ""
     return f'<li><span class="state {_state(terminal)}">{escape(", ".join(words))}</span>{why}</li>'
 
 

@@ -82,8 +82,9 @@ def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> st
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
     asked = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
-    sections = "".join(_section(chapter.name, part, folded=many and part.folded) for part in chapter.sections)
-    settings = _settings(chapter, folded=many) if chapter.settings else ""
+    level = 3 if many else 2
+    sections = "".join(_section(chapter.name, part, level, folded=many and part.folded) for part in chapter.sections)
+    settings = _settings(chapter, level, folded=many) if chapter.settings else ""
     return f'<section class="study" id="{name}">{heading}{asked}{_findings(chapter)}{sections}{settings}</section>'
 
 
@@ -109,18 +110,28 @@ def _item(text: str) -> str:
     return f'<li class="odds">{escape(text)}</li>' if contradicts(text) else f"<li>{escape(text)}</li>"
 
 
-def _settings(chapter: Chapter, *, folded: bool) -> str:
+def _settings(chapter: Chapter, level: int, *, folded: bool) -> str:
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in chapter.settings.items())
-    return _folding(f"{chapter.name}-settings", "Settings", f'<dl class="settings">{rows}</dl>', folded=folded)
+    return _folding(f"{chapter.name}-settings", "Settings", level, f'<dl class="settings">{rows}</dl>', folded=folded)
 
 
-def _section(study: str, part: Section, *, folded: bool) -> str:
+def _section(study: str, part: Section, level: int, *, folded: bool) -> str:
     text = f'<p class="text">{escape(part.text)}</p>' if part.text else ""
-    drawn = "".join(figure_html(study, part, chart) for chart in part.charts)
+    drawn = "".join(figure_html(study, part, chart, level + 1) for chart in part.charts)
     charts = f'<div class="charts">{drawn}</div>' if drawn else ""
     table = _table(part.table) if part.table else ""
-    body = text + charts + table + commands_html(part.commands)
-    return _folding(f"{study}-{part.key}", part.title, body, folded=folded)
+    body = text + _choices(study, part) + charts + table + commands_html(part.commands)
+    return _folding(f"{study}-{part.key}", part.title, level, body, folded=folded)
+
+
+def _choices(study: str, part: Section) -> str:
+    """A box that a script fills with what there is to choose, and the values for it."""
+    if part.choices is None:
+        return ""
+    return (
+        f'<div class="choose" id="{escape(study)}-choose" role="group" aria-label="What the first chart shows" hidden>'
+        f'<script type="application/json" class="choices">{svg.as_json(part.choices)}</script></div>'
+    )
 
 
 def commands_html(commands: Sequence[tuple[str, str]], others: str = "single runs") -> str:
@@ -137,16 +148,16 @@ def commands_html(commands: Sequence[tuple[str, str]], others: str = "single run
     return f'<div class="commands">{"".join(first)}{folded}</div>'
 
 
-def _folding(key: str, title: str, body: str, *, folded: bool) -> str:
-    heading = f"<h3>{escape(title)}</h3>"
+def _folding(key: str, title: str, level: int, body: str, *, folded: bool) -> str:
+    heading = f"<h{level}>{escape(title)}</h{level}>"
     if folded:
         return f'<details class="part" id="{escape(key)}"><summary>{heading}</summary>{body}</details>'
     return f'<section class="part" id="{escape(key)}">{heading}{body}</section>'
 
 
-def figure_html(study: str, section: Section, chart: Chart) -> str:
-    """A chart with its title, its note, and its values as a table."""
-    title = f"<h4>{escape(chart.title)}</h4>" if chart.title != section.title else ""
+def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> str:
+    """A chart with its title, a heading of this level, its note, and its values as a table."""
+    title = f"<h{level}>{escape(chart.title)}</h{level}>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
     data = chart.parts if isinstance(chart, Panels) else (chart,)
@@ -182,9 +193,12 @@ def _table(table: Table) -> str:
 def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] = ()) -> str:
     """A table in a box that it may scroll in, by finger and by keyboard; ``words`` are columns that hold no numbers."""
     kinds = [' class="words"' if i in words else "" for i in range(len(head))]
-    heads = "".join(f'<th scope="col"{of}>{escape(text)}</th>' for of, text in zip(kinds, head, strict=True))
+    heads = "".join(
+        f'<th scope="col"{of}>{escape(text)}</th>' if text else "<td></td>"
+        for of, text in zip(kinds, head, strict=True)
+    )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="{kind}"><thead>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="Table"><table class="{kind}"><thead>'
         f"<tr>{heads}</tr></thead>{body}</table></div>"
     )
 

@@ -1,4 +1,5 @@
-// What a report gains with a script: values under the pointer, series to switch, light and dark. All data is in the page.
+// What a report gains with a script: values under the pointer, series to switch, choices, files to save, light and dark.
+// All data is in the page.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -37,11 +38,11 @@
 
   // Series to switch: one legend for all panels of a figure.
   const switches = (key) => {
-    const parts = [...key.closest("figure").querySelectorAll(".series, .end")];
+    const parts = () => [...key.closest("figure").querySelectorAll(".series, .end")];
     const mine = (part) => part.dataset.series === key.dataset.series;
     const point = (on) => {
       const shown = on && key.getAttribute("aria-pressed") === "true";
-      for (const part of parts) {
+      for (const part of parts()) {
         part.classList.toggle("lit", shown && mine(part));
         part.classList.toggle("dim", shown && !mine(part));
       }
@@ -49,7 +50,7 @@
     key.addEventListener("click", () => {
       const on = key.getAttribute("aria-pressed") !== "true";
       key.setAttribute("aria-pressed", on);
-      for (const part of parts.filter(mine)) part.classList.toggle("off", !on);
+      for (const part of parts().filter(mine)) part.classList.toggle("off", !on);
       point(on);
     });
     for (const [event, on] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]])
@@ -82,8 +83,9 @@
   addEventListener("scroll", () => { if (moved()) hide(); }, { passive: true });
   document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".plot")) hide(); });
 
-  const enliven = (plot) => {
-    const chart = JSON.parse(plot.querySelector("script").textContent);
+  const charts = new WeakMap();
+  const enliven = (plot, chart) => {
+    charts.set(plot, chart);
     const figure = plot.closest("figure");
     const frame = plot.querySelector(".frame");
     const pointer = plot.querySelector(".pointer");
@@ -195,6 +197,293 @@
     plot.addEventListener("pointerleave", hide);
   };
 
+  // Choices: the first chart of a section drawn again, for another budget, metric, seed or task.
+  const html = (name, facts, ...inside) => {
+    const node = document.createElement(name);
+    for (const [key, value] of Object.entries(facts)) node.setAttribute(key, value);
+    node.append(...inside);
+    return node;
+  };
+  const mean = (values) => { const known = values.filter((v) => v !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null; };
+  const quantile = (sorted, share) => {
+    const at = share * (sorted.length - 1), low = Math.floor(at);
+    return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+  };
+  const held = (run, x) => { let found = null; for (let i = 0; i < run.x.length && run.x[i] <= x; i++) found = run.y[i]; return found; };
+  // Seeds on a common grid; each holds its last value. Mean and its interval, or median and middle half for a gap.
+  const laid = (runs, half, ranked) => {
+    const all = [...new Set(runs.flatMap((run) => run.x))].sort((a, b) => a - b);
+    const start = Math.max(...runs.map((run) => run.x[0]));
+    const x = all.filter((v) => v >= start);
+    const rows = x.map((v) => runs.map((run) => held(run, v)).sort((a, b) => a - b));
+    const y = rows.map((row) => (ranked ? quantile(row, 0.5) : mean(row)));
+    if (runs.length < 2) return { x, y };
+    const halves = rows.map((row, i) => half[row.length] * Math.sqrt(row.reduce((sum, v) => sum + (v - y[i]) ** 2, 0) / (row.length - 1)));
+    return {
+      x, y,
+      low: ranked ? rows.map((row) => quantile(row, 0.25)) : y.map((v, i) => v - halves[i]),
+      high: ranked ? rows.map((row) => quantile(row, 0.75)) : y.map((v, i) => v + halves[i]),
+    };
+  };
+  const ends = (values, log, floor, ceiling) => {
+    const known = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
+    let low = Math.min(...known), high = Math.max(...known);
+    if (!known.length) return [log ? 1 : 0, log ? 10 : 1];
+    if (log) return low === high ? [low / 2, high * 2] : [low, high];
+    [low, high] = [Math.max(low, Math.min(floor, low)), Math.min(high, ceiling)];
+    if (low === high) [low, high] = [low - (Math.abs(low) / 2 || 0.5), high + (Math.abs(high) / 2 || 0.5)];
+    return [low, high];
+  };
+  const rounded = (low, high, most, log) => {
+    if (log) {
+      const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
+      const every = Math.max(1, Math.ceil((last - first + 1) / most));
+      return last > first ? Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => 10 ** (first + i * every)) : [low, high];
+    }
+    const least = (high - low) / most, power = 10 ** Math.floor(Math.log10(least));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= least * (1 - 1e-9));
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(Number((i * step).toPrecision(12)));
+    return found;
+  };
+  const draw = (chart, title) => {
+    const { height } = chart;
+    const share = (axis, v) => { const f = axis.log ? Math.log10 : (u) => u; return (f(v) - f(axis.low)) / (f(axis.high) - f(axis.low)); };
+    const along = (v) => 100 * share(chart.x, v) + "%";
+    const down = (v) => height * (1 - Math.max(0, Math.min(1, share(chart.y, v))));
+    const frame = document.createElementNS(SVG, "svg");
+    for (const [key, value] of Object.entries({ class: "frame", height, role: "img", "aria-label": `${title}: ${chart.y.label} over ${chart.x.label}. The values stand in the table below.` })) frame.setAttribute(key, value);
+    const tick = (facts, text) => { make("text", { class: "tick", ...facts }, frame).textContent = text; };
+    for (const v of rounded(chart.y.low, chart.y.high, 7, chart.y.log)) {
+      make("line", { class: "rule", x1: 0, x2: "100%", y1: down(v), y2: down(v) }, frame);
+      tick({ x: 0, dx: -8, y: down(v), dy: "0.35em", "text-anchor": "end" }, short(v));
+    }
+    make("line", { class: "base", x1: 0, x2: "100%", y1: height, y2: height }, frame);
+    for (const v of rounded(chart.x.low, chart.x.high, 7, false)) {
+      make("line", { class: "stub", x1: along(v), x2: along(v), y1: height, y2: height + 5 }, frame);
+      tick({ x: along(v), y: height + 19, "text-anchor": "middle" }, short(v));
+    }
+    const inner = make("svg", { class: "stretched", viewBox: `0 0 1000 ${height}`, preserveAspectRatio: "none", width: "100%", height }, frame);
+    const spot = (s, values) => s.x.flatMap((x, i) => (values[i] === null || (chart.y.log && values[i] <= 0) ? [] : [`${(1000 * share(chart.x, x)).toFixed(1)} ${down(values[i]).toFixed(1)}`]));
+    for (const s of chart.series) {
+      const facts = { class: "series " + s.class, "data-series": s.name };
+      const group = make("g", facts, inner);
+      if (s.low && !s.class.includes("level")) make("path", { class: "band", d: `M${[...spot(s, s.high), ...spot(s, s.low).reverse()].join("L")}Z` }, group);
+      make("path", { class: "line", d: "M" + spot(s, s.y).join("L"), ...(s.dash ? { "stroke-dasharray": s.dash } : {}) }, group);
+      if (s.class.includes("level")) continue;
+      const marks = make("g", facts, frame);
+      const every = s.x.length > 16 ? Math.floor(s.x.length / 6) : 1;
+      s.x.forEach((x, i) => { if (i % every === 0 && s.y[i] !== null && !(chart.y.log && s.y[i] <= 0)) make("use", { href: "#m-" + s.mark, class: "mark", x: along(x), y: down(s.y[i]) }, marks); });
+    }
+    make("g", { class: "pointer" }, frame);
+    return html("div", { class: chart.series.length > 5 ? "plot crowded" : "plot" },
+      html("p", { class: "y-label" }, chart.y.label), html("div", { class: "canvas" }, frame), html("p", { class: "x-label" }, chart.x.label));
+  };
+  const table = (head, rows) => {
+    const cells = rows.map(([name, ...others]) => html("tr", {}, html("th", { scope: "row" }, name), ...others.map((text) => html("td", {}, text))));
+    const heads = html("tr", {}, ...head.map((text) => (text ? html("th", { scope: "col" }, text) : html("td", {}))));
+    return html("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" },
+      html("table", { class: "numbers" }, html("thead", {}, heads), html("tbody", {}, ...cells)));
+  };
+  const choose = (form) => {
+    const facts = JSON.parse(form.querySelector(".choices").textContent);
+    const figure = form.parentElement.querySelector("figure.chart");
+    const select = (key, label, options, at = 0) => {
+      const node = html("select", { id: `${form.id}-${key}` }, ...options.map((text) => html("option", {}, text)));
+      node.selectedIndex = at;
+      if (options.length > 1) form.append(html("label", {}, label, node));
+      return node;
+    };
+    const axes = facts.axes.map((axis, i) => select(`axis${i}`, axis.name, axis.values, axis.at));
+    const metric = select("metric", "metric", facts.metrics.map((m) => m.name));
+    const seed = select("seed", "seed", facts.seeds.length > 1 ? ["all", ...facts.seeds] : ["all"]);
+    const task = select("task", "task", facts.tasks.length > 1 ? ["mean over tasks", ...facts.tasks] : ["mean over tasks"]);
+    const tasks = html("div", { class: "by-task" });
+    figure.after(tasks);
+    const chosen = () => {
+      const place = axes.reduce((at, node, i) => at * facts.axes[i].values.length + node.selectedIndex, 0);
+      const { log } = facts.metrics[metric.selectedIndex];
+      const mine = facts.runs.filter((run) => run[1] === place && (!seed.selectedIndex || run[2] === seed.selectedIndex - 1));
+      const of = (run, which) => {
+        const rows = run[5][metric.selectedIndex];
+        if (!rows || !rows.length) return null;
+        const row = which < 0 || log || !run[3].length ? null : run[3].indexOf(which);
+        if (row === -1) return null;
+        return row === null ? rows[0].map((_, i) => mean(rows.map((values) => values[i]))) : rows[row];
+      };
+      return { place, log, mine, of };
+    };
+    const traces = ({ mine, of }, k, which) => mine.filter((run) => run[0] === k).flatMap((run) => {
+      const y = of(run, which);
+      if (!y) return [];
+      const known = y.map((v, i) => [run[4][i], v]).filter(([, v]) => v !== null);
+      return known.length ? [{ x: known.map(([x]) => x), y: known.map(([, v]) => v) }] : [];
+    });
+    const show = () => {
+      const at = chosen();
+      task.disabled = Boolean(at.log);
+      const which = task.selectedIndex - 1;
+      const found = facts.series.map((s, k) => ({ s, runs: traces(at, k, which) })).filter(({ runs }) => runs.length);
+      const series = found.filter(({ runs }) => runs[0].x[0] !== undefined).map(({ s, runs }) => ({ ...s, ...laid(runs, facts.half, at.log) }));
+      const [left, right] = ends(series.flatMap((s) => s.x), false, -Infinity, Infinity);
+      for (const { s, runs } of found.filter(({ runs }) => runs[0].x[0] === undefined)) {
+        const level = mean(runs.map((run) => run.y[run.y.length - 1]));
+        series.push({ ...s, x: [left, right], y: [level, level] });
+      }
+      const m = facts.metrics[metric.selectedIndex];
+      const [low, high] = ends(series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), m.log, 0, m.ceiling ?? Infinity);
+      const chart = { x: { log: false, low: left, high: right, label: facts.x[at.place] }, y: { log: Boolean(m.log), low, high, label: m.name }, names: [], height: 320, series };
+      write(chart, m, which);
+      last(at, which);
+    };
+    const write = (chart, m, which) => {
+      const of = which < 0 || m.log ? "" : ` of ${facts.tasks[which]}`;
+      const title = `${m.name[0].toUpperCase()}${m.name.slice(1)}${of} against what was spent`;
+      figure.querySelector("figcaption :is(h2, h3, h4)").textContent = title;
+      const note = figure.querySelector(".note");
+      if (note) note.textContent = seed.selectedIndex ? `Seed ${facts.seeds[seed.selectedIndex - 1]} alone.` : m.log ? "Lines are medians over seeds, bands hold the middle half of them." : "Lines are means over seeds, bands their 95 % intervals.";
+      hide();
+      const plot = draw(chart, title);
+      figure.querySelector(".plot").replaceWith(plot);
+      const off = switchedOff(figure);
+      for (const part of plot.querySelectorAll(".series")) part.classList.toggle("off", off.has(part.dataset.series));
+      enliven(plot, chart);
+      const xs = [...new Set(chart.series.flatMap((s) => s.x))].sort((a, b) => a - b);
+      const text = (s, x) => { const i = s.x.indexOf(x); return i < 0 || s.y[i] === null ? "" : short(s.y[i]) + (s.low ? ` (${short(s.low[i])} to ${short(s.high[i])})` : ""); };
+      figure.querySelector("details.data .scroll").replaceWith(table([chart.x.label, ...chart.series.map((s) => s.name)], xs.map((x) => [short(x), ...chart.series.map((s) => text(s, x))])));
+    };
+    // The last value of every task, under the chart.
+    const last = (at) => {
+      tasks.replaceChildren();
+      if (facts.tasks.length < 2 || at.log) return;
+      const end = (k, which) => mean(traces(at, k, which).map((run) => run.y[run.y.length - 1]));
+      const shown = facts.tasks.map((_, i) => i).filter((i) => facts.series.some((_, k) => end(k, i) !== null));
+      const rows = facts.series.map((s, k) => [s.name, ...[-1, ...shown].map((i) => { const v = end(k, i); return v === null ? "–" : v.toFixed(3); })]);
+      tasks.append(html("p", { class: "text" }, "At the end, task by task."), table(["", "mean", ...shown.map((i) => facts.tasks[i])], rows));
+    };
+    const text = html("p", { class: "text" }, "The first chart shows what is chosen here, the others what is said above.");
+    form.addEventListener("change", () => { form.after(text); show(); });
+    form.hidden = false;
+    last(chosen());
+  };
+
+  // Every chart as a file: its numbers, or the picture as it stands on the screen, with all styles in it.
+  const STYLED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "vector-effect", "overflow"];
+  const canvas = document.createElement("canvas");
+  const plain = (colour) => {
+    // Mixed colours are known to browsers alone: one dot of paint says what they come to.
+    if (!/^(color|ok|lab|lch)/.test(colour)) return colour;
+    const brush = canvas.getContext("2d", { willReadFrequently: true });
+    [canvas.width, canvas.height] = [1, 1];
+    brush.fillStyle = colour;
+    brush.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = brush.getImageData(0, 0, 1, 1).data;
+    return `rgba(${r}, ${g}, ${b}, ${a / 255})`;
+  };
+  const styled = (from, to) => {
+    const look = getComputedStyle(from);
+    if (look.display === "none" || from.matches(".pointer")) return to.remove();
+    const [inside, copies] = [[...from.children], [...to.children]];
+    for (const key of STYLED) to.style.setProperty(key, plain(look.getPropertyValue(key)));
+    to.removeAttribute("class");
+    inside.forEach((child, i) => styled(child, copies[i]));
+  };
+  const words = (node, put) => {
+    const range = document.createRange();
+    const lines = [];
+    for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      const box = range.getBoundingClientRect();
+      const line = lines[lines.length - 1];
+      if (line && Math.abs(line.box.top - box.top) < 2) line.text += " " + word;
+      else if (box.width) lines.push({ text: word, box });
+    }
+    for (const { text, box } of lines) put(text, box, getComputedStyle(node.parentElement));
+  };
+  const picture = (figure) => {
+    const area = figure.getBoundingClientRect();
+    const bottom = figure.querySelector("details.data").getBoundingClientRect().top;
+    const [width, height] = [Math.ceil(area.width) + 24, Math.ceil(bottom - area.top) + 24];
+    const sheet = document.createElementNS(SVG, "svg");
+    for (const [key, value] of Object.entries({ xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` })) sheet.setAttribute(key, value);
+    make("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }, sheet);
+    const shapes = make("defs", {}, sheet);
+    for (const shape of document.querySelectorAll(".symbols g")) shapes.append(shape.cloneNode(true));
+    const at = (box) => ({ x: box.left - area.left + 12, y: box.top - area.top + 12 });
+    const left = (node) => node.closest("details.data, .save, script");
+    for (const drawn of figure.querySelectorAll("svg")) {
+      const box = drawn.getBoundingClientRect();
+      if (left(drawn) || drawn.parentElement.closest("svg") || !box.width) continue;
+      const copy = drawn.cloneNode(true);
+      styled(drawn, copy);
+      for (const [key, value] of Object.entries({ ...at(box), width: box.width, height: box.height })) copy.setAttribute(key, value);
+      for (const name of ["role", "aria-label"]) copy.removeAttribute(name);
+      sheet.append(copy);
+    }
+    for (const swatch of figure.querySelectorAll(".swatch, .heat-scale i")) {
+      const box = swatch.getBoundingClientRect();
+      make("rect", { ...at(box), width: box.width, height: box.height, fill: plain(getComputedStyle(swatch).backgroundColor), opacity: getComputedStyle(swatch).opacity }, sheet);
+    }
+    const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const node = texts.currentNode;
+      if (left(node.parentElement) || node.parentElement.closest("svg")) continue;
+      words(node, (text, box, look) => {
+        const { x, y } = at(box);
+        make("text", { x, y: y + 0.78 * box.height, fill: look.color, "font-family": look.fontFamily, "font-size": look.fontSize, "font-weight": look.fontWeight }, sheet).textContent = text;
+      });
+    }
+    return { text: new XMLSerializer().serializeToString(sheet), width, height };
+  };
+  const painted = ({ text, width, height }) => new Promise((done, fail) => {
+    const image = new Image();
+    image.onerror = fail;
+    image.onload = () => {
+      const sheet = document.createElement("canvas");
+      [sheet.width, sheet.height] = [2 * width, 2 * height];
+      sheet.getContext("2d").drawImage(image, 0, 0, 2 * width, 2 * height);
+      sheet.toBlob(done, "image/png");
+    };
+    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
+  });
+  // A name that begins as a formula would be run by a spreadsheet.
+  const quoted = (v) => (typeof v === "number" ? v : `"${String(v ?? "").replace(/^[=+\-@]/, "'$&").replaceAll('"', '""')}"`);
+  const numbers = (figure) => {
+    const rows = [];
+    for (const plot of figure.querySelectorAll(".plot")) {
+      const chart = charts.get(plot);
+      const panel = plot.parentElement.querySelector(".panel-title")?.textContent ?? "";
+      if (chart) {
+        if (!rows.length) rows.push(["panel", "series", chart.x.label, chart.y.label, "low", "high"]);
+        for (const s of chart.series) s.x.forEach((x, i) => rows.push([panel, s.name, chart.names.length ? chart.names[x] : x, s.y[i], s.low?.[i], s.high?.[i]]));
+      } else {
+        const { rows: names, columns, values } = JSON.parse(plot.querySelector(".matrix").textContent);
+        rows.push(["", ...columns], ...names.map((name, i) => [name, ...values[i]]));
+      }
+    }
+    return rows.map((row) => row.map(quoted).join(",") + "\r\n").join("");
+  };
+  const savable = (figure) => {
+    const kinds = {
+      CSV: async () => new Blob(["\ufeff", numbers(figure)], { type: "text/csv" }),
+      SVG: async () => new Blob([picture(figure).text], { type: "image/svg+xml" }),
+      PNG: () => painted(picture(figure)),
+    };
+    const title = figure.querySelector("figcaption :is(h2, h3, h4)") || figure.closest(".part").querySelector("h2, h3");
+    const bar = html("p", { class: "save" }, "Save ");
+    for (const [kind, made] of Object.entries(kinds)) {
+      const button = html("button", { type: "button", "aria-label": `${kind} of ${title.textContent}` }, kind);
+      button.addEventListener("click", async () => {
+        const href = URL.createObjectURL(await made());
+        html("a", { href, download: `${figure.id.replace(/-chart$/, "")}.${kind.toLowerCase()}` }).click();
+        setTimeout(() => URL.revokeObjectURL(href), 10_000);
+      });
+      bar.append(button);
+    }
+    figure.querySelector("details.data").before(bar);
+  };
+
   // Commands to copy.
   const copied = (command) => {
     const button = document.createElement("button");
@@ -213,8 +502,10 @@
   // All of this for a part of the page; for the whole of it now, for what comes later when it is there.
   const bring = (scope) => {
     for (const key of scope.querySelectorAll(".key")) switches(key);
-    for (const data of scope.querySelectorAll(".plot > script")) enliven(data.parentElement);
+    for (const data of scope.querySelectorAll(".plot > script:not(.matrix)")) enliven(data.parentElement, JSON.parse(data.textContent));
     for (const plot of scope.querySelectorAll(".plot.bars, .plot.heat")) pieces(plot);
+    for (const form of scope.querySelectorAll(".choose")) choose(form);
+    for (const figure of scope.querySelectorAll("figure.chart")) savable(figure);
     if (navigator.clipboard) for (const command of scope.querySelectorAll(".command pre")) copied(command);
   };
   bring(document);

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rhfedmtl.report import tables, views
 from rhfedmtl.report.charts import Chart, Styles
+from rhfedmtl.report.choices import Facts, choices
 from rhfedmtl.report.tables import Table
 from rhfedmtl.report.words import findings, focus, said, settings
 from rhfedmtl.studies.study import StudyResult
@@ -17,7 +18,8 @@ class Section:
     """A heading, a sentence, charts and a table.
 
     It may be ``folded`` where a report has many studies. ``paired`` charts stand side by side where there is room.
-    Without charts and tables it is left out, unless its text ``tells`` something by itself.
+    Without charts and tables it is left out, unless its text ``tells`` something by itself. ``choices`` are what a
+    reader may have its first chart show instead.
     """
 
     key: str
@@ -29,6 +31,7 @@ class Section:
     folded: bool = True
     paired: bool = False
     tells: bool = False
+    choices: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         yield _at_one_place(result)
         yield from _asked(result, styles)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
-    yield Section("along", "Along the way", where, tuple(views.along_spent(result, styles)))
+    on_the_way = tuple(views.along_spent(result, styles))
+    yield Section("along", "Along the way", where, on_the_way, choices=choices(result, styles) if on_the_way else None)
     yield Section("steps", "Chosen H over rounds", where, tuple(views.steps(result, styles)))
     yield Section("bill", "Where the budget went", where, tuple(views.bills(result)))
     yield _answers(result, where)

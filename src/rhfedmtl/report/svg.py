@@ -121,7 +121,8 @@ def _grid(chart: LineChart, height: int, *, labels: bool) -> str:
     )
     up = "".join(
         f'<line class="stub" x1="{x:.2f}%" x2="{x:.2f}%" y1="{height}" y2="{height + 5}"/>'
-        f'<text class="tick" x="{x:.2f}%" y="{height + 19}" text-anchor="middle">{escape(chart.x.text(value))}</text>'
+        f'<text class="tick" x="{x:.2f}%" y="{height + 19}" text-anchor="middle">'
+        f"{escape(_clipped(chart.x.text(value), 12))}</text>"
         for value, x in ((value, _along(chart.x, value)) for value in ticks(chart.x, 7 if labels else 5))
     )
     return f'{across}<line class="base" x1="0" x2="100%" y1="{height}" y2="{height}"/>{up}'
@@ -261,6 +262,17 @@ def _data(chart: LineChart, height: int) -> str:
         for name, axis in (("x", chart.x), ("y", chart.y))
     }
     facts: dict[str, Any] = {**axes, "names": list(chart.x.names), "height": height, "series": series}
+    return as_json(facts)
+
+
+def _matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[Number]]) -> str:
+    """What the script needs to save bars and matrices."""
+    facts = {"rows": rows, "columns": columns, "values": [[_rounded(v) for v in row] for row in values]}
+    return f'<script type="application/json" class="matrix">{as_json(facts)}</script>'
+
+
+def as_json(facts: dict[str, Any]) -> str:
+    """Facts to stand in a page."""
     return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -294,7 +306,7 @@ def _bars(chart: Bars) -> str:
         f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{_gutter(chart.rows)}px">'
         f'<div class="canvas"><svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: '
         f'{escape(chart.axis.label)}. The values stand in the table below.">{rules}{rows}</svg></div>'
-        f'<p class="x-label">{escape(chart.axis.label)}</p></div>'
+        f'<p class="x-label">{escape(chart.axis.label)}</p>{_matrix(chart.rows, chart.parts, chart.values)}</div>'
     )
 
 
@@ -339,7 +351,8 @@ def _heat(chart: Heat) -> str:
     return (
         f'<div class="plot heat" style="--gutter:{_gutter(chart.rows)}px;--foot:{foot}px"><div class="canvas">'
         f'<svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: {escape(chart.label)}. '
-        f'The values stand in the table below.">{cells}{names}{heads}</svg></div>{across}{_scale(chart)}</div>'
+        f'The values stand in the table below.">{cells}{names}{heads}</svg></div>{across}{_scale(chart)}'
+        f"{_matrix(chart.rows, chart.columns, chart.values)}</div>"
     )
 
 

@@ -104,13 +104,15 @@ def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]
         return (name, TableCell("–", "no round paid"), *(TableCell("") for _ in range(5)))
     low, high = bounds
     strip = tuple((v - low) / (high - low) for v in (cell.mean - cell.half, cell.mean, cell.mean + cell.half))
-    by_task = along.by_task(result.records(cell.variant, at), result.study.metric)
+    many = result.records(cell.variant, at)
+    by_task = along.by_task(many, result.study.metric)
+    tasks = many[0].tasks if many and along.same_tasks(many) else []
     return (
         name,
         TableCell(spread(cell.mean, cell.half), best=result.best(at) == cell.variant),
         TableCell("", strip=strip),  # type: ignore[arg-type]
         _against(result, cell),
-        *_of_tasks(by_task, result.study.metric),
+        *_of_tasks(by_task, tasks, result.study.metric),
         TableCell(f"{cell.rounds:.0f}"),
     )
 
@@ -121,12 +123,16 @@ def _against(result: StudyResult, cell: Cell) -> TableCell:
     return TableCell(_difference(*cell.against), sign=_sign(result, cell))
 
 
-def _of_tasks(tasks: Any, metric: str) -> tuple[TableCell, TableCell]:
-    """Worst task, and standard deviation between tasks, each a mean over seeds."""
-    if tasks is None or tasks.shape[1] < 2 or np.isnan(tasks).all(axis=1).any():
+def _of_tasks(values: Any, tasks: Sequence[str], metric: str) -> tuple[TableCell, TableCell]:
+    """Worst task, with its name where all seeds have the same ``tasks``, and spread: each a mean over seeds."""
+    if values is None or values.shape[1] < 2 or np.isnan(values).all(axis=1).any():
         return TableCell(""), TableCell("")
-    worst = np.nanmax(tasks, axis=1) if metric == "rmse" else np.nanmin(tasks, axis=1)
-    return TableCell(spread(*interval(worst))), TableCell(f"{np.nanstd(tasks, axis=1).mean():.3f}")
+    worse = -1.0 if metric == "rmse" else 1.0
+    places = np.nanargmin(worse * values, axis=1)
+    worst = np.take_along_axis(values, places[:, None], axis=1)[:, 0]
+    named = Counter(tasks[i] for i in places).most_common() if tasks else []
+    note = ", ".join(name if len(places) == 1 else f"{name} ({n} of {len(places)} seeds)" for name, n in named[:2])
+    return TableCell(spread(*interval(worst)), note), TableCell(f"{np.nanstd(values, axis=1).mean():.3f}")
 
 
 def certificates(result: StudyResult) -> Table | None:

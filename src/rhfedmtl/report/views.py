@@ -281,35 +281,37 @@ def everybody_answered(result: StudyResult) -> float:
 
 
 def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Tasks from worst to best: how far the worst lies below, and how far tasks lie apart."""
+    """Tasks from worst to best, by name where all runs have the same: how low the worst is, how far apart they lie."""
     at, looks = focus(result), styles_of(result, styles)
+    runs = {name: result.records(name, at) for name in result.labels}
+    found = {name: along.by_task(many, result.study.metric) for name, many in runs.items()}
+    known = {
+        n: rows for n, rows in found.items() if rows is not None and rows.shape[1] > 1 and not np.isnan(rows).any()
+    }
+    if not known:
+        return []
+    down = result.study.metric == "rmse"
+    first = result.study.reference if result.study.reference in known else next(iter(known))
+    named = along.same_tasks([record for n in known for record in runs[n]]) and known[first].shape[1] <= MOST_RELATED
+    order = np.argsort(known[first].mean(axis=0))[:: -1 if down else 1]
+    names = tuple(runs[first][0].tasks[i] for i in order) if named else ()
     series = []
-    for variant in result.study.variants:
-        found = along.by_task(result.records(variant.name, at), result.study.metric)
-        if found is None or found.shape[1] < 2 or np.isnan(found).any():
-            continue
-        ordered = np.sort(found, axis=1)[:, :: -1 if result.study.metric == "rmse" else 1]
+    for variant in (v for v in result.study.variants if v.name in known):
+        rows = known[variant.name]
+        ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if down else 1]
         pairs = [interval(column) for column in ordered.T]
         chosen = thinned(len(pairs), along.GRID)
         low, high = ([pairs[i][0] + s * pairs[i][1] for i in chosen] for s in (-1.0, 1.0))
         bounds = (low, high) if result.study.seeds > 1 else ([], [])
         kind = "level" if variant.yardstick else "line"
-        places, means = [i + 1.0 for i in chosen], [pairs[i][0] for i in chosen]
+        places, means = [i + (0.0 if named else 1.0) for i in chosen], [pairs[i][0] for i in chosen]
         series.append(Series(variant.label, places, means, *bounds, looks[variant.name], kind))
-    if not series:
-        return []
     name = metric_name(result.study.metric)
-    note = f"The tasks of each seed in order. {_bands(result)}" if result.study.seeds > 1 else ""
-    return [
-        LineChart(
-            "tasks",
-            f"{name[:1].upper()}{name[1:]} from the worst task to the best",
-            Axis("rank of the task (1 = worst)", whole=True),
-            metric_axis(result.study.metric),
-            tuple(series),
-            note,
-        )
-    ]
+    told = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
+    note = f"{told} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""
+    x = Axis("task", names=names) if named else Axis("rank of the task (1 = worst)", whole=True)
+    title = f"{name[:1].upper()}{name[1:]} from the worst task to the best"
+    return [LineChart("tasks", title, x, metric_axis(result.study.metric), tuple(series), note)]
 
 
 def trajectories(result: StudyResult) -> list[Chart]:

@@ -275,7 +275,8 @@ class StationSessions:
             if b not in self.acceptor.sessions:
                 words.append(f"station {b} (not connected)")
             else:
-                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here - {*roster.quarantined})]
+                excused = {*roster.quarantined, *roster.declined}
+                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here - excused)]
                 words += [] if here else [f"station {b} (none of its terminals)"]
         return words
 

@@ -427,15 +427,17 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Declined(_message.Message):
-    __slots__ = ("round", "reason")
+    __slots__ = ("round", "reason", "local_steps")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     round: int
     reason: str
-    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class TerminalUp(_message.Message):
-    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "seconds")
+    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "declined", "seconds")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +450,7 @@ class TerminalUp(_message.Message):
     CENTRED_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     update: Update
@@ -461,8 +464,9 @@ class TerminalUp(_message.Message):
     centred: Nothing
     withdraw: Nothing
     rest: Nothing
+    declined: Declined
     seconds: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TerminalDown(_message.Message):
     __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring")
