@@ -176,7 +176,7 @@ class StationService:
 
     async def answer(self, request: wire.Request) -> wire.Answer:
         """Do what a request asks for, and say what came of it."""
-        answer, rounds = wire.Answer(id=request.id), self.memory.rounds
+        answer, rounds, before = wire.Answer(id=request.id), self.memory.rounds, self.members.n_bytes
         try:
             name, content = codec.body(request)
             await self.members.assemble()
@@ -191,6 +191,8 @@ class StationService:
             # The same comes in every round while a member is silent: it is said once.
             self._log("request failed", "debug" if answer.trouble == self._failed else "error", reason=answer.trouble)
             self._failed = answer.trouble
+        if not answer.HasField("round"):
+            answer.bytes_below = self.members.n_bytes - before
         return answer
 
     # What the cloud asks for.
@@ -495,8 +497,8 @@ def _effort(question: Question, terminal: int, local_steps: int, answered: bool)
         answered=answered,
         work_seconds=min(arrival.seconds, waited) if arrival else 0.0,
         wait_seconds=waited,
-        bytes_down=len(question.messages[terminal]) * question.sent[terminal],
-        bytes_up=arrival.n_bytes if arrival else 0,
+        bytes_down=question.bytes_down(terminal),
+        bytes_up=question.bytes_up(terminal),
     )
 
 

@@ -20,6 +20,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.resources.sizes import acknowledged
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 from rhfedmtl.roles.station import Member
 
@@ -51,6 +52,15 @@ class Question:
         self.sent: dict[int, int] = dict.fromkeys(messages, 0)
         self.lost: set[int] = set()
         self.began = time.monotonic()
+
+    def bytes_down(self, terminal: int) -> int:
+        """Bytes to a terminal, with what its link puts around them."""
+        return acknowledged(len(self.messages[terminal])) * self.sent[terminal]
+
+    def bytes_up(self, terminal: int) -> int:
+        """Bytes of its answer."""
+        arrival = self.arrived.get(terminal)
+        return 0 if arrival is None else acknowledged(arrival.n_bytes)
 
     def take(self, terminal: int, arrival: Arrival) -> None:
         """Note what a terminal answered, and when."""
@@ -85,6 +95,8 @@ class TerminalSessions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
         self._resting: set[int] = set()
+        self.n_bytes = 0
+        """Of all questions so far and their answers, with what links put around them."""
         self.declined: dict[int, wire.Declined] = {}
         """What the site of a terminal did not allow when it was last asked."""
 
@@ -165,6 +177,7 @@ class TerminalSessions:
         self._question = None
         self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
+        self.n_bytes += sum(question.bytes_down(t) + question.bytes_up(t) for t in question.messages)
         return question
 
     def withdraws(self, terminal: int) -> bool:

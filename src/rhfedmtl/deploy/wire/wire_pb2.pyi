@@ -656,7 +656,7 @@ class Request(_message.Message):
     def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away")
+    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away", "bytes_below")
     ID_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -672,6 +672,7 @@ class Answer(_message.Message):
     BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
     BYTES_UP_FIELD_NUMBER: _ClassVar[int]
     AWAY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BELOW_FIELD_NUMBER: _ClassVar[int]
     id: int
     trouble: str
     done: Nothing
@@ -687,7 +688,8 @@ class Answer(_message.Message):
     bytes_down: int
     bytes_up: int
     away: bool
-    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ...) -> None: ...
+    bytes_below: int
+    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ..., bytes_below: _Optional[int] = ...) -> None: ...
 
 class StationUp(_message.Message):
     __slots__ = ("hello", "answer", "outlook")
