@@ -170,6 +170,7 @@ class OperatorApi:
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
                             "quarantined": outlook.roster.quarantined.get(t),
+                            "declined": outlook.roster.declined.get(t),
                         }
                         for t in known
                     ],
