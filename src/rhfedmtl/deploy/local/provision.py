@@ -106,7 +106,7 @@ def make_network(folder: Path, plan: Blueprint) -> None:
         for t in range(plan.federation.n_terminals):
             writer.terminal(t)
         writer.finish()
-    except OSError:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # half a network would be in the way of the next try
         raise
 
