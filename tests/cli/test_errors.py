@@ -59,6 +59,7 @@ NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
         (["predict", "nowhere", "--path", "no_task.csv"], "", "nowhere"),
         (["export", "nowhere", "--task", "a", "--out", "a.onnx"], "", "nowhere"),
         (["data", "describe", "table", "--path", "empty.csv"], "", "empty.csv"),
+        (["network", "init", "Not_a_name", "--tasks", "2"], "", "use small letters"),
     ],
 )
 def test_a_mistake_is_answered_in_a_line_or_two(
@@ -86,6 +87,7 @@ def test_a_mistake_is_answered_in_a_line_or_two(
     assert says in told.replace("\n", " ")
     assert len(told.strip()) <= 420
     assert not list(tmp_path.glob("runs/*"))
+    assert not (tmp_path / "Not_a_name").exists()
 
 
 @pytest.mark.parametrize(

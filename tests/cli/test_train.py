@@ -52,6 +52,17 @@ def test_the_help_names_all_that_the_registries_hold() -> None:
     assert set(LEARNING) == set(option_kinds())
 
 
+def test_the_text_says_whether_evaluation_was_charged(tmp_path: Path) -> None:
+    """--free-evaluation buys more rounds with the same bytes, and is written down; else the record has no such word."""
+    words = ["train", "--tasks", "2", "--terminals", "2", "--budget", "bytes=60000"]
+    charged, free = (rhfedmtl(*words, *more, folder=tmp_path).stdout for more in ([], ["--free-evaluation"]))
+    assert "its messages are among what was spent" in charged
+    assert "declared free" in free
+    tables = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/run.json")]
+    declared = {table["configuration"].get("free_evaluation"): table["result"]["rounds"] for table in tables}
+    assert declared[True] > declared[None]
+
+
 def test_words_of_commands_are_reserved() -> None:
     """An option of a plugin cannot have the name of a parameter that a command with learning options has."""
     program = cli.program()

@@ -94,6 +94,7 @@ def build(folder: Path, federation: Federation, **more: Any) -> Path:
         "observed": False,
         "port": port(),
         "fsync": False,
+        "cloud_signs": True,
         "row_seed": more["learning"].get("seed", 0),
         "resources": Resources(cost=("energy=0.1,10",)),
         "waits": Waits(patience=20.0, start=60.0, answer=10.0, again=2.0),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy import nets
+from tests.deploy.relay import counted
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
@@ -182,6 +183,25 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
         status = nets.trained(operator)
         assert status["gap"] <= 1e-6
     nets.assert_invariant(folder, 2, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_a_byte_budget_counts_what_sockets_see(tmp_path: Path, precision: str) -> None:
+    """Orders, updates, certificates and trials, at 100 features, to 5 %; nothing is spent beyond the limit."""
+    resources = Resources(measured=("bytes",), deadline=5.0)
+    learning = {"test_rows": "terminal", "precision": precision, "certify_every": 1}
+    federation = nets.small(2, 2, 40, features=100)
+    folder = nets.build(tmp_path / "net", federation, resources=resources, learning=learning)
+    relays = counted(folder, 2)
+    with nets.running(folder) as (_, operator):
+        nets.wait(operator, nets.all_connected)
+        before = sum(relay.n_bytes for relay in relays)
+        spent = nets.trained(operator, budget=["bytes=400000"])["spent"]["bytes"]
+        seen = sum(relay.n_bytes for relay in relays) - before
+    for relay in relays:
+        relay.close()
+    assert 200_000 < spent <= 400_000
+    assert spent == pytest.approx(seen, rel=0.05)
 
 
 def test_what_is_measured_is_charged(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cryptography import x509
 from tests.deploy import nets
+from tests.deploy.liar import liar, wait_for
 
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
@@ -67,6 +68,19 @@ def certified(operator: Operator) -> None:
     """A certificate of a later round than now comes about: everybody answers."""
     start = operator.command("status")["training"]["round"]
     nets.wait(operator, lambda s: bool((s["training"]["certified_round"] or 0) > start))
+
+
+@pytest.mark.parametrize(("lie", "reason"), [("NaN in one place", "not finite"), ("update × 999", "of norm")])
+def test_a_terminal_that_lies_is_taken_out_until_an_operator_lets_it_in(net: Any, lie: str, reason: str) -> None:
+    """A real node with good credentials: its station bars it and says why, all others go on and are certified."""
+    folder, supervisor, operator = net
+    with liar(folder, supervisor, "terminal-5", lie):
+        wait_for(operator, 5, reason)
+        certified(operator)
+        assert members(operator.command("status"), 1) == {3, 4}
+    operator.command("readmit", terminal=5)
+    nets.wait(operator, lambda s: members(s, 1) == {3, 4, 5})
+    certified(operator)
 
 
 def test_a_terminal_moves_while_training_goes_on(net: Any) -> None:

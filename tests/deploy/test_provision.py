@@ -25,6 +25,8 @@ from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
+from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
+from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels import rounds, sdca
@@ -229,3 +231,33 @@ def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
         assert found.room == ledger.room
         for each in (found, ledger):
             each.charge(RoundEvent(number, layout, np.array([1, 2, number % 9])))
+
+
+def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> None:
+    """A newcomer waits until `network sign`; the certificate is for its key alone, and works."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 30), cloud_signs=False)
+    rows = folder / "terminal-0" / "data.npz"
+    away = (folder / "ca").rename(tmp_path / "safe")  # nothing that runs can read it
+    with nets.running(folder) as (supervisor, operator):
+        token = operator.command("invite", station=0)["token"]
+        with pytest.raises(ConfigError, match="no operator has signed"):
+            enrol(token, folder / "terminal-2", rows, patience=0.0)
+        (asked,) = operator.command("requests")["requests"]
+        other, _ = new_key()
+        who = Identity("test-net", TERMINAL, 2)
+        for wrong, key in ((who, other), (Identity("test-net", OPERATOR), requested_key(asked["request"].encode()))):
+            certificate = Authority.load(away).issue(wrong, key.public_key() if key is other else key).decode()
+            with pytest.raises(ConfigError, match="no certificate for"):
+                operator.command("sign", token=asked["token"], certificate=certificate)
+
+        def sign() -> None:
+            told = CliRunner().invoke(app, ["network", "sign", str(folder), "--authority", str(away), "--json"])
+            assert json.loads(told.stdout) == {"signed": ["terminal/2"]}
+
+        enrol(token, folder / "terminal-2", rows, waits=sign)
+        supervisor.add(folder / "terminal-2")
+        nets.wait(operator, lambda s: len(s["stations"][0]["terminals"]) == 3 and nets.all_connected(s))
+        with pytest.raises(ConfigError, match="used already"):
+            enrol(token, folder / "terminal-2")
+    assert "../ca" not in (folder / "cloud" / "cloud.toml").read_text()
+    assert "/ca" not in (folder / "compose.yaml").read_text()

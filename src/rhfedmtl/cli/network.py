@@ -149,6 +149,9 @@ def init(
     light: Annotated[
         bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
     ] = False,
+    cloud_signs: Annotated[
+        bool, option(PLACE_PANEL, "--cloud-signs", "The cloud has the authority's key and answers tokens by itself.")
+    ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -191,6 +194,7 @@ def init(
             port=port,
             fsync=fsync,
             light=light,
+            cloud_signs=cloud_signs,
         ),
     )
     facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
@@ -407,7 +411,10 @@ def join(
     """
     from rhfedmtl.deploy.node.enrolment import enrol
 
-    _print(enrol(_read_token(token), folder, data), as_json)
+    def say() -> None:
+        typer.echo("asked: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
+
+    _print(enrol(_read_token(token), folder, data, waits=say), as_json)
 
 
 def _read_token(source: str) -> str:
@@ -426,6 +433,24 @@ def _read_token(source: str) -> str:
         text = os.environ.get("RHFEDMTL_TOKEN", "")
     words = text.replace('"', " ").replace(":", " ").replace(",", " ").split()
     return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
+
+
+@network_app.command()
+def sign(
+    folder: Folder,
+    authority: Annotated[
+        Path | None, typer.Option("--authority", help="Folder of the certificate authority. [ca/ of the network]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the certificates that nodes with tokens wait for; the authority's key is used here, and stays here.
+
+    Example: rhfedmtl network sign demo-net
+    """
+    from rhfedmtl.deploy.node.credentials import Authority
+    from rhfedmtl.deploy.operator import Operator
+
+    _print({"signed": Operator(folder).sign(Authority.load(authority or folder / "ca"))}, as_json)
 
 
 @network_app.command()

@@ -141,6 +141,14 @@ CertifyEvery = Annotated[
         "Gap and accuracy every so many rounds, charged by their bytes; auto: always where that is free.",
     ),
 ]
+FreeEvaluation = Annotated[
+    bool,
+    option(
+        WORK_PANEL,
+        "--free-evaluation",
+        "Charge nothing for certificates and test metrics; else their messages are charged by their bytes.",
+    ),
+]
 Prices = Annotated[
     list[str] | None,
     option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),

@@ -25,6 +25,7 @@ from rhfedmtl.cli.options import (
     Budgets,
     CertifyEvery,
     FaultText,
+    FreeEvaluation,
     Prices,
     PrivacyText,
     Scale,
@@ -102,6 +103,7 @@ def train(
         option(METHOD_PANEL, "--precision", "Of updates on the wire: float64, float32, int8; in place of --channel."),
     ] = None,
     certify_every: CertifyEvery = AUTO,
+    free_evaluation: FreeEvaluation = False,
     log: Annotated[
         list[str] | None,
         option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
@@ -140,6 +142,7 @@ def train(
         tune="auto" if tune else "",
         seed=seed,
         privacy=privacy,
+        free_evaluation=free_evaluation,
     )
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
@@ -177,6 +180,7 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts = {name: value for name, value in plain(known.result).items() if value is not None or name != "privacy"}
     facts |= {"algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
+    facts |= {"free_evaluation": True} if run.config.free_evaluation else {}
     facts |= {"saved": str(run.folder)}
     facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
     facts |= {"selection": plain(known.selection)} if run.selection else {}
@@ -340,6 +344,8 @@ def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, spent in facts["spent"].items():
         limit = facts["budget"].get(name)
         yield "spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else "")
+    if "bytes" in facts["spent"]:
+        yield "evaluation", "declared free" if facts.get("free_evaluation") else "its messages are among what was spent"
     if "privacy" in facts:
         yield from _private_facts(facts["privacy"])
     if "tuning" in facts:

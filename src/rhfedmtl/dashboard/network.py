@@ -129,6 +129,8 @@ def _nodes(facts: Facts) -> Iterator[tuple[str, tuple[str, str]]]:
 def _state(node: Facts) -> str:
     if node.get("quarantined"):
         return "quarantined"
+    if node.get("declined"):
+        return "declined"
     return "connected" if node["connected"] else "away"
 
 
@@ -218,7 +220,8 @@ def _terminal(terminal: Facts) -> str:
     words += [f"{name} {short(terminal[name])}" for name in ("bytes", "energy") if terminal.get(name) is not None]
     if terminal.get("heard_s") is not None:
         words.append(f"heard {terminal['heard_s']:.0f} s ago")
-    why = f"<br><small>{escape(str(terminal['quarantined'])[:200])}</small>" if terminal.get("quarantined") else ""
+    reason = terminal.get("quarantined") or terminal.get("declined")
+    why = f"<br><small>{escape(str(reason)[:200])}</small>" if reason else ""
     return f'<li><span class="state {_state(terminal)}">{escape(", ".join(words))}</span>{why}</li>'
 
 

@@ -14,7 +14,7 @@ import grpc
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.node import audit
 from rhfedmtl.deploy.node.config import read_operator
-from rhfedmtl.deploy.node.credentials import CLOUD, Identity
+from rhfedmtl.deploy.node.credentials import CLOUD, Authority, Identity
 from rhfedmtl.deploy.node.enrolment import call
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -74,6 +74,15 @@ class Operator:
             raise ConfigError(f"the cloud of {network} is running: ask it, without --offline") from None
         folder.mkdir(parents=True, exist_ok=True)
         return [Path(shutil.copy(config.result / name, folder)).name for name in EXPORTED]
+
+    def sign(self, authority: Authority) -> list[str]:
+        """Sign what nodes with tokens wait for; the key of the authority stays here. Returns the nodes."""
+        signed = []
+        for asked in self.command("requests")["requests"]:
+            who = Identity(self._config.node.network, asked["role"], asked["number"])
+            certificate = authority.issue_for(who, asked["request"].encode()).decode()
+            signed.append(self.command("sign", token=asked["token"], certificate=certificate)["signed"])
+        return signed
 
     def audit(self) -> list[dict[str, Any]]:
         """The audit trail of the cloud, its chain checked here, and against what was seen from here before."""

@@ -9,11 +9,19 @@ FRAME = 1 << 14
 PREFIX, PIECE = 5, 31
 """gRPC puts its prefix before a message; a piece has the header of HTTP/2 and the header, type and tag of TLS 1.3."""
 
+ACKNOWLEDGED = 28
+"""HTTP/2 tells the sender of most messages that there is room for more, or asks how long the way is; measured."""
+
 
 def framed(n_bytes: int) -> int:
     """Bytes that a message of so many takes on its link, with what gRPC, HTTP/2 and TLS put around it."""
     whole = n_bytes + PREFIX
     return whole + PIECE * -(-whole // FRAME)
+
+
+def acknowledged(n_bytes: int) -> int:
+    """The same with what the other end sends back for it."""
+    return framed(n_bytes) + ACKNOWLEDGED
 
 
 class CertificateSizes(NamedTuple):

@@ -385,7 +385,10 @@ class BaseStation:
         if member is None or sums.number != self._probe:
             return
         if tuple(part.shape for part in _told(sums)) == self._probed:
-            self._bounds(sums.terminal, member).check_sums(sums, *self._probed_at, member.share)
+            models, points = self._probed_at
+            # Losses are those of models: a method may keep more beside them in what it sends.
+            bounds = replace(self._bounds(sums.terminal, member), columns=models.shape[1])
+            bounds.check_sums(sums, models, points, member.share)
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
         """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""

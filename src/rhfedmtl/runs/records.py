@@ -61,6 +61,7 @@ class Configuration:
     tune: str
     seed: int
     privacy: str = ""
+    free_evaluation: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,8 @@ class Record:
         for part, empty in ((table["configuration"], ""), (table["result"] or {}, None)):
             if part.get("privacy") == empty:
                 part.pop("privacy", None)
+        if not self.configuration.free_evaluation:
+            table["configuration"].pop("free_evaluation")
         return table
 
 

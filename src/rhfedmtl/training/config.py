@@ -43,7 +43,8 @@ class RunConfig:
 
     ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
     names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
-    ``privacy`` is the bound on what is learned of a terminal, as in ``epsilon=1,delta=1e-6``.
+    ``privacy`` is the bound on what is learned of a terminal, as in ``epsilon=1,delta=1e-6``. With
+    ``free_evaluation`` the messages of certificates and metrics are not on the bill.
     """
 
     algorithm: str = "rhfedmtl"
@@ -58,11 +59,14 @@ class RunConfig:
     tune: str = ""
     seed: int = 0
     privacy: str = ""
+    free_evaluation: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values; prices and budgets as they are understood."""
         cost, budget = self.resources()
-        own = {name: value for name, value in asdict(self).items() if value or name != "privacy"}
+        own = {
+            name: value for name, value in asdict(self).items() if value or name not in ("privacy", "free_evaluation")
+        }
         return {
             **own,
             "request": self.request.to_dict(),
@@ -103,6 +107,8 @@ class RunConfig:
             yield from flag("certify_every", self.certify_every)
         if self.tune:
             yield "--tune"
+        if self.free_evaluation:
+            yield "--free-evaluation"
 
     def resources(self) -> tuple[Cost, Budget]:
         """Prices and limits."""
@@ -217,6 +223,7 @@ class RunConfig:
         return Settings(
             scale=self.scale or usual_scale(kind, private=bool(self.privacy)),
             certify_every=self.certify_every,
+            free_evaluation=self.free_evaluation,
             seed=self.seed,
             target_gap=self.target_gap,
             target_relative_gap=PRECISION if ended else GOOD_ENOUGH,

@@ -50,6 +50,9 @@ class AnswerChecks:
     def answer(self, station: int, request: wire.Request, answer: wire.Answer, homes: Homes) -> None:
         """Refuse an answer that does not fit the request."""
         asked, name = request.WhichOneof("body"), answer.WhichOneof("body")
+        terminals = sum(home == station for home in homes.values())
+        if answer.bytes_below > 4 * MOST_SENT * self._message * terminals:
+            raise PeerError(f"{answer.bytes_below} bytes to and from {terminals} terminals")
         if name is None:
             if not answer.trouble:
                 raise PeerError("an answer that says nothing")

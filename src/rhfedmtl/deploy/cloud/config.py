@@ -110,9 +110,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Where the cloud hands out certificates for tokens; without an address it does not.
+    """Where nodes ask for certificates with tokens; without an address they cannot.
 
-    ``address`` is how others reach it, ``authority`` the folder with the key of the certificate authority.
+    ``address`` is how others reach it. Operators sign what is asked for, with `network sign`; where ``authority`` names
+    the folder with the key of the certificate authority, the cloud does it by itself.
     """
 
     listen: str = ""

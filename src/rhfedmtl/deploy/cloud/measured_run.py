@@ -99,8 +99,9 @@ class MeasuredAccounting:
         return self.planning_prices is not before
 
     def charge(self, event: Event) -> None:
-        """What is declared; what is measured comes with the next round."""
+        """What is declared, and what was measured since the last charge: certificates are paid for at once."""
         self.ledger.charge(charges(self.ledger.cost, event, dict.fromkeys(self._prices.names, Parts())))
+        self.close(event.round, event.layout)
 
     def reserve(self, worst: dict[str, float]) -> int:
         """Set the worst case aside, and let nobody wait for longer than that."""
@@ -122,7 +123,7 @@ class MeasuredAccounting:
         self.ledger.condense(MOST_AMOUNTS)
 
     def close(self, number: int, layout: Placement) -> None:
-        """Charge what passed between stations and cloud since the last round."""
+        """Charge what passed since the last charge."""
         if self._prices:
             left = self._prices.link_charges(number, layout, self._network.overhead, None)
             self.ledger.settle(self.ledger.reserve({}), left, self._prices.names)

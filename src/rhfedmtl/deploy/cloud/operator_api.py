@@ -31,6 +31,7 @@ from rhfedmtl.deploy.node.credentials import (
     Identity,
     PeerCertificate,
     caller,
+    certifies,
     check_number,
     requested_key,
 )
@@ -50,7 +51,7 @@ AT_ONCE = 128
 ADDRESSES = 1024
 ENROLMENT_BYTES = 1 << 14
 CHUNK = 1 << 20
-UNAUDITED = ("status", "curve", "audit")
+UNAUDITED = ("status", "curve", "audit", "requests")
 """Commands that only look."""
 
 
@@ -169,6 +170,7 @@ class OperatorApi:
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
                             "quarantined": outlook.roster.quarantined.get(t),
+                            "declined": outlook.roster.declined.get(t),
                         }
                         for t in known
                     ],
@@ -251,12 +253,28 @@ class OperatorApi:
     ) -> dict[str, Any]:
         config = self._config
         if not config.enrolment.listen:
-            raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.authority")
+            raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.address")
         secret, number = self._registry.invite(role, number, station)
         self._stations.tell_access()
-        authorities = (config.folder / config.node.credentials / "ca.crt").read_text()
-        token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
+        token = Token(role, number, config.node.network, config.enrolment.address, self._authorities(), secret)
         return {"token": token.text(), "role": role, "number": number}
+
+    async def _requests(self) -> dict[str, Any]:
+        """Certificates that nodes with tokens wait for."""
+        names = ("role", "number", "request")
+        waiting = self._registry.waiting().items()
+        return {"requests": [{"token": key} | {name: token[name] for name in names} for key, token in waiting]}
+
+    async def _sign(self, token: str, certificate: str) -> dict[str, Any]:
+        """Take a certificate that an operator made: it must be for the node and the key that wait for it."""
+        asked = self._registry.waiting().get(token)
+        if asked is not None:
+            who = PeerCertificate.read(certificate.encode()).identity
+            expected = Identity(self._config.node.network, asked["role"], asked["number"])
+            if who != expected or not certifies(certificate.encode(), asked["request"].encode()):
+                raise ConfigError(f"that is no certificate for {expected} and the key that it has: it is of {who}")
+        self._registry.sign(token, certificate)
+        return {"signed": f"{asked['role']}/{asked['number']}" if asked else ""}
 
     async def _audit(self, start: int = 0) -> dict[str, Any]:
         """The audit trail from a byte on: some whole lines, and where the next begin."""
@@ -270,6 +288,8 @@ class OperatorApi:
         "status": _status,
         "curve": _curve,
         "audit": _audit,
+        "requests": _requests,
+        "sign": _sign,
         "train": _train,
         "stop": _stop,
         "move": _move,
@@ -289,17 +309,31 @@ class OperatorApi:
             self._check_tries(asked.token, context.peer())
             requested_key(asked.request)  # a request that cannot be signed uses no token up
             role, number = registry.find(asked.token)
-            authority = Authority.load(config.folder / config.enrolment.authority)
-            certificate = authority.issue_for(Identity(config.node.network, role, number), asked.request)
-            serial = PeerCertificate.read(certificate).serial
-            registry.redeem(asked.token, serial)
-            reply.certificate, reply.authorities = certificate, authority.certificate
-            reply.settings = json.dumps(self._settings(role, number))
-            self._log("enrolled", peer=f"{role} {number}", serial=serial)
+            certificate = self._certificate(asked, Identity(config.node.network, role, number))
+            if certificate:  # else it asks again, until an operator has signed
+                serial = PeerCertificate.read(certificate).serial
+                registry.redeem(asked.token, serial)
+                reply.certificate, reply.authorities = certificate, self._authorities().encode()
+                reply.settings = json.dumps(self._settings(role, number))
+                self._log("enrolled", peer=f"{role} {number}", serial=serial)
         except (RHFedMTLError, OSError) as error:
             self._log.seldom("enrolment refused", "warning", reason=str(error), peer=context.peer())
             reply.trouble = str(error)
         return reply.SerializeToString()
+
+    def _certificate(self, asked: wire.Enrol, who: Identity) -> bytes:
+        """Of the operator's making, or of the cloud's where it has the key; nothing while none is signed."""
+        enrolment = self._config.enrolment
+        if enrolment.authority:
+            return Authority.load(self._config.folder / enrolment.authority).issue_for(who, asked.request)
+        before = len(self._registry.waiting())
+        certificate = self._registry.ask(asked.token, asked.request)
+        if len(self._registry.waiting()) > before:
+            self._log("certificate asked for", peer=f"{who.role} {who.number}")
+        return certificate
+
+    def _authorities(self) -> str:
+        return (self._config.folder / self._config.node.credentials / "ca.crt").read_text()
 
     def _check_tries(self, token: str, peer: str) -> None:
         """Few tries of one address with tokens that are none. Who has a token is heard, whatever others do."""

@@ -136,16 +136,20 @@ class MeasuredPrices:
         return {name: every[name] for name in self.names}
 
     def link_charges(self, number: int, layout: Placement, overhead: Overhead, seen: Round | None) -> list[Charge]:
-        """Charges for the links between stations and cloud since the last round, and what they tell of prices."""
-        seconds, n_bytes = overhead.take()
+        """Charges for the links between stations and cloud since the last round, and what they tell of prices.
+
+        Certificates and what else no round pays for are among them, with the links to terminals.
+        """
+        seconds, n_bytes, aside = overhead.take()
         if seen is not None:
             for b, answer in seen.answers.items():
                 n_bytes[b] += answer.bytes_down + answer.bytes_up
+                aside[b] += answer.bytes_below
         made = []
         if "time" in self.names and seconds > 0.0:
             made.append(Charge.make(number, CLOUD, "time", layout, None, seconds))
-        if "bytes" in self.names and n_bytes.any():
-            made.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes))
+        if "bytes" in self.names and (n_bytes + aside).any():
+            made.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes + aside))
         self._speeds.cloud = _mix(self._speeds.cloud, seconds)
         self._speeds.station_bytes = max(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
         return made

@@ -133,6 +133,27 @@ class NodeRegistry:
             raise PeerError("this token is too old: ask for a new one")
         return found["role"], found["number"]
 
+    def ask(self, secret: str, request: bytes) -> bytes:
+        """The certificate that an operator signed for this request; nothing yet, and it waits to be signed."""
+        self.find(secret)
+        token = self.tokens[_hash(secret)]
+        if token.get("request") != request.decode():
+            self._change(tokens={**self.tokens, _hash(secret): _unsigned(token) | {"request": request.decode()}})
+            return b""
+        return str(token.get("certificate", "")).encode()
+
+    def waiting(self) -> dict[str, dict[str, Any]]:
+        """Requests that wait for an operator's signature, by the hashes of their tokens."""
+        now = time.time()
+        waits = {key: token for key, token in self.tokens.items() if token.get("request") and token["until"] >= now}
+        return {key: token for key, token in waits.items() if not token.get("certificate")}
+
+    def sign(self, token: str, certificate: str) -> None:
+        """Take a certificate for a request that waits."""
+        if token not in self.waiting():
+            raise ConfigError("nobody waits for this certificate any more: look again")
+        self._change(tokens={**self.tokens, token: self.tokens[token] | {"certificate": certificate}})
+
     def redeem(self, secret: str, serial: str) -> None:
         """Note the certificate that was made for a secret, which counts no more: it can be revoked by its node."""
         role, number = self.find(secret)
@@ -151,6 +172,10 @@ class NodeRegistry:
 
 
 _WRITTEN = ("station", "revoked", "tokens", "issued", "before")
+
+
+def _unsigned(token: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in token.items() if name != "certificate"}
 
 
 def _hash(secret: str) -> str:

@@ -34,6 +34,8 @@ from rhfedmtl.roles.messages import (
 )
 
 _FLOAT32_SAVES = 4
+ITERATING = ("round", "assign", "report")
+"""Requests of server iterations, whose bytes and seconds make prices."""
 
 
 class Round(NamedTuple):
@@ -223,7 +225,7 @@ class RemoteNetwork:
             "station": self.station,
             "sizes": self.sizes,
             "memberships": self._memberships,
-            "overhead": [self.overhead.seconds, self.overhead.bytes],
+            "overhead": [self.overhead.seconds, self.overhead.bytes, self.overhead.aside],
             "announced": self.announced,
             "standing": dict(self._standing),
         }
@@ -233,7 +235,8 @@ class RemoteNetwork:
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
         self._memberships, self.announced = dict(state["memberships"]), state["announced"]
         self._standing = dict(state["standing"])
-        self.overhead.seconds, self.overhead.bytes = state["overhead"][0], np.copy(state["overhead"][1])
+        self.overhead.seconds = state["overhead"][0]
+        self.overhead.bytes, self.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
 
     def _agree(self, kind: str, messages: Sequence[Message]) -> None:
         """Tell each station, in round zero, what holds for it; all must have heeded it before a round is held."""
@@ -246,7 +249,10 @@ class RemoteNetwork:
         return {b: make(b) for b in range(self.n_stations)}
 
     def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
-        return self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
+        answers = self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
+        if kind not in ITERATING:
+            self.overhead.note_aside(answers)
+        return answers
 
     def _from_all(self, answers: Answers, body: str) -> list[Any]:
         """What every station told; there is no certificate while one did not."""
@@ -264,12 +270,21 @@ class RemoteNetwork:
 
 
 class Overhead:
-    """Seconds and bytes on the links between stations and cloud that no round has paid for yet."""
+    """Seconds and bytes on the links between stations and cloud that no round has paid for yet.
+
+    ``aside`` are bytes, on the links to terminals too, of what is no part of server iterations: certificates, trials,
+    round zero, rosters.
+    """
 
     def __init__(self, n_stations: int) -> None:
         self._n = n_stations
         self.seconds = 0.0
-        self.bytes = np.zeros(n_stations)
+        self.bytes, self.aside = np.zeros(n_stations), np.zeros(n_stations)
+
+    def note_aside(self, answers: Answers) -> None:
+        """Count the bytes of a request that is no part of a server iteration."""
+        for b, answer in answers.items():
+            self.aside[b] += answer.bytes_down + answer.bytes_up + answer.bytes_below
 
     def note(self, answers: Answers) -> None:
         """Count the messages of one request to all."""
@@ -277,10 +292,10 @@ class Overhead:
         for b, answer in answers.items():
             self.bytes[b] += answer.bytes_down + answer.bytes_up
 
-    def take(self) -> tuple[float, Float64Array]:
+    def take(self) -> tuple[float, Float64Array, Float64Array]:
         """What has come together, which is then forgotten."""
-        taken = self.seconds, self.bytes
-        self.seconds, self.bytes = 0.0, np.zeros(self._n)
+        taken = self.seconds, self.bytes, self.aside
+        self.seconds, self.bytes, self.aside = 0.0, np.zeros(self._n), np.zeros(self._n)
         return taken
 
 

@@ -54,6 +54,7 @@ _ENROLMENT, _STATIONS = 1, 2
 class Blueprint:
     """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run.
 
+    Where ``cloud_signs``, the cloud answers tokens with the authority's key; else it never has that key.
     ``light`` terminals run `rhfedmtl-terminal`, without a compiler and without windows for operators.
     With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed: for comparisons.
     """
@@ -69,6 +70,7 @@ class Blueprint:
     port: int = 0
     observed: bool = True
     light: bool = False
+    cloud_signs: bool = False
     fsync: bool | None = None
     row_seed: int = -1
 
@@ -104,7 +106,7 @@ def make_network(folder: Path, plan: Blueprint) -> None:
         for t in range(plan.federation.n_terminals):
             writer.terminal(t)
         writer.finish()
-    except OSError:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # half a network would be in the way of the next try
         raise
 
@@ -146,7 +148,8 @@ class _Writer:
     def cloud(self) -> None:
         """The cloud, and an operator."""
         port = self._ports.first + _ENROLMENT
-        enrolment = Enrolment(bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", "../ca")
+        authority = "../ca" if self._plan.cloud_signs else ""
+        enrolment = Enrolment(bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", authority)
         of = self._data.terminal_task
         entries = tuple(
             StationEntry(address, tuple(np.flatnonzero(of == b).tolist())) for b, address in enumerate(self._stations)
@@ -203,7 +206,7 @@ class _Writer:
         (self._folder / "ca" / "issued.json").write_text(json.dumps(self._issued, indent=1) + "\n")
         names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
         names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
-        write_compose(self._folder, self._plan.name, names)
+        write_compose(self._folder, self._plan.name, names, cloud_signs=self._plan.cloud_signs)
         write_units(self._folder, self._plan.name, names, light=self._plan.light)
 
     def _node(self, role: str, number: int, **more: Any) -> NodeConfig:

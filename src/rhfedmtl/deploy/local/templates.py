@@ -93,14 +93,14 @@ WantedBy=multi-user.target
 """
 
 
-def write_compose(folder: Path, network: str, names: Sequence[str]) -> None:
+def write_compose(folder: Path, network: str, names: Sequence[str], *, cloud_signs: bool) -> None:
     """A compose file and the image that it builds; no key is sent along when it is built."""
     services, owners = [], []
     for user, name in enumerate(names, FIRST_USER):
         role = name.partition("-")[0]
-        volumes = [f"./{name}:/node", *(["./ca:/ca:ro"] if role == "cloud" else [])]
+        volumes = [f"./{name}:/node", *(["./ca:/ca:ro"] if role == "cloud" and cloud_signs else [])]
         services.append(_SERVICE.format(name=name, role=role, user=user, volumes=", ".join(volumes)))
-        owners.append(f"chown -R {user}:{user} {name}{' ca' if role == 'cloud' else ''}\n")
+        owners.append(f"chown -R {user}:{user} {name}{' ca' if role == 'cloud' and cloud_signs else ''}\n")
     (folder / "compose.yaml").write_text(_COMPOSE.format(network=network) + "".join(services))
     (folder / "own.sh").write_text(_OWN + "".join(owners))
     (folder / "Dockerfile").write_text(_DOCKERFILE)

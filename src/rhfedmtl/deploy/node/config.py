@@ -109,13 +109,15 @@ class StationConfig(Config):
 
 @dataclass(frozen=True)
 class TerminalConfig(Config):
-    """Configuration of a terminal: its station, its own rows (X and y), and the H that it answers to.
+    """Configuration of a terminal: its station, its own rows (X and y), and what it lets itself be asked for.
 
     ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
     terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
-    A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
-    which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    Whatever its station asks for, it takes orders of ``least_steps`` (0: one pass over its rows) to ``most_steps``, no
+    more than ``steps_per_day`` (UTC) and ``most_updates`` ever (0: any number), of ``algorithms`` (none named: of any).
+    The order in which it visits rows comes from a secret of its own, which it makes; a ``row_seed`` of 0 or more is
+    known to others instead, for comparisons with a simulation.
     ``link`` is as in `Waits`.
     """
 
@@ -125,6 +127,9 @@ class TerminalConfig(Config):
     test: str = ""
     least_steps: int = 0
     most_steps: int = 10_000_000
+    steps_per_day: int = 0
+    most_updates: int = 0
+    algorithms: tuple[str, ...] = ()
     kernel: str = AUTO
     sleep: float = 0.0
     byte_budget: int = 0

@@ -285,6 +285,13 @@ def new_key() -> tuple[Any, bytes]:
     return key, _private_pem(key)
 
 
+def certifies(certificate: bytes, request: bytes) -> bool:
+    """Whether a certificate is for the key of a signing request."""
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    keys = x509.load_pem_x509_certificate(certificate).public_key(), requested_key(request)
+    return keys[0].public_bytes(*form) == bytes(keys[1].public_bytes(*form))
+
+
 def requested_key(request: bytes) -> Any:
     """The key of a signing request, whose sender holds it."""
     try:

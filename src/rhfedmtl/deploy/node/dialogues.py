@@ -56,7 +56,18 @@ TERMINAL_TO_STATION = Dialogue(
     wire.TerminalUp,
     wire.TerminalDown,
     _upper_end(
-        "join", "leave", "update", "sums", "moments", "scaled", "labels", "centred", "tally", "withdraw", "rest"
+        "join",
+        "leave",
+        "update",
+        "sums",
+        "moments",
+        "scaled",
+        "labels",
+        "centred",
+        "tally",
+        "withdraw",
+        "rest",
+        "declined",
     ),
     _lower_end(
         "order",

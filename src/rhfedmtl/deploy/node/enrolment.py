@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
 
 TIMEOUT_S = 30.0
+PATIENCE_S, AGAIN_S = 3600.0, 1.0
+"""How long a newcomer waits for an operator to sign its certificate, and how often it asks."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,18 @@ class Token:
             raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
 
 
-def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, Any]:
+def enrol(
+    token_text: str,
+    folder: Path,
+    data: Path | None = None,
+    *,
+    waits: Callable[[], None] = lambda: None,
+    patience: float = PATIENCE_S,
+) -> dict[str, Any]:
     """Make a key here, get a certificate for it with a token, and write the configuration of the node.
 
     The key never leaves this machine. A node that is there already keeps its configuration and gets new credentials.
+    ``waits`` is called once where an operator has to sign first.
     """
     token = Token.parse(token_text)
     _check_place(token, folder, data)
@@ -57,15 +69,33 @@ def enrol(token_text: str, folder: Path, data: Path | None = None) -> dict[str, 
     request = wire.Enrol(token=token.secret, request=signing_request(key))
     with grpc.secure_channel(token.address, credentials, options=channel_options(above, 1 << 20)) as channel:
         method = channel.unary_unary(f"/{SERVICE}.Enrolment/Enrol")
-        reply = wire.Enrolled.FromString(call(method, request.SerializeToString(), token.address))
-    if reply.trouble:
-        raise ConfigError(reply.trouble)
+        reply = _signed(lambda: call(method, request.SerializeToString(), token.address), waits, patience)
     settings: dict[str, Any] = json.loads(reply.settings)
     Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
         path.write_text(toml.write(_config(token, settings, data)))
     return {"role": token.role, "number": token.number, "config": str(path)}
+
+
+def _signed(ask: Callable[[], bytes], waits: Callable[[], None], patience: float) -> wire.Enrolled:
+    """The cloud's answer once there is a certificate; asked for again while an operator has not signed."""
+    until, told = time.monotonic() + patience, False
+    while True:
+        reply = wire.Enrolled.FromString(ask())
+        if reply.trouble:
+            raise ConfigError(reply.trouble)
+        if reply.certificate:
+            return reply
+        if not told:
+            waits()
+            told = True
+        if time.monotonic() > until:
+            raise ConfigError(
+                f"no operator has signed within {patience:.0f} s: ask for `rhfedmtl network sign`, and give this "
+                "command again; the token still counts"
+            )
+        time.sleep(AGAIN_S)
 
 
 def _check_place(token: Token, folder: Path, data: Path | None) -> None:

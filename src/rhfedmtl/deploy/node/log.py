@@ -24,7 +24,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 WHILE_S, LINES = 10.0, 50
 AUDITED = {
     *("connected", "refused", "quarantined", "members", "forgotten", "withdrawn", "new key"),
-    *("enrolled", "enrolment refused", "command refused"),
+    *("certificate asked for", "enrolled", "enrolment refused", "command refused"),
     *("training begins", "training ended", "training failed", "training broke"),
     *("journal behind", "journal cut", "state damaged", "begins anew"),
 }

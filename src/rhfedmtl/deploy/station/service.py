@@ -176,7 +176,7 @@ class StationService:
 
     async def answer(self, request: wire.Request) -> wire.Answer:
         """Do what a request asks for, and say what came of it."""
-        answer, rounds = wire.Answer(id=request.id), self.memory.rounds
+        answer, rounds, before = wire.Answer(id=request.id), self.memory.rounds, self.members.n_bytes
         try:
             name, content = codec.body(request)
             await self.members.assemble()
@@ -191,6 +191,8 @@ class StationService:
             # The same comes in every round while a member is silent: it is said once.
             self._log("request failed", "debug" if answer.trouble == self._failed else "error", reason=answer.trouble)
             self._failed = answer.trouble
+        if not answer.HasField("round"):
+            answer.bytes_below = self.members.n_bytes - before
         return answer
 
     # What the cloud asks for.
@@ -229,9 +231,10 @@ class StationService:
         elif content.round <= role.round:
             raise PeerError(f"round {content.round} is over here: {role.round} was the last")
         else:
-            steps = {t: asked[t] for t in here if t in role.members and not self.members.changes(t)}
+            able = [t for t in here if t in role.members and not self.members.changes(t)]
+            steps = {t: asked[t] for t in able if not self.members.declines(t, asked[t])}
             if not earlier:
-                self._need_work(steps)
+                self._need_work(asked, steps)
             memory.note_open(content.round, asked, earlier | steps)
             self._log("ordered", "debug", round=content.round, steps=steps)
             try:
@@ -244,7 +247,7 @@ class StationService:
         )
         return result
 
-    def _need_work(self, steps: dict[int, int]) -> None:
+    def _need_work(self, asked: dict[int, int], steps: dict[int, int]) -> None:
         """Refuse a round that would cost and teach nothing.
 
         Where others are here than those that are asked, it is held: the cloud hears of them at its end.
@@ -253,6 +256,8 @@ class StationService:
             raise IdleError(f"station {self.memory.task} has no anchor yet")
         if not steps and not self.members.present():
             raise IdleError(f"none of the terminals of station {self.memory.task} is there")
+        if not steps and all(self.members.declines(t, asked.get(t, -1)) for t in self.members.present()):
+            raise IdleError(f"the sites of all terminals of station {self.memory.task} that are there decline")
 
     async def _round_of(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
         """Orders down, updates up, merge."""
@@ -441,7 +446,8 @@ class StationService:
             )
             for t, m in sorted(role.members.items())
         ]
-        return wire.Roster(membership=role.membership, seats=seats, quarantined=role.quarantined)
+        declined = {t: said.reason for t, said in self.members.declined.items()}
+        return wire.Roster(membership=role.membership, seats=seats, quarantined=role.quarantined, declined=declined)
 
     def _tell_outlook(self) -> None:
         """Tell the cloud soon how things are; of many changes at once it hears together."""
@@ -491,8 +497,8 @@ def _effort(question: Question, terminal: int, local_steps: int, answered: bool)
         answered=answered,
         work_seconds=min(arrival.seconds, waited) if arrival else 0.0,
         wait_seconds=waited,
-        bytes_down=len(question.messages[terminal]) * question.sent[terminal],
-        bytes_up=arrival.n_bytes if arrival else 0,
+        bytes_down=question.bytes_down(terminal),
+        bytes_up=question.bytes_up(terminal),
     )
 
 

@@ -20,6 +20,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.resources.sizes import acknowledged
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 from rhfedmtl.roles.station import Member
 
@@ -28,6 +29,9 @@ GATHER_S = 3.0
 
 MOST_SENT = 2
 """How often a terminal is asked the same: once more where its link broke, so that bytes have a bound."""
+
+REASON_LENGTH = 200
+"""Characters of a terminal's own words that are passed on."""
 
 
 class Arrival(NamedTuple):
@@ -48,6 +52,20 @@ class Question:
         self.sent: dict[int, int] = dict.fromkeys(messages, 0)
         self.lost: set[int] = set()
         self.began = time.monotonic()
+
+    def bytes_down(self, terminal: int) -> int:
+        """Bytes to a terminal, with what its link puts around them."""
+        return acknowledged(len(self.messages[terminal])) * self.sent[terminal]
+
+    def bytes_up(self, terminal: int) -> int:
+        """Bytes of its answer."""
+        arrival = self.arrived.get(terminal)
+        return 0 if arrival is None else acknowledged(arrival.n_bytes)
+
+    def take(self, terminal: int, arrival: Arrival) -> None:
+        """Note what a terminal answered, and when."""
+        self.arrived[terminal] = arrival
+        self.at[terminal] = time.monotonic()
 
     @property
     def missing(self) -> list[int]:
@@ -77,6 +95,10 @@ class TerminalSessions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wishes: dict[int, tuple[PeerSession, Join | Leave]] = {}
         self._resting: set[int] = set()
+        self.n_bytes = 0
+        """Of all questions so far and their answers, with what links put around them."""
+        self.declined: dict[int, wire.Declined] = {}
+        """What the site of a terminal did not allow when it was last asked."""
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
@@ -90,6 +112,10 @@ class TerminalSessions:
     def changes(self, terminal: int) -> bool:
         """Whether a terminal waits to be let out, or in anew: it answers nothing before."""
         return terminal in self._wishes
+
+    def declines(self, terminal: int, steps: int) -> bool:
+        """Whether a terminal's site has declined as many steps, and has not said that it allows them now."""
+        return terminal in self.declined and self.declined[terminal].local_steps == steps
 
     def begin(self) -> None:
         """Note that the station begins without members: its terminals may have much to bring."""
@@ -151,6 +177,7 @@ class TerminalSessions:
         self._question = None
         self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
+        self.n_bytes += sum(question.bytes_down(t) + question.bytes_up(t) for t in question.messages)
         return question
 
     def withdraws(self, terminal: int) -> bool:
@@ -217,6 +244,7 @@ class TerminalSessions:
             protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=known.incarnation if known else 0
         )
         self._resting.discard(t)
+        self.declined.pop(t, None)
         if memory.scaling is not None and not hello.prepared:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
         if memory.centring is not None and not hello.prepared:
@@ -273,6 +301,8 @@ class TerminalSessions:
             self._changed()
         elif name == "rest":
             session.rests = True
+        elif name == "declined":
+            self._on_declined(session.number, Arrival(read, len(data), 0.0))
         else:
             self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
 
@@ -281,9 +311,28 @@ class TerminalSessions:
         question, read = self._question, arrival.content
         if question is None or question.answer != name or t not in question.missing or not question.fits(read):
             return
-        question.arrived[t] = arrival
-        question.at[t] = time.monotonic()
+        question.take(t, arrival)
+        if name == "update":
+            self.declined.pop(t, None)
         self._news.set()
+
+    def _on_declined(self, t: int, arrival: Arrival) -> None:
+        """Go on without a terminal whose site does not allow what it was asked for; the cloud hears of it."""
+        question, said = self._question, arrival.content
+        if not said.reason:
+            self.declined.pop(t, None)
+        elif not said.round:
+            self._awaited.discard(t)
+            self.declined[t] = said
+        elif question is not None and question.answer == "update" and t in question.missing:
+            question.take(t, arrival)
+            self.declined[t] = said
+        else:
+            return
+        if said.reason:
+            self._log("declined", "warning", peer=f"terminal {t}", round=said.round or None, reason=said.reason)
+        self._news.set()
+        self._changed()
 
     def _on_join(self, session: PeerSession, join: Join) -> None:
         member = self._memory.station.members.get(join.terminal)
@@ -358,6 +407,8 @@ class TerminalSessions:
         self._silent.discard(session.number)
         if session.rests:
             self._resting.add(session.number)
+        if self.acceptor.sessions.get(session.number) in (None, session):
+            self.declined.pop(session.number, None)
         self._news.set()
 
     # Waiting.
@@ -427,6 +478,10 @@ def _tally(given: wire.Tally) -> wire.Tally:
     return given
 
 
+def _declined(given: wire.Declined) -> wire.Declined:
+    return wire.Declined(round=given.round, reason=given.reason[:REASON_LENGTH], local_steps=given.local_steps)
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "join": partial(codec.from_wire, Join),
     "leave": partial(codec.from_wire, Leave),
@@ -439,4 +494,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "centred": lambda given: given,
     "withdraw": lambda given: given,
     "rest": lambda given: given,
+    "declined": _declined,
 }

@@ -29,6 +29,7 @@ CONTENTS = {
     "sums": "sums of losses and of dual terms over all rows, and a gradient",
     "tally": "how many test rows were taken for which class",
     "leave": "the share Xᵀα, to take it out of the sum",
+    "declined": "that its site does not allow what was asked for, and why",
     "rest": "that it stays away for a while",
     "withdraw": "that its owner takes it out of the network",
 }

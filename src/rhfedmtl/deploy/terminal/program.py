@@ -64,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
         "  sleep = 600.0                 end the connection for 10 minutes after each answer\n"
         "  byte_budget = 50_000_000      bytes that may go over a metered link, both ways ...\n"
         "  budget_days = 30              ... in 30 days; without this line, ever\n"
+        "  steps_per_day = 100_000       orders beyond it are declined, whatever the station says\n"
+        "  most_updates = 500            updates that may ever leave\n"
+        "  least_steps = 200             smallest H; without this line, one pass over the rows\n"
+        '  algorithms = ["rhfedmtl"]     no other is taken part in\n'
         '  kernel = "numpy"              or compiled; without this line, compiled where numba is installed',
     )
     _add_folder(serve, nargs="*", default=[Path()])
@@ -156,7 +160,10 @@ def _join(given: Any) -> None:
     from rhfedmtl.deploy.node.enrolment import enrol
     from rhfedmtl.deploy.terminal.owner import Owner
 
-    facts = enrol(given.token, given.folder, given.data)
+    def say() -> None:
+        sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
+
+    facts = enrol(given.token, given.folder, given.data, waits=say)
     if facts["role"] == TERMINAL:
         Owner(_config(given.folder).state).rejoin()
     if given.json:

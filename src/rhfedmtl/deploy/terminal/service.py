@@ -27,6 +27,7 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
+from rhfedmtl.deploy.terminal.site import Site
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
@@ -74,6 +75,8 @@ class TerminalService:
         self._kernel = find_kernel(config.kernel)
         self._asleep_until = -math.inf
         self._told = False
+        self.site = Site(config)
+        self._declined: wire.Declined | None = None
         self._owner = Owner(config.state)
         self._owner.check()
         self.account = Account(config.state / ACCOUNT, config.byte_budget, config.budget_days)
@@ -123,8 +126,11 @@ class TerminalService:
     # The owner, and the link.
 
     def _look_around(self) -> None:
-        """Rest while there is a reason to, and tell the station once that the owner wants to go."""
+        """Rest while there is a reason to, and tell the station once that the owner wants to go, or a new day came."""
         self.link.rest(self._reason_to_rest())
+        if self._declined is not None and self._role is not None and not self._refusal(self._declined.local_steps):
+            self._declined = None
+            self.link.send(declined=wire.Declined())
         if self._owner.withdraws and self.link.connected and not self._told and self._role is not None:
             self._told = self.link.send(withdraw=wire.Nothing())
 
@@ -177,6 +183,9 @@ class TerminalService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
             self.begin(welcome.job, int(welcome.incarnation))
+            if refusal := self.site.refuses_job(welcome.job, self.role.n_samples):
+                self._role = None
+                return self._decline(wire.Declined(reason=refusal))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
         await asyncio.to_thread(self._warm_up)
@@ -214,9 +223,6 @@ class TerminalService:
         jobs.shape_of(job, method)
         classes = tuple(job.classes)
         rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes)
-        asked, least = job.least_steps or len(rows.X), self.config.least_steps or len(rows.X)
-        if asked < least:
-            raise PeerError(f"the network asks for H >= {asked}, this terminal for {least}")
         if self.config.test:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
@@ -251,6 +257,8 @@ class TerminalService:
     # Messages from the station.
 
     async def _handle(self, name: str, content: Any) -> None:
+        if self._role is None and name != "welcome":  # it has declined the job
+            return
         async with self._busy:  # the state is not written down while a message is being worked on
             try:
                 await self.HANDLERS[name](self, content)
@@ -263,10 +271,11 @@ class TerminalService:
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
-        least, most = self.config.least_steps or self.role.n_samples, self.config.most_steps
-        if not least <= order.local_steps <= most:
-            raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
         pending, began = self.role.pending, time.perf_counter()
+        known = pending is not None and pending.round == order.round
+        if not known and (refusal := self._refusal(order.local_steps)):
+            self._decline(wire.Declined(round=order.round, reason=refusal, local_steps=order.local_steps))
+            return
         update = await asyncio.to_thread(self.role.work, order)
         seconds = time.perf_counter() - began
         if update is None:
@@ -274,6 +283,8 @@ class TerminalService:
         self._log("worked", "debug", round=order.round, steps=order.local_steps, again=update is pending)
         self._meters.work.observe(seconds)
         self._meters.round.set(order.round)
+        if update is not pending:
+            self.site.note(order.local_steps)
         self._save()
         single = self.role.method.channel.dtype == np.float32
         self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
@@ -386,6 +397,17 @@ class TerminalService:
             squares = float(np.square(self._tests.y - predicted).sum())
         return wire.Tally(number=number, counts=codec.tensor(counts), squares=squares, rows=len(self._tests.y))
 
+    def _refusal(self, steps: int) -> str:
+        """Why the site does not allow an order of so many steps; empty if it does."""
+        assert self._job is not None
+        rows = self.role.n_samples
+        return self.site.refuses_job(self._job, rows) or self.site.refuses(steps, rows)
+
+    def _decline(self, declined: wire.Declined) -> None:
+        self._log("declined", "warning", round=declined.round or None, reason=declined.reason)
+        self._declined = declined
+        self.link.send(declined=declined)
+
     def _mine(self, terminal: int) -> None:
         if terminal != self.identity.number:
             raise PeerError(f"a message for terminal {terminal} came to terminal {self.identity.number}")
@@ -410,6 +432,8 @@ class TerminalService:
             rows=len(state.alpha),
             secret=self._secret,
         )
+        for name, number in self.site.used.items():
+            setattr(record, name, number)
         if self._scaling is not None:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
@@ -429,6 +453,7 @@ class TerminalService:
         if record.network != self.identity.network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self._secret = record.secret or self._secret
+        self.site.used = {name: getattr(record, name) for name in self.site.used}
         self.begin(record.job)
         if self.role.n_samples != record.rows:
             raise ConfigError(

@@ -427,15 +427,17 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Declined(_message.Message):
-    __slots__ = ("round", "reason")
+    __slots__ = ("round", "reason", "local_steps")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     round: int
     reason: str
-    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class TerminalUp(_message.Message):
-    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "seconds")
+    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "declined", "seconds")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +450,7 @@ class TerminalUp(_message.Message):
     CENTRED_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     update: Update
@@ -461,8 +464,9 @@ class TerminalUp(_message.Message):
     centred: Nothing
     withdraw: Nothing
     rest: Nothing
+    declined: Declined
     seconds: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TerminalDown(_message.Message):
     __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring")
@@ -652,7 +656,7 @@ class Request(_message.Message):
     def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away")
+    __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away", "bytes_below")
     ID_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +672,7 @@ class Answer(_message.Message):
     BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
     BYTES_UP_FIELD_NUMBER: _ClassVar[int]
     AWAY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BELOW_FIELD_NUMBER: _ClassVar[int]
     id: int
     trouble: str
     done: Nothing
@@ -683,7 +688,8 @@ class Answer(_message.Message):
     bytes_down: int
     bytes_up: int
     away: bool
-    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ...) -> None: ...
+    bytes_below: int
+    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ..., bytes_below: _Optional[int] = ...) -> None: ...
 
 class StationUp(_message.Message):
     __slots__ = ("hello", "answer", "outlook")

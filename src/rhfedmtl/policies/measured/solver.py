@@ -20,7 +20,8 @@ from rhfedmtl.resources.costs import Price, Prices
 # How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does.
 NEWTON_RATE, NEWTON_START = 0.13, 6
 # Rounds of a solver over which its progress is measured, and the weight, in rounds, of what is believed without them.
-WINDOW, PRIOR = 8, 1.5
+# The certified gap of a search falls in jumps, a dozen rounds apart: a few rounds without one say little.
+WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 16.0
 # Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much.
 FADES = 0.6
 # Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
@@ -66,7 +67,9 @@ def promised_by_newton(s: Situation) -> float:
     """Fall of the logarithm of the gap that the rest of the budget buys by quasi-Newton."""
     seen = _last(s.observed, NEWTON)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
-    rate = _blend(NEWTON_RATE, seen[NEWTON_START:][-WINDOW:])
+    # Without a smooth loss nothing is known of a search beforehand: what is seen counts sooner.
+    prior = NEWTON_PRIOR if s.gamma > 0.0 else PRIOR
+    rate = _blend(NEWTON_RATE, seen[NEWTON_START:][-WINDOW:], prior=prior)
     return rate * max(newton_rounds(s) - max(NEWTON_START - under_way, 0), 0)
 
 
@@ -82,10 +85,10 @@ def stay(before: Solver, now: Solver) -> int:
     return NEWTON_START + LOOK if now == NEWTON != before else LOOK
 
 
-def _blend(believed: float, seen: Sequence[Observation], keeps: float = 1.0) -> float:
+def _blend(believed: float, seen: Sequence[Observation], keeps: float = 1.0, prior: float = PRIOR) -> float:
     """Fall in a round: what is believed, drawn to what is kept of the pace that these rounds have shown."""
     shown = max(len(seen) - 1, 0)
-    return (PRIOR * believed + keeps * _fall(seen)) / (PRIOR + shown)
+    return (prior * believed + keeps * _fall(seen)) / (prior + shown)
 
 
 def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:

@@ -1,0 +1,56 @@
+"""What the site of a terminal lets it be asked for, whatever its station says, and how much of that is used up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rhfedmtl.deploy.node.config import TerminalConfig
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError
+
+DAY_S = 86_400
+
+
+class Site:
+    """Policy of one terminal, from its own configuration; ``used`` is written down with its state."""
+
+    def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:
+        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates"):
+            if getattr(config, name) < 0:
+                raise ConfigError(f"{name} = {getattr(config, name)}: give a number from 0")
+        self._config, self._now = config, now
+        self.used = {"day": 0, "steps_of_day": 0, "releases": 0}
+
+    def refuses_job(self, job: wire.Job, rows: int) -> str:
+        """Why nothing of a job is done here; empty if it may be."""
+        allowed, asked, least = self._config.algorithms, job.least_steps or rows, self._config.least_steps or rows
+        if allowed and job.algorithm not in allowed:
+            return f"{job.algorithm}, where {', '.join(allowed)} is allowed"
+        return f"H from {asked}, where H from {least} is allowed" if asked < least else ""
+
+    def refuses(self, steps: int, rows: int) -> str:
+        """Why an order of so many steps is not taken now; empty if it is."""
+        config, taken, sent = self._config, self.steps_of_today, self.used["releases"]
+        least = config.least_steps or rows
+        if not least <= steps <= config.most_steps:
+            return f"{steps:,} steps, where {least:,} to {config.most_steps:,} are allowed"
+        if config.steps_per_day and taken + steps > config.steps_per_day:
+            return f"{steps:,} steps after {taken:,} of this day, where {config.steps_per_day:,} are allowed"
+        if config.most_updates and sent >= config.most_updates:
+            return f"an update after {sent:,}, where {config.most_updates:,} are allowed"
+        return ""
+
+    def note(self, steps: int) -> None:
+        """Count an order that was worked on."""
+        taken, releases = self.steps_of_today + steps, self.used["releases"] + 1
+        self.used = {"day": self._today, "steps_of_day": taken, "releases": releases}
+
+    @property
+    def steps_of_today(self) -> int:
+        """Steps so far on this day (UTC)."""
+        return self.used["steps_of_day"] if self.used["day"] == self._today else 0
+
+    @property
+    def _today(self) -> int:
+        return int(self._now() // DAY_S)
