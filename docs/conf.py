@@ -43,7 +43,7 @@ html_sidebars = {
 }
 
 SITE = os.environ.get("RHFEDMTL_DOCS_URL", "").rstrip("/")
-"""Where all versions are hosted, each in a folder of its name beside ``versions.json``; without it pages stand alone."""
+"""Where all versions are hosted, each in a folder of its name beside ``versions.json``; else pages stand alone."""
 html_baseurl = f"{SITE}/{version}/" if SITE else ""
 html_context = {"versions_url": f"{SITE}/versions.json" if SITE else ""}
 autodoc_member_order = "bysource"
