@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -13,7 +14,7 @@ project_copyright = "The rhfedmtl developers, Apache-2.0"
 version = release = installed("rhfedmtl")
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # pages and notebooks; these are run when the pages are made
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
@@ -22,10 +23,29 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
 exclude_patterns = ["_build"]
 default_role = "code"
 html_theme = "furo"
 html_title = f"rhfedmtl {version}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        *(f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation")),
+        "versions.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+
+SITE = os.environ.get("RHFEDMTL_DOCS_URL", "").rstrip("/")
+"""Where all versions are hosted, each in a folder of its name beside ``versions.json``; else pages stand alone."""
+html_baseurl = f"{SITE}/{version}/" if SITE else ""
+html_context = {"versions_url": f"{SITE}/versions.json" if SITE else ""}
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": False, "ignore-module-all": True}
 autodoc_typehints = "none"
