@@ -18,8 +18,6 @@ from rhfedmtl.deploy.terminal.program import main
 from rhfedmtl.roles.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
-AT_THE_OPTIMUM = ["NaN in one place", "random update", "gains", "dual sums", "loss sums, less", "loss sums, more"]
-"""Lies that are lies also where nothing is left to learn, and updates are zero."""
 
 
 @contextmanager
