@@ -13,20 +13,21 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
 
 from rhfedmtl.errors import ConfigError
 
 Matrix = npt.NDArray[np.float64]
 LARGEST = 1e6
 """Largest ε and μ that are looked at: far beyond any that says something."""
+TAIL = 35.0
+"""Standard deviations beyond which Φ is found by its series."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
     """The least δ for which all that is μ-private is (ε, δ)-private."""
     if mu <= 0.0:
         return 0.0
-    first, second = log_ndtr(-epsilon / mu + mu / 2.0), epsilon + log_ndtr(-epsilon / mu - mu / 2.0)
+    first, second = _log_normal(-epsilon / mu + mu / 2.0), epsilon + _log_normal(-epsilon / mu - mu / 2.0)
     return float(math.exp(first) * -math.expm1(min(second - first, 0.0)))
 
 
@@ -61,6 +62,19 @@ def noise_energy(M: Matrix, numbers: int, chance: float) -> float:
     x, kappa = -math.log(chance), np.linalg.eigvalsh(M)
     spread = 2.0 * math.sqrt(numbers * x * float(kappa @ kappa))
     return float(numbers * kappa.sum() + spread + 2.0 * x * kappa[-1])
+
+
+def _log_normal(x: float) -> float:
+    """ln Φ(x); by its series where Φ is too small to be a number."""
+    if x > 0.0:
+        return math.log1p(-math.erfc(x / math.sqrt(2.0)) / 2.0)
+    if x > -TAIL:
+        return math.log(math.erfc(-x / math.sqrt(2.0)) / 2.0)
+    terms, term = 1.0, 1.0
+    for k in range(1, 12, 2):
+        term *= -k / (x * x)
+        terms += term
+    return -x * x / 2.0 - math.log(-x * math.sqrt(2.0 * math.pi)) + math.log(terms)
 
 
 def _edge(holds: Callable[[float], bool], good: float, bad: float) -> float:
