@@ -269,7 +269,7 @@ class Cloud(CloudStates):
             best.primal,
             self._best_dual,
             best.models,
-            objective.station_primal(losses[:, 0], self._n, self.W, self.anchors),
+            objective.station_primal(losses[:, 0], self._n, points.at(0), self.anchors),
             objective.station_dual(plain, self._n, self.V, self.anchors, kept),
             zero=float(primals[-1]),
             held=float(primals[0]),

@@ -323,7 +323,8 @@ class BaseStation:
             return
         member = Member(join.n_samples, join.share, join.incarnation, mean_weight=join.mean_weight)
         try:
-            self._bounds(join.terminal, member).check_share(join.share)
+            if self.method.has_duals:  # what other methods keep has no box
+                self._bounds(join.terminal, member).check_share(join.share)
         except ImplausibleError as error:
             self.quarantine(join.terminal, error.reason)
             raise
