@@ -211,6 +211,7 @@ def test_lbfgs_ends_where_scipy_does() -> None:
     np.testing.assert_allclose(found.models.ravel(), other.x, atol=1e-6)
 
 
+@pytest.mark.slow  # make test-slow
 def test_corrected_steps_find_the_optimum_where_averaged_ones_do_not() -> None:
     """Terminals of one row take exact gradients: SCAFFOLD and Scaffnew end at the optimum, FedAvg beside it."""
     data = federation(sizes=((1,) * 9, (1,) * 6))

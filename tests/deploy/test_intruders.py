@@ -263,6 +263,7 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
     assert refused > 5_000
 
 
+@pytest.mark.slow  # make test-slow
 def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
     """A terminal refuses what a station could not have meant, and its dual variables stay as they are."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))

@@ -117,6 +117,7 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path, kind: str) ->
     assert_same(tmp_path / "out", result, TOLERANCE[kind])
 
 
+@pytest.mark.slow  # make test-slow
 def test_quasi_newton_rounds_are_those_of_one_process_whoever_is_killed(tmp_path: Path) -> None:
     """Both solvers take turns, for longer than policies look back, and every role is killed on the way."""
     federation, learning = nets.small(2, 2, 40), {"lambda1": 1e-3, "lambda2": 1e-3}
