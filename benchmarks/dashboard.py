@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from rhfedmtl.dashboard.index import FIRST, Index
-from rhfedmtl.dashboard.pages import Asked, frame, runs
+from rhfedmtl.dashboard.pages import RunQuery, frame, runs
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.runs import progress, session
 from rhfedmtl.training.config import RunConfig
@@ -42,7 +42,7 @@ def first_paint(folder: Path, count: int) -> None:
     began = time.perf_counter()
     index = Index(folder)
     index.refresh(FIRST)
-    page = frame("runs", runs(index, Asked()), {}, "/")
+    page = frame("runs", runs(index, RunQuery()), {}, "/")
     painted = time.perf_counter() - began
     index.refresh()
     read = time.perf_counter() - began

@@ -14,6 +14,7 @@ from typing import Any, Self
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 METRICS = ("balanced_accuracy", "accuracy", "rmse")
+"""Those that stand for a result, the first that there is: numbers have an rmse alone."""
 
 
 def facts_html(title: str, facts: Mapping[str, Any]) -> str:
@@ -40,7 +41,7 @@ def amounts(spent: Mapping[str, float], budget: Mapping[str, float]) -> str:
 
 
 @dataclass
-class Curve:
+class RunCurve:
     """One run: what was spent (or rounds), the mean of a metric over tasks, and the certified gap."""
 
     label: str
@@ -53,7 +54,7 @@ class Curve:
 class LearningCurveDisplay:
     """A metric and the certified gap along what was spent: ``axes_`` and ``figure_`` after ``plot``."""
 
-    curves: list[Curve]
+    curves: list[RunCurve]
     x_label: str
     metric: str
     axes_: Any = field(default=None, repr=False)
@@ -66,7 +67,7 @@ class LearningCurveDisplay:
         kind = next(iter(result.ledger.spent), None)
         x = [float(moment.round if kind is None else moment.spent[kind]) for moment in moments]
         values = [_mean(moment.metrics.get(metric, ())) for moment in moments]
-        return cls([Curve(label, x, values, [float(moment.gap) for moment in moments])], _along(kind), metric)
+        return cls([RunCurve(label, x, values, [float(moment.gap) for moment in moments])], _along(kind), metric)
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, metric: str | None = None) -> Self:
@@ -86,7 +87,7 @@ class LearningCurveDisplay:
             x = rounds.round if kind is None else rounds.spent[kind]
             values = [_mean(row or ()) for row in rounds.metrics.get(metric, [None] * len(x))]
             gaps = [math.nan if gap is None else gap for gap in rounds.gap]
-            curves.append(Curve(f"{configuration.algorithm}, seed {configuration.seed}", list(x), values, gaps))
+            curves.append(RunCurve(f"{configuration.algorithm}, seed {configuration.seed}", list(x), values, gaps))
         return cls(curves, _along(kind), metric)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Self:

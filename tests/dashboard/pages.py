@@ -46,7 +46,7 @@ def served(place: Path) -> Iterator[Page]:
     access = Access(frozenset({host}))
     config.app = server.Dashboard(place).app(access)
     ready = threading.Event()
-    running = server.Server(config, ready.set)
+    running = server.PageServer(config, ready.set)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     assert ready.wait(30)

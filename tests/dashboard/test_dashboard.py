@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 
 from rhfedmtl.dashboard import network, whatif
 from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
-from rhfedmtl.dashboard.pages import Asked
+from rhfedmtl.dashboard.pages import RunQuery
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.runs import progress, session
@@ -201,7 +201,7 @@ def test_changes_come_as_events(folder: Path) -> None:
 def test_pages_of_many_runs() -> None:
     """The table is cut into pages whose addresses keep the order; what has no value comes last."""
     rows = [Row(f"run-{i}", "done", float(i), value=None if i % 2 else float(i)) for i in range(6)]
-    asked = Asked.of({"page": "2", "sort": "-value"})
+    asked = RunQuery.of({"page": "2", "sort": "-value"})
     assert asked.href(page=3) == "/?sort=-value&page=3"
     assert [row.name for row in asked.chosen(rows)] == ["run-4", "run-2", "run-0", "run-1", "run-3", "run-5"]
 

@@ -48,7 +48,7 @@ def settings(folder: Path, t: int, **more: Any) -> None:
     path.write_text("\n".join(lines) + "\n" + path.read_text())
 
 
-def lines(folder: Path, t: int) -> list[accounts.Line]:
+def lines(folder: Path, t: int) -> list[accounts.AccountLine]:
     """The account of a terminal."""
     return list(accounts.read(folder / f"terminal-{t}" / "state" / "account.csv"))
 

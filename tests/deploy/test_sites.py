@@ -13,7 +13,7 @@ from tests.deploy.test_light import LEARNING, certified, settings
 
 from rhfedmtl.cli.network_text import tree
 from rhfedmtl.deploy.node.config import read_terminal
-from rhfedmtl.deploy.terminal.site import DAY_S, Site
+from rhfedmtl.deploy.terminal.site import DAY_S, SitePolicy
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
@@ -29,12 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nets.build(tmp_path_factory.mktemp("sites") / "net", nets.small(2, 2, 40))
 
 
-def site(folder: Path, now: Any = lambda: 0.0, **rules: Any) -> Site:
+def site(folder: Path, now: Any = lambda: 0.0, **rules: Any) -> SitePolicy:
     """The rules of a site."""
     config = read_terminal(folder / "terminal-0" / "terminal.toml")
     for name, value in rules.items():
         object.__setattr__(config, name, value)
-    return Site(config, now)
+    return SitePolicy(config, now)
 
 
 def test_what_a_site_refuses(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Engine ray in small: a local Ray, a killed actor, and errors that say what to do. The rest: test_ray_cluster.py."""
+"""Engine ray in small: errors that say what to do and, with ``make test-ray``, a local Ray with a killed actor."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ def learn(engine: str, data: Any, steps: int = 2000) -> Result:
     return train(data, built.method, built.policy, settings, ledger=Ledger(COST), faults=FAULTS["comings and goings"])
 
 
+@pytest.mark.ray
+@pytest.mark.slow
 def test_a_local_ray_gives_the_same_numbers_though_an_actor_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -165,6 +167,36 @@ def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
     with pytest.raises(ClusterError, match=answer), session("auto"):
         pass
     assert ray_session.TRIES not in os.environ
+
+
+class SlowRay(FakeRay):
+    """A Ray that is not up in time, as often as it is told."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__(Exception("The current node timed out during startup.\nMore."))
+        self.late, self.folders, self.shut = late, list[str](), 0
+
+    def init(self, *_: Any, _temp_dir: str, **__: Any) -> None:
+        """Fail, until there is time."""
+        self.folders.append(_temp_dir)
+        if len(self.folders) <= self.late:
+            super().init()
+
+    def shutdown(self) -> None:
+        """Count."""
+        self.shut += 1
+
+
+def test_a_local_ray_that_is_late_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time in a folder of its own, of which nothing stays; in the end one line says that the machine is busy."""
+    for late in (1, 2, 3):
+        slow = SlowRay(late)
+        monkeypatch.setattr(ray_session, "ray_module", lambda slow=slow, **_: slow)
+        refused = pytest.raises(ClusterError, match=r"tried 3 times: The current node timed out.*; is it very busy\?$")
+        with refused if late == 3 else nullcontext(), session():
+            assert Path(slow.folders[-1]).exists()
+        assert len(slow.folders) == slow.shut == min(late + 1, 3)
+        assert not any(Path(folder).exists() for folder in slow.folders)
 
 
 def test_nodes_with_other_versions_are_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl.display import METRICS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.roles.words import in_words
 from rhfedmtl.runs import archive, progress, records
@@ -27,7 +28,6 @@ MOST_OF_THE_TIME = 0.1
 FIRST = 200
 """So many runs, the newest, are read before anything is shown."""
 HEAD = 1 << 14
-METRICS = ("balanced_accuracy", "rmse", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class RunFile:
     """A file of a run, and when and how large it was when it was read."""
 
     path: Path
@@ -76,7 +76,7 @@ class Index:
     version: int = 0
     total: int = 0
     _rows: dict[str, Row] = field(default_factory=dict)
-    _found: dict[str, Found] = field(default_factory=dict)
+    _found: dict[str, RunFile] = field(default_factory=dict)
     _closing: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -126,17 +126,17 @@ class Index:
         return progress.load(found.path).record if found.path.name == progress.NAME else records.load(found.path)
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Found]]:
+def _files(folder: Path) -> Iterator[tuple[str, RunFile]]:
     """Files of runs by name; a record goes before the progress that it replaced."""
-    for name, path in {**archive.under_way(folder), **archive.find(folder)}.items():
+    for name, path in archive.find(folder, under_way=True).items():
         try:
             facts = path.stat()
         except OSError:
             continue  # a run that has just ended
-        yield name, Found(path, (facts.st_mtime_ns, facts.st_size))
+        yield name, RunFile(path, (facts.st_mtime_ns, facts.st_size))
 
 
-def _row(name: str, found: Found) -> Row:
+def _row(name: str, found: RunFile) -> Row:
     changed = found.stamp[0] / 1e9
     try:
         if found.path.name == progress.NAME:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.dashboard.pages import meter
+from rhfedmtl.display import METRICS
 from rhfedmtl.errors import RHFedMTLError
 from rhfedmtl.report.charts import Axis, LineChart, Series, Style, short, thinned
 from rhfedmtl.report.page import commands_html, figure_html
@@ -24,7 +25,6 @@ from rhfedmtl.roles.words import in_words
 PERIOD_S = 0.5
 MOST_EVENTS = 200
 MOST_POINTS = 4000
-METRICS = ("balanced_accuracy", "accuracy", "rmse")
 SHOWN = 24
 """Terminals of a station that are shown one by one."""
 DRAWN = 240

@@ -23,7 +23,7 @@ MOST_OVERLAID = 12
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """A column of the table of runs: its heading, the field that it is sorted by, and whether it holds numbers."""
 
     title: str
@@ -32,17 +32,17 @@ class Column:
 
 
 COLUMNS = (
-    Column("run", "name"),
-    Column("state", "state"),
-    Column("algorithm", "algorithm"),
-    Column("data", "data"),
-    Column("seed", "seed", number=True),
-    Column("budget", "budget"),
-    Column("result", "value", number=True),
-    Column("relative gap", "relative_gap", number=True),
-    Column("rounds", "rounds", number=True),
-    Column("spent", "spent", number=True),
-    Column("changed", "changed"),
+    RunColumn("run", "name"),
+    RunColumn("state", "state"),
+    RunColumn("algorithm", "algorithm"),
+    RunColumn("data", "data"),
+    RunColumn("seed", "seed", number=True),
+    RunColumn("budget", "budget"),
+    RunColumn("result", "value", number=True),
+    RunColumn("relative gap", "relative_gap", number=True),
+    RunColumn("rounds", "rounds", number=True),
+    RunColumn("spent", "spent", number=True),
+    RunColumn("changed", "changed"),
 )
 
 
@@ -67,7 +67,7 @@ def frame(title: str, body: str, views: Mapping[str, str], here: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunQuery:
     """How the table of runs is asked for: words to filter by, the column to sort by, the page."""
 
     words: str = ""
@@ -76,7 +76,7 @@ class Asked:
     page: int = 0
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Asked:
+    def of(cls, query: Mapping[str, str]) -> RunQuery:
         """From the address; what makes no sense is left out."""
         sort = query.get("sort", "-changed")
         name = sort.removeprefix("-")
@@ -99,7 +99,7 @@ class Asked:
         return known + [row for row in fitting if getattr(row, self.sort) in (None, "")]
 
 
-def runs(index: Index, asked: Asked) -> str:
+def runs(index: Index, asked: RunQuery) -> str:
     """The table of all runs in the folder."""
     every = index.rows
     fitting = asked.chosen(every)
@@ -129,7 +129,7 @@ def _heading(title: str, words: str) -> str:
     return f'<h1>{escape(title)}</h1><p class="text">{words}</p>'
 
 
-def _head(column: Column, asked: Asked) -> str:
+def _head(column: RunColumn, asked: RunQuery) -> str:
     sorted_so = column.field == asked.sort
     down = not asked.down if sorted_so else column.number or column.field == "changed"
     order = f' aria-sort="{"descending" if asked.down else "ascending"}"' if sorted_so else ""
@@ -161,7 +161,7 @@ def _row(row: Row) -> str:
     return f'<tr><td>{box}</td><th scope="row">{link}</th>{"".join(cells)}</tr>'
 
 
-def _pages(asked: Asked, count: int) -> str:
+def _pages(asked: RunQuery, count: int) -> str:
     last = max(0, count - 1) // PAGE
     if not last:
         return ""

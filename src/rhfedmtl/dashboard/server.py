@@ -115,7 +115,7 @@ class Dashboard:
         if self.network is not None:
             known = self.network
             return await self._page(f"{self.place.name}: network", lambda: network.view(known), "/")
-        asked = pages.Asked.of(request.query_params)
+        asked = pages.RunQuery.of(request.query_params)
         return await self._page(f"{self.place.name}: runs", lambda: pages.runs(self._runs, asked), "/")
 
     @property
@@ -179,7 +179,7 @@ def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
     port = listening.getsockname()[1]
     access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
     config.app = Dashboard(place).app(access)
-    server = Server(config, lambda: ready(f"http://{HOST}:{port}/?token={access.token}"))
+    server = PageServer(config, lambda: ready(f"http://{HOST}:{port}/?token={access.token}"))
     server.run(sockets=[listening])
 
 
@@ -195,7 +195,7 @@ def bound(config: uvicorn.Config, port: int) -> socket.socket:
     return found
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Says when it answers."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:

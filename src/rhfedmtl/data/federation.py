@@ -214,7 +214,11 @@ class Federation:
         return replace(self, X=X, test_X=test_X)
 
     def fingerprint(self) -> str:
-        """SHA-256 over everything that can change a result."""
+        """SHA-256 over everything that can change a result; worked out once, as nothing here ever changes."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         offsets = (self.terminal_offsets, self.task_offsets, self.test_offsets)
         for array in (self.X, self.y, self.test_X, self.test_y, *offsets, self.sample_weight):

@@ -159,7 +159,7 @@ class Dealt:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SentWords:
     """A sum that this terminal has sent words for."""
 
     slot: int
@@ -211,7 +211,7 @@ class Masker:
         self._known: tuple[bytes, ...] = ()
         self._deal: Deal | None = None
         self._dealt: Dealt | None = None
-        self._sent: Sent | None = None
+        self._sent: SentWords | None = None
 
     def deal(self, circle: Circle) -> Deal:
         """Get to know the neighbours, and deal for the slot that is named; fewer than needed are refused."""
@@ -272,7 +272,7 @@ class Masker:
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
         answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
         held[self.terminal] = (dealt.own, 0)
-        self._sent = Sent(dealt.slot, everyone, held, fixed, value, asked_for.digest(), answer)
+        self._sent = SentWords(dealt.slot, everyone, held, fixed, value, asked_for.digest(), answer)
         self._dealt, self.phase = None, after
         return answer
 
@@ -297,7 +297,7 @@ class Masker:
         if self._deal is not None and slot <= self._deal.slot:
             raise PeerError(f"slot {slot} is over: terminal {self.terminal} has dealt for {self._deal.slot}")
 
-    def _refuse_small(self, sent: Sent, arrived: Members) -> None:
+    def _refuse_small(self, sent: SentWords, arrived: Members) -> None:
         known = arrived <= sent.everyone and self.terminal in arrived
         near = 1 + sum(t in arrived for t in self._pairs)
         if not known or min(len(arrived), near) < self.least:
@@ -305,7 +305,7 @@ class Masker:
         if sent.opened not in (None, arrived):
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
 
-    def _refuse_subtraction(self, sent: Sent, arrived: Members) -> None:
+    def _refuse_subtraction(self, sent: SentWords, arrived: Members) -> None:
         before = self.told.fixed if sent.fixed else self.told.update if sent.value == self.told.value else None
         apart = 0 if before is None else len(before ^ arrived)
         if 0 < apart < self.least:

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
 from rhfedmtl.runs import progress, records
-from rhfedmtl.runs.records import Record
-
-RECORD = "run.json"
+from rhfedmtl.runs.records import RECORD, Record
 
 
-def find(folder: Path) -> dict[str, Path]:
-    """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep."""
+def find(folder: Path, *, under_way: bool = False) -> dict[str, Path]:
+    """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep.
+
+    Runs that are ``under_way`` have a file of progress instead, and are found where they are asked for.
+    """
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
+    going: dict[str, Path] = {}
     made: dict[str, Path] = {}
     swept: dict[str, Path] = {}
-    for place, names in _walk(folder):
+    for text, folders, names in os.walk(folder):
+        folders.sort()
+        place = Path(text)
+        if under_way and progress.NAME in names:
+            going[place.name] = place / progress.NAME
         if RECORD in names:
             made[place.name] = place / RECORD
         if place.name == "runs":
             swept |= {name[:-5]: place / name for name in sorted(names) if name.endswith(".json") and name != RECORD}
-    return {**made, **swept}
-
-
-def under_way(folder: Path) -> dict[str, Path]:
-    """Files of progress under a folder, by the name of the run's folder."""
-    return {place.name: place / progress.NAME for place, names in _walk(folder) if progress.NAME in names}
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with the names of its files, in order."""
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        yield Path(place), names
+    return {**going, **made, **swept}
 
 
 def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
@@ -56,8 +50,8 @@ def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
 def pick(folder: Path, name: str) -> Record:
     """The one record whose name begins so; ``name`` may also be a path."""
     path = Path(name)
-    if path.is_file() or (path / "run.json").is_file():
-        return records.load(path if path.is_file() else path / "run.json")
+    if path.is_file() or (path / RECORD).is_file():
+        return records.load(path if path.is_file() else path / RECORD)
     found = find(folder)
     fitting = [name] if name in found else [known for known in found if known.startswith(name)]
     fitting = fitting or [known for known in found if name in known]

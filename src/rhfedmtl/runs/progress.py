@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -63,7 +63,7 @@ def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watc
             if file is not None and (now := time.monotonic()) >= due:
                 due = now + 1.0 / LINES_A_SECOND
                 with contextlib.suppress(OSError):
-                    file.write(json.dumps(plain(asdict(_line(progress, budget)))) + "\n")
+                    file.write(json.dumps(plain(_line(progress, budget))) + "\n")
                     file.flush()
             return None if watch is None else watch(progress)
 

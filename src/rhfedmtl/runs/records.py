@@ -37,6 +37,8 @@ from rhfedmtl.training.privacy import RESOURCE
 from rhfedmtl.training.run import Result, mean
 
 FORMAT = 2
+RECORD = "run.json"
+"""Name of the record in the folder of a run."""
 ORIGIN = ("key", "command", "configuration", "versions")
 """What a model file says of the run that it came from."""
 MOST_RELATED = 200
@@ -322,7 +324,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 def save(folder: Path, known: Record, federation: Federation, result: Result) -> None:
     """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``."""
-    (folder / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False) + "\n")
+    (folder / RECORD).write_text(json.dumps(known.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
     _save_model(folder / "model.npz", known, federation, result)

@@ -174,7 +174,7 @@ def read(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise DataError(f"no run {folder}: give the folder of an interrupted run, as in runs/20260101-120000-…")
     if not (folder / CHECKPOINT).exists():
-        if (folder / "run.json").exists():
+        if (folder / records.RECORD).exists():
             raise DataError(f"{folder} is complete: there is nothing to resume")
         waiting = sorted(path.parent for path in folder.glob(f"*/{CHECKPOINT}"))
         way = f"go on with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"

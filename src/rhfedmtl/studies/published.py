@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.intervals import student
+from rhfedmtl.runs.sweep import interval
 from rhfedmtl.training.run import Settings, train
 
 Array = npt.NDArray[Any]
@@ -38,7 +38,7 @@ DIFFERENCES = {
 }
 
 
-class Rows(NamedTuple):
+class PublishedRows(NamedTuple):
     """Rows of all tasks, one task after the other, with who is to be tested on."""
 
     X: Array
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class PrintedFigure:
     """One figure that was printed, and ours for it; the metric is accuracy or error in percent."""
 
     source: str
@@ -60,7 +60,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
+class PublishedTable:
     """Where a table was printed, what of it is ours to repeat, and how."""
 
     source: str
@@ -68,12 +68,12 @@ class Table:
     file: str
     error: bool
     printed: dict[str, tuple[float, str | None]]
-    make: Callable[[Path, int], Rows]
+    make: Callable[[Path, int], PublishedRows]
     over_rows: bool = False
     first_is_printed: bool = False
 
 
-def table(tables: Path, seeds: int) -> Iterator[Line]:
+def table(tables: Path, seeds: int) -> Iterator[PrintedFigure]:
     """All lines; a method that is not ours has none of our figures, and a data set that is missing is refused."""
     for each in TABLES:
         place = tables / each.file
@@ -82,13 +82,13 @@ def table(tables: Path, seeds: int) -> Iterator[Line]:
         ours = {name: _ours(each, place, name, seeds) for name in {n for _, n in each.printed.values() if n}}
         for method, (printed, name) in each.printed.items():
             value, width = ours[name] if name else (None, None)
-            yield Line(each.source, each.data, method, printed, value, width)
+            yield PrintedFigure(each.source, each.data, method, printed, value, width)
         value, width = ours.get("rhfedmtl") or _ours(each, place, "rhfedmtl", seeds)
         best = (min if each.error else max)(p for p, _ in each.printed.values())
-        yield Line(each.source, each.data, "rhfedmtl (beside the best printed)", best, value, width)
+        yield PrintedFigure(each.source, each.data, "rhfedmtl (beside the best printed)", best, value, width)
 
 
-def save(lines: list[Line], out: Path) -> Path:
+def save(lines: list[PrintedFigure], out: Path) -> Path:
     """``published.csv``, and what differs from the protocols beside it."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "published.csv").open("w", newline="", encoding="utf-8") as file:
@@ -100,17 +100,16 @@ def save(lines: list[Line], out: Path) -> Path:
     return out / "published.csv"
 
 
-def _ours(each: Table, place: Path, name: str, seeds: int) -> tuple[float, float]:
+def _ours(each: PublishedTable, place: Path, name: str, seeds: int) -> tuple[float, float]:
     """Mean over seeds, in percent, and half of its 95 % interval."""
     found = [_tuned_percent(each, each.make(place, seed), name, seed) for seed in range(seeds)]
-    value = found[0] if each.first_is_printed else float(np.mean(found))
-    error = float(np.std(found, ddof=1)) / np.sqrt(seeds) if seeds > 1 else float("nan")
-    return value, student(0.95, seeds - 1) * error
+    mean, half = interval(np.array(found))
+    return found[0] if each.first_is_printed else mean, half if seeds > 1 else float("nan")
 
 
-def _tuned_percent(each: Table, rows: Rows, name: str, seed: int) -> float:
+def _tuned_percent(each: PublishedTable, rows: PublishedRows, name: str, seed: int) -> float:
     """With the weights that are best on training rows held out."""
-    learned = Rows(*(part[~rows.test] for part in rows))
+    learned = PublishedRows(*(part[~rows.test] for part in rows))
     held = _drawn(learned.task, seed + 1000)
     sign = -1.0 if each.error else 1.0
     tried = [
@@ -123,7 +122,7 @@ def _tuned_percent(each: Table, rows: Rows, name: str, seed: int) -> float:
     )
 
 
-def _percent(each: Table, rows: Rows, name: str, options: Options) -> float:
+def _percent(each: PublishedTable, rows: PublishedRows, name: str, options: Options) -> float:
     federation = _federation(rows)
     built = build(name, options, federation.kind)
     settings = Settings(certify_every=10, target_relative_gap=GAP, max_rounds=MOST_ROUNDS)
@@ -133,7 +132,7 @@ def _percent(each: Table, rows: Rows, name: str, options: Options) -> float:
     return 100.0 - accuracy if each.error else accuracy
 
 
-def _federation(rows: Rows) -> Federation:
+def _federation(rows: PublishedRows) -> Federation:
     """Every task a station with one terminal, as in the papers, which have two tiers."""
     train_rows, names = ~rows.test, np.unique(rows.task)
     ends = [np.searchsorted(rows.task[part], np.append(names, names[-1] + 1)) for part in (train_rows, rows.test)]
@@ -151,12 +150,12 @@ def _federation(rows: Rows) -> Federation:
     )
 
 
-def _har(place: Path, seed: int, positive: int | None = None) -> Rows:
+def _har(place: Path, seed: int, positive: int | None = None) -> PublishedRows:
     """A quarter of each person's rows is for the test, drawn at random."""
     with np.load(place) as held:
         order = np.argsort(held["subject"], kind="stable")
         X, y, task = held["X"][order], held["y"][order].astype(np.int64) - 1, held["subject"][order]
-    return Rows(X, y if positive is None else (y == positive).astype(np.int64), task, _drawn(task, seed))
+    return PublishedRows(X, y if positive is None else (y == positive).astype(np.int64), task, _drawn(task, seed))
 
 
 def _drawn(task: Array, seed: int) -> Array:
@@ -168,11 +167,11 @@ def _drawn(task: Array, seed: int) -> Array:
     return chosen
 
 
-def _sitting(place: Path, seed: int) -> Rows:
+def _sitting(place: Path, seed: int) -> PublishedRows:
     return _har(place, seed, positive=3)
 
 
-def _heart(place: Path, seed: int) -> Rows:
+def _heart(place: Path, seed: int) -> PublishedRows:
     """As FLamby has it: complete rows, two columns one-hot, 66 % for training, standardised per centre."""
     from sklearn.model_selection import train_test_split
 
@@ -194,11 +193,11 @@ def _heart(place: Path, seed: int) -> Rows:
         test[held] = True
         spread = X[learned].std(axis=0)
         X[own] = (X[own] - X[learned].mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    return Rows(X, y, task, test)
+    return PublishedRows(X, y, task, test)
 
 
 TABLES = (
-    Table(
+    PublishedTable(
         "FedU",
         "HAR, 30 people, six classes, accuracy",
         HAR,
@@ -213,7 +212,7 @@ TABLES = (
         _har,
         over_rows=True,
     ),
-    Table(
+    PublishedTable(
         "MOCHA",
         "HAR, 30 people, sitting, error",
         HAR,
@@ -221,7 +220,7 @@ TABLES = (
         {"global": (2.23, "pooled"), "local": (1.34, "local"), "MTL": (0.46, "rhfedmtl")},
         _sitting,
     ),
-    Table(
+    PublishedTable(
         "FLamby",
         "Fed-Heart-Disease, four centres, accuracy",
         HEART,

@@ -37,7 +37,7 @@ CONTENTS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class AccountLine:
     """Messages of one kind, one way, to or from one station, on one day: how many, and how many bytes."""
 
     first: str
@@ -67,11 +67,11 @@ class Account:
     def note(self, way: str, kind: str, station: int, n_bytes: int) -> None:
         """Write a message down."""
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        line = Line(stamp, stamp, way, kind, station, 1, n_bytes)
+        line = AccountLine(stamp, stamp, way, kind, station, 1, n_bytes)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", newline="") as file:
             if not file.tell():
-                csv.writer(file).writerow(each.name for each in fields(Line))
+                csv.writer(file).writerow(each.name for each in fields(AccountLine))
             csv.writer(file).writerow(astuple(line))
             size = file.tell()
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
@@ -95,7 +95,7 @@ class Account:
         return f"{self.used:,} of {self.budget:,} bytes{period} are used" if self.budget else f"{self.used:,} bytes"
 
 
-def read(path: Path) -> Iterator[Line]:
+def read(path: Path) -> Iterator[AccountLine]:
     """The lines of an account; one that was being written when the power went is left out."""
     if not path.exists():
         return
@@ -103,14 +103,14 @@ def read(path: Path) -> Iterator[Line]:
         for row in csv.DictReader(file):
             try:
                 numbers = {name: int(row[name]) for name in ("station", "messages", "bytes")}
-                yield Line(first=row["first"], last=row["last"], way=row["way"], kind=row["kind"], **numbers)
+                yield AccountLine(first=row["first"], last=row["last"], way=row["way"], kind=row["kind"], **numbers)
             except (KeyError, TypeError, ValueError):
                 continue
 
 
-def added(lines: Iterator[Line], *, by_day: bool) -> list[Line]:
+def added(lines: Iterator[AccountLine], *, by_day: bool) -> list[AccountLine]:
     """Lines of one way and kind as one, of all days or of each; in the order in which they began."""
-    found: dict[tuple[object, ...], Line] = {}
+    found: dict[tuple[object, ...], AccountLine] = {}
     for line in lines:
         key = line.way, line.kind, line.station if by_day else -1, line.day if by_day else ""
         old = found.get(key, replace(line, messages=0, bytes=0))
@@ -126,6 +126,9 @@ def added(lines: Iterator[Line], *, by_day: bool) -> list[Line]:
 
 def _shorten(path: Path) -> None:
     """Add lines of one day up, in one step."""
-    rows = [[each.name for each in fields(Line)], *(list(astuple(line)) for line in added(read(path), by_day=True))]
+    rows = [
+        [each.name for each in fields(AccountLine)],
+        *(list(astuple(line)) for line in added(read(path), by_day=True)),
+    ]
     text = "".join(",".join(map(str, row)) + "\r\n" for row in rows)
     write_whole(path, text, mode=PRIVATE)

@@ -27,7 +27,7 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
-from rhfedmtl.deploy.terminal.site import Site
+from rhfedmtl.deploy.terminal.site import SitePolicy
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
@@ -75,7 +75,7 @@ class TerminalService:
         self._kernel = find_kernel(config.kernel)
         self._asleep_until = -math.inf
         self._told = False
-        self.site = Site(config)
+        self.site = SitePolicy(config)
         self._declined: wire.Declined | None = None
         self._owner = Owner(config.state)
         self._owner.check()

@@ -12,7 +12,7 @@ from rhfedmtl.errors import ConfigError
 DAY_S = 86_400
 
 
-class Site:
+class SitePolicy:
     """Policy of one terminal, from its own configuration; ``used`` is written down with its state."""
 
     def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:

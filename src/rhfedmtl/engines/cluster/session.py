@@ -22,6 +22,7 @@ LEAST_VERSION = (2, 60)
 MIB = 1 << 20
 STORE = 256 * MIB
 """Shared memory of a local Ray, besides what is asked for: duals and messages, not data."""
+STARTS = 3
 KNOCK_SECONDS = 10.0
 TRIES = "RAY_gcs_server_port_wait_time_s"
 QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -131,14 +132,25 @@ def _start(ray: Any, store: int, stack: ExitStack) -> None:
     # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     place = {"num_cpus": cores(), "object_store_memory": store + STORE}
-    try:
-        folder = stack.enter_context(_temporary_folder())
-        stack.callback(ray.shutdown)
-        ray.init("local", include_dashboard=False, _temp_dir=folder, **place, **QUIET)
-    except OSError as error:
-        raise ClusterError(f"cannot bring up Ray on this machine: {error}; {_SHORT}") from error
-    except (RuntimeError, ValueError) as error:
-        raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
+    for left in reversed(range(STARTS)):
+        try:
+            with ExitStack() as started:
+                folder = started.enter_context(_temporary_folder())
+                started.callback(ray.shutdown)
+                ray.init("local", include_dashboard=False, _temp_dir=folder, **place, **QUIET)
+                stack.push(started.pop_all())
+            return
+        except OSError as error:
+            raise ClusterError(f"cannot bring up Ray on this machine: {error}; {_SHORT}") from error
+        except (RuntimeError, ValueError) as error:
+            raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
+        except Exception as error:
+            # A Ray that is not up within half a minute says so with a plain Exception: on a busy machine a second
+            # start finds what the first one has read from the disk.
+            if not left:
+                raise ClusterError(
+                    f"cannot bring up Ray on this machine, tried {STARTS} times: {_first_line(error)}; is it very busy?"
+                ) from error
 
 
 def _connect(ray: Any, address: str) -> None:
