@@ -1,4 +1,4 @@
-"""One way to replace a file: in one step, so that whoever is killed in the middle leaves the old one or the new one."""
+"""Files that are replaced in one step: who is killed leaves the old one or the new. Folders that one process holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.failpoints import failpoint
 
 PRIVATE, PUBLIC = 0o600, 0o644
 """Modes of files for their owner alone, and of files that everybody may read."""
@@ -26,6 +29,7 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool
             file.flush()
             if force:
                 os.fsync(file.fileno())
+        failpoint("replace", path.name.rstrip("0123456789"))
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -54,3 +58,31 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(place)
         finally:
             os.close(place)
+
+
+class Lock:
+    """Holds a folder for one process; a second one is refused instead of spoiling what the first one writes there.
+
+    It is free when the process ends, however that is. Where the system, or a file system, knows no locks, none is held.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = -1
+        try:
+            import fcntl
+        except ImportError:
+            return
+        self._file = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise ConfigError(f"{folder} is in use: is it running already?") from None
+        except OSError:
+            return
+
+    def release(self) -> None:
+        """Let the folder go."""
+        if self._file >= 0:
+            os.close(self._file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import sys
 from pathlib import Path
 
@@ -84,3 +86,60 @@ def test_a_mistake_is_answered_in_a_line_or_two(
     assert says in told.replace("\n", " ")
     assert len(told.strip()) <= 420
     assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "--algorithm", "rhfedmlt"], "did you mean rhfedmtl"),
+        (["train", "--nonsense"], "No such option: --nonsense"),
+        (["runs", "show", "nothing", "--folder", "."], "nothing"),
+        (["status", "nowhere"], "nowhere"),
+        (["network", "audit", "nowhere"], "nowhere"),
+    ],
+)
+def test_with_json_an_error_is_an_object_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    """Programs that read what was printed read why there is nothing else."""
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *words, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert says in json.loads(told.out)["error"]
+    assert not told.err
+
+
+SMALL = ["--tasks", "2", "--terminals", "2", "--samples-per-task", "200"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", *SMALL, "--budget", "energy=300", "--out", "new"],
+        ["compare", *SMALL, "--algorithms", "local", "--budgets", "300", "--seeds", "1", "--out", "new"],
+        ["data", "split", "synthetic", *SMALL, "--out", "new"],
+        ["network", "init", "new", *SMALL],
+    ],
+    ids=lambda words: words[0] + words[1],
+)
+def test_a_full_disk_is_answered_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """Status 2 and no traceback; half a network is not left behind. No file may grow beyond a few bytes here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", *words])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[1]))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    told = capsys.readouterr().err
+    assert ended.value.code == 2, told
+    assert "Traceback" not in told
+    assert "too large" in told or "143 written" in told  # NumPy counts instead
+    assert len([line for line in told.splitlines() if line.startswith("error:")]) == 1
+    assert words[0] != "network" or not (tmp_path / "new").exists()

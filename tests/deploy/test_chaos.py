@@ -136,23 +136,23 @@ def storm(chaos: Chaos, mischief: Mischief, operator: Operator, faults: int) -> 
     chaos.tend(everything=True)
 
 
-def assert_charges(folder: Path) -> None:
+def assert_charges(folder: Path, stations: int = STATIONS, terminals: int = TERMINALS) -> None:
     """Every order that went out was charged once, no terminal twice for a round, and all work was ordered."""
     ledger = Ledger.load(folder / "out" / "ledger.json").columns()
     at = ledger["tier"] == "terminal"
     charged = Counter(zip(ledger["round"][at].tolist(), ledger["terminal"][at].tolist(), strict=True))
     assert max(charged.values()) == 1
-    for b in range(STATIONS):
+    for b in range(stations):
         for entry in nets.logged(folder, f"station-{b}", "ordered"):
             for t, steps in entry["steps"].items():
                 assert charged[entry["round"], int(t)] == 1, f"round {entry['round']}, terminal {t} was not charged"
                 assert steps == 30
-    worked = {(entry["round"], t) for t in range(TERMINALS) for entry in nets.logged(folder, f"terminal-{t}", "worked")}
+    worked = {(entry["round"], t) for t in range(terminals) for entry in nets.logged(folder, f"terminal-{t}", "worked")}
     assert worked <= set(charged)
-    stations = ledger["tier"] == "station"
-    rounds = Counter(zip(ledger["round"][stations].tolist(), ledger["task"][stations].tolist(), strict=True))
+    of = ledger["tier"] == "station"
+    rounds = Counter(zip(ledger["round"][of].tolist(), ledger["task"][of].tolist(), strict=True))
     assert max(rounds.values()) == 1
-    np.testing.assert_array_equal(np.unique(ledger["amount"][stations]), [10.0])
+    np.testing.assert_array_equal(np.unique(ledger["amount"][of]), [10.0])
 
 
 def check(folder: Path, faults: int, seed: int) -> Counter[str]:

@@ -74,7 +74,8 @@ def check_windows(folder: Path) -> None:
     config = read_station(folder / "station-1" / "station.toml")
     with urllib.request.urlopen(f"http://{config.node.metrics}/metrics", timeout=5) as answer:
         text = answer.read().decode()
-    assert "rhfedmtl_connected 4.0" in text
+    assert 'rhfedmtl_connected{role="terminal"} 4.0' in text
+    assert 'rhfedmtl_connected{role="cloud"} 1.0' in text
     assert "rhfedmtl_round_seconds_count" in text
     with grpc.insecure_channel(config.node.health) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)

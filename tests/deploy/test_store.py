@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rhfedmtl.deploy.node import state as store
-from rhfedmtl.deploy.node.state import CorruptError, Journal, Lock, StateFile
+from rhfedmtl.deploy.node.state import CorruptError, Journal, StateFile
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import Lock
 
 HEAD = store._JOURNAL.size
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from rhfedmtl.cli.main import app, main
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
+from rhfedmtl.files import Lock
 from rhfedmtl.runs import session
 from rhfedmtl.runs import session as single
 from rhfedmtl.runs.session import Session, begin
@@ -183,3 +184,15 @@ def test_a_run_that_fails_leaves_no_folder_unless_it_can_go_on(tmp_path: Path, m
         with pytest.raises(error, match="go on with: rhfedmtl train --resume" if left else "the cluster is gone$"):
             run.run()
         assert len(list((tmp_path / error.__name__).iterdir())) == left
+
+
+def test_a_run_goes_on_in_one_process_at_a_time(stopped: Path) -> None:
+    """A second `--resume` is refused while the first has the folder, and nothing of it is touched."""
+    lock = Lock(stopped)
+    before = sorted(stopped.iterdir())
+    refused = call("train", "--resume", str(stopped), "--json")
+    assert isinstance(refused.exception, ConfigError)
+    assert "in use" in str(refused.exception)
+    assert sorted(stopped.iterdir()) == before
+    lock.release()
+    assert call("train", "--resume", str(stopped), "--json").exit_code == 0

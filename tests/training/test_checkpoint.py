@@ -10,6 +10,7 @@ import pytest
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
+from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Later
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError
@@ -237,3 +238,30 @@ def test_long_checkpoints_get_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not keep.due
     now[0] = 26.0
     assert keep.due
+
+
+def test_reports_that_were_heard_are_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put away right after a certificate, a run goes on with the very questions that it would have had next."""
+    asked: list[int] = []
+    plain = InProcess.reports
+
+    def reports(self: InProcess, cloud_round: int) -> Any:
+        asked.append(cloud_round)
+        return plain(self, cloud_round)
+
+    monkeypatch.setattr(InProcess, "reports", reports)
+    options = Options(local_steps=5, station_rounds=1)
+    learn("hfedmtl", "calm", options)
+    whole, kept = list(asked), []
+
+    class Counting(Keeper):
+        def keep(self, run: Any) -> None:
+            if run.round == 5:  # a certificate is due, and the server iteration has no more rounds
+                super().keep(run)
+                kept.append(len(asked))
+
+    asked.clear()
+    learn("hfedmtl", "calm", options, keep=Counting(tmp_path / "checkpoint", seconds=0.0))
+    asked.clear()
+    learn("hfedmtl", "calm", options, start=checkpoint.read(tmp_path / "checkpoint"))
+    assert asked == whole[kept[0] :]

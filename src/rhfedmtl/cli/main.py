@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from rhfedmtl.cli import (
     settings,
     train,
 )
+from rhfedmtl.cli.options import print_json
 from rhfedmtl.errors import BusyError, RHFedMTLError
 
 app = typer.Typer(
@@ -64,6 +66,8 @@ PANELS = {
 }
 """The commands in the order of the help."""
 LATER = 75
+USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""Words that make no command; typer may carry its own click."""
 GOES_ON = "what is finished is kept, and the same command goes on from there"
 LAST_WORDS = {
     "train": "nothing was learned yet, so nothing is kept; to start again, give the same command",
@@ -100,15 +104,30 @@ def program() -> Any:
 def main() -> None:
     """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2.
 
-    Where the same may work later (a port is taken) it is 75, as for mail that is to be sent again.
+    Where the same may work later (a port is taken) it is 75, as for mail that is to be sent again. With --json an error
+    is an object on standard output, as everything else.
     """
+    as_json = "--json" in sys.argv
     try:
-        program()()
+        if not as_json:
+            program()()
+        raise SystemExit(program()(standalone_mode=False) or 0)
     except RHFedMTLError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise SystemExit(LATER if isinstance(error, BusyError) else 2) from None
+        words, status = str(error), LATER if isinstance(error, BusyError) else 2
     except OSError as error:
-        if error.filename is None:
-            raise
-        typer.echo(f"error: cannot use {error.filename}: {error.strerror}", err=True)
-        raise SystemExit(2) from None
+        words, status = _of_files(error), 2
+    except USAGE as error:  # with --json alone: else it has been answered
+        words, status = error.format_message(), error.exit_code
+    if as_json:
+        print_json({"error": words})
+    else:
+        typer.echo(f"error: {words}", err=True)
+    raise SystemExit(status)
+
+
+def _of_files(error: OSError) -> str:
+    """An error of a file in words; Python does not say of which where it fails in the middle of writing."""
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return f"cannot write: {reason}; make room, or write elsewhere, and give the command again"
+    return f"cannot use {error.filename}: {reason}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -241,16 +241,12 @@ def up(
     if not local:
         raise ConfigError("only --local starts nodes; on real machines each runs `rhfedmtl serve`, see docs/deploy.md")
     if fresh:
-        _reset(folder)
+        from rhfedmtl.deploy.local.provision import forget_all
+
+        forget_all(folder)
     with _live(not as_json and sys.stderr.isatty()) as show:
         status = bring_up(folder, budget, target_gap, show)
-    if as_json:
-        print_json({name: value for name, value in status.items() if name not in ("state", "spec", "answered")})
-    else:
-        from rhfedmtl.cli.network_text import closing_lines
-
-        typer.echo("\n".join(closing_lines(status)))
-        typer.echo(f"next: rhfedmtl network export {folder} --out {folder}-model --offline")
+    _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
 
 
 @contextmanager
@@ -269,12 +265,45 @@ def _live(shown: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 @network_app.command()
-def train(folder: Folder, budget: Budgets = None, target_gap: Gap = None, as_json: AsJson = False) -> None:
+def train(
+    folder: Folder,
+    budget: Budgets = None,
+    target_gap: Gap = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the network until the training ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Begin a training in a running network, or go on with a larger budget.
 
-    Example: rhfedmtl network train demo-net --budget energy=2800
+    With --follow, Ctrl-C ends the looking on, not the training.
+
+    Example: rhfedmtl network train demo-net --budget energy=2800 --follow
     """
-    _command(folder, as_json, "train", budget=budget, target_gap=target_gap)
+    from rhfedmtl.deploy.operator import Operator
+
+    operator = Operator(folder)
+    spec = operator.command("train", budget=budget, target_gap=target_gap)
+    if not follow:
+        _print(spec, as_json)
+        return
+    with _live(not as_json and sys.stderr.isatty()) as show:
+        training = operator.follow(show)
+    _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
+    if training["state"] != "ended":
+        raise ConfigError(f"the training {training['state']}: {training.get('error', '')}")
+
+
+def _show_training(training: dict[str, Any], as_json: bool, export: str) -> None:
+    """What a training came to, and how to get its models."""
+    if as_json:
+        print_json({name: value for name, value in training.items() if name not in _UNSHOWN})
+    elif training["state"] == "ended":
+        from rhfedmtl.cli.network_text import closing_lines
+
+        typer.echo("\n".join(closing_lines(training)))
+        typer.echo(f"next: {export}")
+
+
+_UNSHOWN = ("state", "spec", "answered", "waits_for")
 
 
 @network_app.command()
@@ -439,30 +468,65 @@ def reset(
     """
     if not yes:
         raise ConfigError(f"this forgets what all nodes in {folder} have learned and spent: add --yes")
-    _print({"folder": str(folder), "nodes": _reset(folder)}, as_json)
+    from rhfedmtl.deploy.local.provision import forget_all
+
+    _print({"folder": str(folder), "nodes": forget_all(folder)}, as_json)
 
 
-def _reset(folder: Path) -> int:
-    """Remove the state of all nodes; how many there are."""
-    from rhfedmtl.deploy.local.provision import node_folders
-    from rhfedmtl.deploy.node.state import Lock
+@network_app.command()
+def audit(
+    folder: Folder,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="From the folder of the cloud, which need not run.")
+    ] = False,
+    last: Annotated[int, typer.Option("--last", min=0, help="Show so many of the last entries; 0: all.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Check the cloud's audit trail and show it: commands, admissions, refusals, quarantine, keys; who and when.
 
-    states = [path / "state" for path in node_folders(folder).values()]
-    for state in states:
-        Lock(state).release()
-    for state in states:
-        shutil.rmtree(state)
-    return len(states)
+    Every entry has a hash over all before it. The last one that was seen is kept with the operator's credentials: a
+    trail that was cut or written anew since is refused.
 
-
-def status(folder: Folder, as_json: AsJson = False) -> None:
-    """Show a running network: who is connected, round, H, accuracy, gap, what is left, the last error.
-
-    Example: rhfedmtl status demo-net
+    Example: rhfedmtl network audit demo-net --last 20
     """
     from rhfedmtl.deploy.operator import Operator
 
-    facts = Operator(folder).command("status")
+    operator = Operator(folder)
+    entries = operator.audit_offline(folder) if offline else operator.audit()
+    shown = entries[-last:] if last else entries
+    head = entries[-1]["hash"] if entries else ""
+    if as_json:
+        print_json({"whole": True, "entries": len(entries), "hash": head, "shown": shown})
+        return
+    for entry in shown:
+        facts = {name: value for name, value in entry.items() if name not in ("number", "time", "who", "event", "hash")}
+        more = "  ".join(f"{name}={_word(name, value)}" for name, value in facts.items())
+        typer.echo(f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {more}".rstrip())
+    typer.echo(f"the chain of {len(entries)} entries is whole; hash {head[:16] or 'of none'}")
+
+
+def status(
+    folder: Folder,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it, every second, until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a running network: who is connected, whom it waits for, round, H, accuracy, gap, what is left, errors.
+
+    Example: rhfedmtl status demo-net --watch
+    """
+    from rhfedmtl.deploy.operator import Operator
+
+    operator = Operator(folder)
+    if not watch:
+        _show_status(operator.command("status"), as_json)
+    elif not as_json and sys.stdout.isatty():
+        with _live(True) as show:
+            operator.watch(show)
+    else:
+        operator.watch(lambda facts: _show_status(facts, as_json))
+
+
+def _show_status(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
@@ -483,4 +547,11 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        typer.echo("\n".join(f"{name:<10} {value}" for name, value in facts.items()) or "done")
+        typer.echo("\n".join(f"{name:<10} {_word(name, value)}" for name, value in facts.items()) or "done")
+
+
+def _word(name: str, value: Any) -> str:
+    """A fact as people write it."""
+    if name == "at":
+        return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
+    return ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

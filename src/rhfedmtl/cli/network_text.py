@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from rhfedmtl.cli.text import certified
+from rhfedmtl.cli.text import amount, certified
 from rhfedmtl.roles.words import in_words
 
 
@@ -40,9 +40,9 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     if status.get("gap") is not None:
         lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
-    for name, amount in status["spent"].items():
+    for name, spent in status["spent"].items():
         limit = status["budget"].get(name)
-        lines.append(f"{'spent':<18}{name} {amount:g}" + (f" of {limit:g}" if limit is not None else ""))
+        lines.append(f"{'spent':<18}{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
     lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines
 
@@ -51,7 +51,8 @@ _METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 
 
 def _training(status: dict[str, Any]) -> str:
-    parts = [status["state"]]
+    waits = status.get("waits_for") or []
+    parts = [f"waits for {', '.join(waits[:5])}{' …' if len(waits) > 5 else ''}" if waits else status["state"]]
     if status.get("round"):
         parts += [f"round {status['round']}", f"H {status['local_steps']}"]
     parts += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
@@ -59,7 +60,7 @@ def _training(status: dict[str, Any]) -> str:
         words = in_words(status.get("relative_gap"), status.get("dual"))
         parts.append(f"{words}{_certified(status)}")
     left = status.get("left") or {}
-    parts += [f"{name} left {amount:.4g}" for name, amount in left.items() if amount is not None]
+    parts += [f"{name} left {amount(rest)}" for name, rest in left.items() if rest is not None]
     if status.get("error"):
         parts.append(str(status["error"]))
     return "  ".join(parts)

@@ -26,6 +26,7 @@ from rhfedmtl.cli.options import (
     print_json,
     with_learning_options,
 )
+from rhfedmtl.cli.text import amount
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
@@ -295,7 +296,7 @@ def _bar(*, live: bool) -> Iterator[Any]:
         task = bar.add_task("", total=None, state="first budget")
 
         def show(done: int, total: int, point: Any) -> None:
-            bar.update(task, completed=done, total=total, state=f"{point.budget:.4g} gives {point.result:.4g}")
+            bar.update(task, completed=done, total=total, state=f"{amount(point.budget)} gives {point.result:.4g}")
 
         yield show
 

@@ -79,6 +79,8 @@ def _facts(known: Record) -> dict[str, Any]:
 def _table(found: dict[str, Record]) -> None:
     from rich.table import Table
 
+    from rhfedmtl.resources.costs import amounts_text
+
     table = Table(box=None, pad_edge=False)
     for name in ("run", "algorithm", "data", "seed", "budget", "result", "relative gap"):
         right = name in ("seed", "result", "relative gap")
@@ -86,7 +88,7 @@ def _table(found: dict[str, Record]) -> None:
     short = _beginnings(list(found))
     for name, known in found.items():
         line = _line(known)
-        budget = ", ".join(f"{kind}={limit:g}" for kind, limit in line["budget"].items())
+        budget = amounts_text(line["budget"])
         value = "refused" if known.result is None else _number(line["value"])
         facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
         table.add_row(*facts, _number(line["relative_gap"]))

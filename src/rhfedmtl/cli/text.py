@@ -41,7 +41,8 @@ def paragraph(text: str, first: str = "", others: str = "") -> None:
 
 def amount(x: float) -> str:
     """A number of a bill: 1,400 or 299.2."""
-    return f"{x:,.0f}" if abs(x) < 1e15 and x == int(x) else f"{x:,.6g}"
+    whole = abs(x) < 1e15 and (x == int(x) or abs(x) >= 1e5)
+    return f"{x:,.0f}" if whole else f"{x:,.6g}"
 
 
 def metric(value: float | None) -> str:

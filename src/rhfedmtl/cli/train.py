@@ -305,7 +305,7 @@ def _state(progress: Progress) -> str:
     parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
     if progress.certificate is not None:
         parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
-    parts += [f"{name} left {left:,.4g}" for name, left in progress.left.items() if left != float("inf")]
+    parts += [f"{name} left {amount(left)}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
 
 

@@ -235,7 +235,7 @@ def _events(network: Watched) -> str:
 def _actions(network: Watched) -> list[tuple[str, str]]:
     place, training = network.place, network.status["training"]
     spent = training.get("spent") or {"energy": 1400.0}
-    more = " ".join(f"--budget {name}={2 * amount:.4g}" for name, amount in spent.items())
+    more = " ".join(f"--budget {name}={2 * amount:.0f}" for name, amount in spent.items())
     return [
         ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
         ("End the training after the present round", f"rhfedmtl network stop {place}"),

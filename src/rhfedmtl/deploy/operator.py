@@ -12,16 +12,20 @@ from typing import Any
 import grpc
 
 from rhfedmtl.deploy.cloud.config import read_cloud
+from rhfedmtl.deploy.node import audit
 from rhfedmtl.deploy.node.config import read_operator
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.enrolment import call
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
-from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.files import Lock
 
 LARGEST = 1 << 26
 EXPORT_S = 600.0
+AWAY_S = 60.0
+"""How long a cloud may be away for whoever looks on."""
+UNDER_WAY = ("running", "recovering")
 EXPORTED = ("model.npz", "ledger.json", "result.json")
 
 
@@ -70,6 +74,39 @@ class Operator:
             raise ConfigError(f"the cloud of {network} is running: ask it, without --offline") from None
         folder.mkdir(parents=True, exist_ok=True)
         return [Path(shutil.copy(config.result / name, folder)).name for name in EXPORTED]
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The audit trail of the cloud, its chain checked here, and against what was seen from here before."""
+        start, lines = 0, ""
+        while (found := self.command("audit", start=start))["lines"]:
+            start, lines = found["next"], lines + found["lines"]
+        return self._seen(lines.splitlines())
+
+    def audit_offline(self, network: Path) -> list[dict[str, Any]]:
+        """The same from the folder of a cloud that need not run."""
+        path = read_cloud(network / "cloud" / "cloud.toml").state / audit.NAME
+        return self._seen(path.read_text().splitlines() if path.exists() else [])
+
+    def _seen(self, lines: list[str]) -> list[dict[str, Any]]:
+        entries = audit.verified(lines)
+        audit.check_seen(entries, self._config.folder / "audit.seen")
+        return entries
+
+    def watch(self, show: Callable[[dict[str, Any]], None]) -> None:
+        """Show how the network stands every second, without an end; a cloud that is away for a while is waited for."""
+        while True:
+            show(self.wait_for_cloud(AWAY_S))
+            time.sleep(1.0)
+
+    def follow(self, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Show how the network stands until its training ends; what that came to."""
+        while True:
+            status = self.wait_for_cloud(AWAY_S)
+            show(status)
+            training: dict[str, Any] = status["training"]
+            if training["state"] not in UNDER_WAY:
+                return training
+            time.sleep(0.2)
 
     def _channel(self) -> grpc.Channel:
         above = Identity(self._config.node.network, CLOUD)

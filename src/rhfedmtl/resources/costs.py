@@ -421,7 +421,7 @@ def _refuse_repeats(names: Iterable[str]) -> None:
 
 def amounts_text(amounts: Mapping[str, float]) -> str:
     """Amounts as a budget is written, without types that have no limit."""
-    return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if math.isfinite(amount))
+    return ", ".join(f"{name}={amount:.12g}" for name, amount in amounts.items() if math.isfinite(amount))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
+from rhfedmtl.files import Lock
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, records
@@ -82,7 +83,10 @@ class Session:
     def run(self, watch: Watcher | None = None) -> Result:
         """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
         keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None
+        lock = Lock(self.folder)
         try:
+            if self.start is not None:
+                read(self.folder)  # another process may have ended it meanwhile
             with progress.written(self.folder, self.record(None), watch) as watched:
                 return self.chosen.run(
                     self.federation,
@@ -106,6 +110,8 @@ class Session:
         except RHFedMTLError:
             self._drop()
             raise
+        finally:
+            lock.release()
 
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""

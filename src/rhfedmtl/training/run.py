@@ -671,5 +671,6 @@ _KEPT = (
     "observed",
     "history",
     "_under_way",
+    "_collected",
 )
 """What of a run is put away as it is."""

@@ -21,6 +21,7 @@ from typing import Any
 from rhfedmtl.deploy.node.state import CorruptError, Journal
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 
 Answers = dict[int, wire.Answer]
 Asker = Callable[[Mapping[int, wire.Request], float], Coroutine[Any, Any, Answers]]
@@ -142,8 +143,10 @@ class TrainingJournal:
         ``spec`` is the order that is being carried out. The old journal counts until the new one is on the disk.
         """
         name = self._checkpoints.add(self._index, write)
+        failpoint("journal", "shorten", "before")
         entries = [self._entry("train", spec), *self._opening, self._entry(CHECKPOINT, name)]
         self._journal.replace(entry.SerializeToString() for entry in entries)
+        failpoint("journal", "shorten", "after")
         self._checkpoints.keep_only({name})
 
     # Orders of the operator.
@@ -218,7 +221,9 @@ class TrainingJournal:
 
     def _write(self, kind: str, text: str, answers: Answers | None = None, *, force: bool = False) -> None:
         entry = self._entry(kind, text, answers)
+        failpoint("journal", kind, "before")
         self._journal.append(entry.SerializeToString(), force=force or kind in ("train", "end"))
+        failpoint("journal", kind, "after")
         self._note(entry)
 
     def _entry(self, kind: str, text: str, answers: Answers | None = None) -> wire.Entry:

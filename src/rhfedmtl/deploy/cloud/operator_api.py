@@ -18,9 +18,10 @@ from grpc import aio
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
-from rhfedmtl.deploy.cloud.trainer import Trainer
+from rhfedmtl.deploy.cloud.trainer import Trainer, Training
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import (
     OPERATOR,
     STATION,
@@ -40,6 +41,7 @@ from rhfedmtl.deploy.node.server import guarded, listen
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 from rhfedmtl.plain import plain
 
 TRIES_A_SECOND = 5.0
@@ -48,16 +50,24 @@ AT_ONCE = 128
 ADDRESSES = 1024
 ENROLMENT_BYTES = 1 << 14
 CHUNK = 1 << 20
+UNAUDITED = ("status", "curve", "audit")
+"""Commands that only look."""
 
 
 class OperatorApi:
     """Answers operators on the cloud's own port, and newcomers on another, where no certificate is asked for."""
 
     def __init__(
-        self, config: CloudConfig, registry: NodeRegistry, stations: StationSessions, trainer: Trainer, log: Log
+        self,
+        config: CloudConfig,
+        registry: NodeRegistry,
+        stations: StationSessions,
+        trainer: Trainer,
+        log: Log,
+        trail: AuditTrail,
     ) -> None:
         self._config, self._registry, self._stations = config, registry, stations
-        self._trainer, self._log = trainer, log
+        self._trainer, self._log, self._trail = trainer, log, trail
         self._enrolment: Any = None
         self._rates: OrderedDict[str, Rate] = OrderedDict()
 
@@ -91,14 +101,18 @@ class OperatorApi:
             await self._enrolment.stop(0.2)
 
     async def _command(self, _: Any, context: Any) -> bytes:
-        reply = wire.Reply()
+        reply, who, name = wire.Reply(), context.peer(), ""
         try:
-            self._check_operator(context)
+            who = self._check_operator(context)
             command = codec.parse(wire.Command, await _said(context))
-            result = await self.command(command.name, **json.loads(command.arguments or "{}"))
-            reply.result = json.dumps(plain(result))
+            name, arguments = command.name[:40], json.loads(command.arguments or "{}")
+            if name not in UNAUDITED:  # a command that cannot be written down is not carried out
+                self._trail.add("command", who, command=name, arguments=arguments)
+            failpoint("command", name, "before")
+            reply.result = json.dumps(plain(await self.command(command.name, **arguments)))
+            failpoint("command", name, "after")
         except (RHFedMTLError, ValueError, TypeError, OSError) as error:
-            self._log.seldom("command refused", "warning", reason=str(error))
+            self._log.seldom("command refused", "warning", peer=who, command=name, reason=str(error))
             reply.trouble = str(error)
         return reply.SerializeToString()
 
@@ -106,9 +120,9 @@ class OperatorApi:
         """Models, ledger and result of the last training, file by file."""
         with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
             try:
-                self._check_operator(context)
+                self._trail.add("command", self._check_operator(context), command="export")
                 names = await asyncio.to_thread(self._trainer.save, Path(folder))
-            except RHFedMTLError as error:
+            except (RHFedMTLError, OSError) as error:
                 yield wire.Chunk(trouble=str(error)).SerializeToString()
                 return
             for name in names:
@@ -116,13 +130,15 @@ class OperatorApi:
                     while data := file.read(CHUNK):
                         yield wire.Chunk(name=name, data=data).SerializeToString()
 
-    def _check_operator(self, context: Any) -> None:
+    def _check_operator(self, context: Any) -> str:
+        """Who gives a command; refused where it is no operator."""
         peer = caller(context.auth_context())
         who = peer.identity
         if who.role != OPERATOR or who.network != self._config.node.network:
             raise PeerError(f"{who.uri} is no operator of this network")
         if peer.serial in self._registry.revoked:
             raise PeerError("this certificate was revoked")
+        return f"{who}, certificate {peer.serial}, from {context.peer()}"
 
     # Commands.
 
@@ -160,10 +176,13 @@ class OperatorApi:
             )
         return {
             "network": self._config.node.network,
-            "training": self._trainer.status,
+            "training": {**self._trainer.status, "waits_for": self._waits_for()},
             "stations": stations,
             "last_error": self._log.last_error,
         }
+
+    def _waits_for(self) -> list[str]:
+        return self._stations.waited_for() if self._trainer.state is Training.RUNNING else []
 
     async def _train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
         gap = self._config.learning.target_gap if target_gap is None else float(target_gap)
@@ -239,12 +258,18 @@ class OperatorApi:
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}
 
+    async def _audit(self, start: int = 0) -> dict[str, Any]:
+        """The audit trail from a byte on: some whole lines, and where the next begin."""
+        lines = await asyncio.to_thread(self._trail.part, max(0, int(start)), CHUNK)
+        return {"lines": lines.decode(errors="replace"), "next": max(0, int(start)) + len(lines)}
+
     async def _curve(self) -> dict[str, Any]:
         return {"rounds": self._trainer.curve()}
 
     COMMANDS: Mapping[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         "status": _status,
         "curve": _curve,
+        "audit": _audit,
         "train": _train,
         "stop": _stop,
         "move": _move,

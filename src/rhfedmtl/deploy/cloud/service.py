@@ -17,6 +17,8 @@ from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.audit import NAME as AUDIT
+from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
@@ -36,6 +38,7 @@ class CloudService:
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
         self._config, self._log = config, log
+        log.trail = AuditTrail(config.state / AUDIT, config.node.fsync)
         self._credentials = config.credentials()
         self.registry = NodeRegistry.open(config)
         self.stations = StationSessions(config, self.registry, self._welcome, log, meters)
@@ -50,7 +53,7 @@ class CloudService:
             reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
             log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
-        self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log)
+        self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log, log.trail)
         self._server: Any = None
         self._closed = asyncio.Event()
         self._behind = ""  # why no training can go on, whatever stations answer
@@ -143,5 +146,7 @@ class CloudService:
     def _wait_until_ready(self, seconds: float) -> None:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.journal.stopping and not self.stations.all_there():
+        self.stations.assembling = True
+        while time.monotonic() < until and not self.journal.stopping and self.stations.missing():
             time.sleep(0.02)
+        self.stations.assembling = False

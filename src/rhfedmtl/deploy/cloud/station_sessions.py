@@ -24,6 +24,8 @@ from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 
+QUIET_S = 3.0
+"""Stations speak every second: one that has not for so long is told of by who is asked what a training waits for."""
 AT_ONCE = 16
 """Requests to a station that are open before it is asked to let one more terminal go."""
 
@@ -60,6 +62,7 @@ class StationSessions:
         self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
         self._tasks: set[asyncio.Task[wire.Answer]] = set()
         self._absent: set[int] = set()
+        self.assembling = False  # whether a training waits for everybody before it begins
         self.outlooks: dict[int, wire.Outlook] = {}
         self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
 
@@ -102,6 +105,8 @@ class StationSessions:
         if answer.away and station not in self._absent:  # of one that stays away, it is said once
             self._log("no answer", "warning", reason=answer.trouble)
         (self._absent.add if answer.away else self._absent.discard)(station)
+        if not self._absent:
+            self._log.over("no answer")
         return answer
 
     def _left(self, station: int, until: float) -> float:
@@ -112,7 +117,7 @@ class StationSessions:
         """Send a request, or send it again; where bytes are measured, only once again."""
         session = self.acceptor.sessions.get(station)
         spent = pending.sent >= MOST_SENT and "bytes" in self._config.resources.measured
-        if session is not None and not spent and session.send_bytes(pending.data):
+        if session is not None and not spent and session.send_bytes(_name(pending.request), pending.data):
             pending.sent += 1
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
@@ -130,6 +135,8 @@ class StationSessions:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
         welcome = self._welcome(b, hello)
         self._heard[b] = time.monotonic()
+        if len({b, *self.acceptor.sessions}) == len(self._pending):
+            self._log.over("station gone")
         asyncio.get_running_loop().call_soon(self._catch_up, session)
         return welcome
 
@@ -147,6 +154,7 @@ class StationSessions:
         if name == "outlook":
             self._checker.roster(content.roster, self._registry.station)
             self._strike(b, content.roster)
+            self._note_members(b, content.roster)
             self.outlooks[b] = content
             arrived = self._registry.arrived(b, (seat.terminal for seat in content.roster.seats))
             if self._heed_owners(b) or arrived:
@@ -157,9 +165,21 @@ class StationSessions:
         if pending is not None and not pending.answer.done():
             self._checker.answer(b, pending.request, content, self._registry.station)
             self._strike(b, content.roster)
+            if b in self.outlooks:  # which come every second, and rounds faster
+                self.outlooks[b].round = max(self.outlooks[b].round, content.round.round)
             content.bytes_up = len(data)
             content.away &= pending.request.HasField("round") and not content.HasField("round")
             pending.answer.set_result(content)
+
+    def _note_members(self, station: int, roster: wire.Roster) -> None:
+        """Say who has become a member of a station since it told last, who is one no more, and who is kept out."""
+        old = self.outlooks.get(station, wire.Outlook()).roster
+        before, now = ({(s.terminal, s.incarnation) for s in each.seats} for each in (old, roster))
+        joined, gone = ([t for t, _ in sorted(some)] for some in (now - before, before - now))
+        if joined or gone:
+            self._log("members", peer=f"station {station}", joined=joined, gone=gone)
+        for t in sorted({*roster.quarantined} - {*old.quarantined}):
+            self._log("quarantined", "warning", peer=f"terminal {t}", reason=roster.quarantined[t], station=station)
 
     def _heed_owners(self, station: int) -> bool:
         """Let those belong to no station any more whose owners withdraw them; whether there are any."""
@@ -229,11 +249,35 @@ class StationSessions:
         """How often the members of each station have changed, as it told last."""
         return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}
 
-    def all_there(self) -> bool:
-        """Whether every station is connected, with every terminal that is expected."""
+    def waited_for(self) -> list[str]:
+        """Whom a training waits for now, in words: those that are to be there first, or that owe an answer."""
+        if self.assembling:
+            return self.missing()
+        return [self._stands(b) for b in self._pending if self._is_waited_for(b)]
+
+    def _is_waited_for(self, station: int) -> bool:
+        away = station not in self.acceptor.sessions or time.monotonic() - self._heard[station] > QUIET_S
+        return (bool(self._pending[station]) and away) or len(self._absent) == len(self._pending)
+
+    def _stands(self, station: int) -> str:
+        if station not in self.acceptor.sessions:
+            return f"station {station} (not connected)"
+        quiet = time.monotonic() - self._heard[station]
+        return f"station {station} ({f'silent for {quiet:.0f} s' if quiet > QUIET_S else 'none of its terminals'})"
+
+    def missing(self) -> list[str]:
+        """Stations that are not connected, and terminals that are expected and not there."""
+        words = []
         for b in self._pending:
             roster = self.outlooks.get(b, wire.Outlook()).roster
             here = {seat.terminal for seat in roster.seats if seat.connected}
-            if b not in self.acceptor.sessions or not here or self._registry.expected(b) - here - {*roster.quarantined}:
-                return False
-        return True
+            if b not in self.acceptor.sessions:
+                words.append(f"station {b} (not connected)")
+            else:
+                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here - {*roster.quarantined})]
+                words += [] if here else [f"station {b} (none of its terminals)"]
+        return words
+
+
+def _name(request: wire.Request) -> str:
+    return f"request {request.WhichOneof('body')}"

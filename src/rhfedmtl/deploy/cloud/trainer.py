@@ -25,6 +25,7 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.policies.base import Policy
@@ -163,9 +164,12 @@ class Trainer:
         place = self._config.result
         draft = place.with_name(f"{place.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)
+        failpoint("result", "before")
         self.save(draft)
         shutil.rmtree(place, ignore_errors=True)
+        failpoint("result", "between")
         draft.rename(place)
+        failpoint("result", "after")
 
     def _work(self) -> None:
         """Take orders until the cloud closes."""
@@ -257,8 +261,8 @@ class Trainer:
         for name, limit in budget.items():
             if spent.get(name, 0.0) > limit:
                 raise BudgetError(
-                    f"{name}: {spent[name]:g} is spent already, and a budget is for all trainings together: give more "
-                    f"than {limit:g}, or forget them with `rhfedmtl network reset`"
+                    f"{name}: {spent[name]:.12g} is spent already, and a budget is for all trainings together: give "
+                    f"more than {limit:.12g}, or forget them with `rhfedmtl network reset`"
                 )
 
     @staticmethod

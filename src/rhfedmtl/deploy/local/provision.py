@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from rhfedmtl.deploy.cloud.config import CloudConfig, Enrolment, Learning, Resou
 from rhfedmtl.deploy.local.templates import write_compose, write_units
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.audit import NAME as AUDIT
+from rhfedmtl.deploy.node.audit import AuditTrail, local_user
 from rhfedmtl.deploy.node.config import (
     LOCAL,
     Config,
@@ -40,7 +43,7 @@ from rhfedmtl.deploy.node.credentials import (
     new_key,
 )
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
+from rhfedmtl.files import PRIVATE, PUBLIC, Lock, write_whole
 from rhfedmtl.maths.kernels.kernel import AUTO, NUMPY
 
 FIRST_PORT = 7400
@@ -93,13 +96,17 @@ def make_network(folder: Path, plan: Blueprint) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another name, or remove it")
     writer = _Writer(folder, plan)  # refuses what cannot work before anything is written
-    writer.authority()
-    writer.cloud()
-    for b in range(plan.federation.n_tasks):
-        writer.station(b)
-    for t in range(plan.federation.n_terminals):
-        writer.terminal(t)
-    writer.finish()
+    try:
+        writer.authority()
+        writer.cloud()
+        for b in range(plan.federation.n_tasks):
+            writer.station(b)
+        for t in range(plan.federation.n_terminals):
+            writer.terminal(t)
+        writer.finish()
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)  # half a network would be in the way of the next try
+        raise
 
 
 class _Writer:
@@ -250,7 +257,28 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
         done[name] = write_credentials(authority, identity, nodes[name])
         issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
     write_whole(folder / "ca" / "issued.json", json.dumps(issued, indent=1) + "\n", force=True, mode=PRIVATE)
+    note(folder, "keys rotated", certificates=done)
     return done
+
+
+def note(folder: Path, event: str, **facts: Any) -> None:
+    """Write what is done in a network's folder into the audit trail of its cloud."""
+    AuditTrail(folder / "cloud" / "state" / AUDIT).add(event, local_user(), **facts)
+
+
+def forget_all(folder: Path) -> int:
+    """Remove the state of all nodes, none of which may be running; how many there are. The audit trails stay."""
+    states = [path / "state" for path in node_folders(folder).values()]
+    for state in states:
+        Lock(state).release()
+    for state in states:
+        for path in state.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != AUDIT:
+                path.unlink()
+    note(folder, "reset", nodes=len(states))
+    return len(states)
 
 
 def _largest(data: Federation, scale: str) -> float:

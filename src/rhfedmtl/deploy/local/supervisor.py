@@ -15,13 +15,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl import failpoints
 from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
-from rhfedmtl.deploy.node.state import Lock
-from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.operator import UNDER_WAY, Operator
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import Lock
 from rhfedmtl.maths.kernels.kernel import NUMPY
 
 PROGRAM = "rhfedmtl.deploy.terminal.program"
@@ -30,7 +31,6 @@ DRAIN_S = 15.0
 WAIT_S = 60.0
 STEADY_S, FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 0.1, 5.0
 """A process that lived shorter is started again after a wait, which doubles from time to time."""
-UNDER_WAY = ("running", "recovering")
 
 
 class LightProcess:
@@ -93,7 +93,7 @@ class Supervisor:
             if role == TERMINAL and read_terminal(paths[0]).kernel == NUMPY:
                 self.processes[name] = LightProcess(paths, self.log_of(name))
                 continue
-            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name)), name=name)
+            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name), _armed()), name=name)
             process.start()
             self.processes[name] = process
 
@@ -227,8 +227,14 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
     return parts
 
 
-def _child(role: str, paths: list[Path], log: Path) -> None:
+def _armed() -> dict[str, str]:
+    """What the server that forks does not know of the environment of its supervisor."""
+    return {failpoints.VARIABLE: os.environ.get(failpoints.VARIABLE, "")}
+
+
+def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str]) -> None:
     """A node; its log goes to a file, and it ends when the supervisor does."""
+    os.environ |= environment
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)

@@ -27,9 +27,12 @@ from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.failpoints import failpoint
 
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
+MOST_UNSAID = 2048
+"""Tries for a link between two lines in the log, at most: about an hour."""
 GREETING_S = 10.0
 GREETING_BYTES = 1 << 12
 STREAMS = 2
@@ -70,13 +73,13 @@ class Outbox:
 
     def __init__(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
         self._write = write
-        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED)
+        self._waiting: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(QUEUED)
         self._pump: asyncio.Task[None] | None = None
 
-    def put(self, data: bytes) -> bool:
+    def put(self, name: str, data: bytes) -> bool:
         """Queue a message; False where the peer reads too slowly."""
         try:
-            self._waiting.put_nowait(data)
+            self._waiting.put_nowait((name, data))
         except asyncio.QueueFull:
             return False
         return True
@@ -99,8 +102,11 @@ class Outbox:
             self._pump.exception()  # the stream broke: whoever reads it says so
 
     async def _run(self) -> None:
-        while (data := await self._waiting.get()) is not None:
+        while (waiting := await self._waiting.get()) is not None:
+            name, data = waiting
+            failpoint("send", name, "before")
             await self._write(data)
+            failpoint("send", name, "after")
 
 
 class Uplink:
@@ -128,6 +134,7 @@ class Uplink:
         self._me = credentials.peer.identity
         self._process = secrets.token_hex(8)
         self._stood = False
+        self._tries = 0
         self._awake = asyncio.Event()
         self._awake.set()
         self._farewell: asyncio.Task[None] | None = None
@@ -151,7 +158,7 @@ class Uplink:
         if not self._account("up", name, len(data)):
             return False
         self._meters.bytes.labels("up").inc(len(data))
-        if self._outbox.put(data):
+        if self._outbox.put(name, data):
             return True
         self.again()
         return False
@@ -201,31 +208,53 @@ class Uplink:
                     raise
                 self.trouble = "connecting anew"  # the call was cancelled by `again`, not this task
             if not (self.closing or self.resting):
-                level = "warning" if self._stood else "info"  # before the first time, others may just be starting
-                self._log("no link", level, above=str(above), address=address, reason=self.trouble)
+                self._say_no_link(above, address)
                 wait = FIRST_WAIT_S if time.monotonic() - began > 5.0 else min(2.0 * wait, LONGEST_WAIT_S)
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+
+    def _say_no_link(self, above: Identity, address: str) -> None:
+        """Log the first try that failed, the second, the fourth ...: a node that is alone for days fills no disk."""
+        self._tries += 1
+        if self._tries & (self._tries - 1) == 0 or self._tries % MOST_UNSAID == 0:
+            level = "warning" if self._stood else "info"  # before the first time, others may just be starting
+            facts = {"above": str(above), "address": address, "tries": self._tries}
+            self._log("no link", level, **facts, reason=self.trouble)
+
+    def _note_link(self, above: Identity) -> None:
+        """The node above has answered: what was said of the link is over."""
+        self._stood = True
+        self._meters.connected.labels(above.role).inc()
+        self._log.over("no link")
+        if self._tries:
+            self._log("linked", above=str(above), tries=self._tries)
+            self._tries = 0
 
     async def _session(self, above: Identity, address: str) -> None:
         self._stamp = self._credentials.stamp()
         credentials, options = self._credentials.client(), channel_options(above, self._message_bytes, self._link)
         async with aio.secure_channel(address, credentials, options=options) as channel:
             call = self._call = channel.stream_stream(f"/{SERVICE}.{self._dialogue.service}/Attach")()
-            outbox = Outbox(call.write)
+            outbox, linked = Outbox(call.write), False
             try:
                 hello = self.hello()
+                failpoint("send", "hello", "before")
                 await asyncio.wait_for(call.write(hello), 2.0 * self._link)
+                failpoint("send", "hello", "after")
                 self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
                 while (data := await call.read()) is not aio.EOF:
-                    self._stood = True
                     self._meters.bytes.labels("down").inc(len(data))
                     await self.receive(data)
+                    if not linked:
+                        linked = True
+                        self._note_link(above)
                 if await call.code() is not grpc.StatusCode.OK:
                     raise PeerError(f"{(await call.code()).name}: {await call.details()}")
             finally:
+                if linked:
+                    self._meters.connected.labels(above.role).dec()
                 self._outbox = None
                 await outbox.close(0.5)
                 call.cancel()
@@ -308,11 +337,12 @@ class PeerSession:
 
     def send(self, **body: Any) -> bool:
         """Queue a message; a peer that does not read is cut off."""
-        return self.send_bytes(self._dialogue.down(**body).SerializeToString())
+        message = self._dialogue.down(**body)
+        return self.send_bytes(message.WhichOneof("body"), message.SerializeToString())
 
-    def send_bytes(self, data: bytes) -> bool:
+    def send_bytes(self, name: str, data: bytes) -> bool:
         """The same for a message that is bytes already: some go out twice, and their bytes are counted."""
-        if self.outbox.put(data):
+        if self.outbox.put(name, data):
             return True
         self.end("it does not read what it is sent")
         return False
@@ -361,6 +391,7 @@ class Acceptor:
         self._limits, self._log, self._meters = limits, log, meters
         self.sessions: dict[int, PeerSession] = {}
         self.revoked: set[str] = set()
+        self._serials: dict[int, str] = {}
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
@@ -393,7 +424,7 @@ class Acceptor:
             finally:
                 if session is not None and self.sessions.get(session.number) is session:
                     del self.sessions[session.number]
-                    self._meters.connected.set(len(self.sessions))
+                    self._meters.connected.labels(self._role).set(len(self.sessions))
                     gone(session)
 
         method = grpc.stream_stream_rpc_method_handler(attach)
@@ -440,9 +471,12 @@ class Acceptor:
         if old is not None:
             old.end("another connection took its place")
         self.sessions[who.number] = session
-        self._meters.connected.set(len(self.sessions))
+        self._meters.connected.labels(self._role).set(len(self.sessions))
         self._meters.connects.inc()
         self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
+        if (before := self._serials.get(who.number)) not in (None, peer.serial):
+            self._log.seldom("new key", peer=str(who), serial=peer.serial, before=before)
+        self._serials[who.number] = peer.serial
         return session
 
     def _refuse_double(self, session: PeerSession) -> None:
@@ -473,6 +507,9 @@ class Acceptor:
         """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
         if session is not None and not session.reason:
             self.bar(session.number)
+            self._log.seldom(
+                "quarantined", peer=str(session.peer.identity), reason=reason, seconds=self._limits.quarantine
+            )
         self._meters.refused.labels("session" if session else "greeting").inc()
         peer = str(session.peer.identity) if session else context.peer()
         self._log.seldom("refused", "warning", peer=peer, reason=reason)

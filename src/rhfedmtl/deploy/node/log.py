@@ -17,34 +17,63 @@ from typing import Any
 
 from grpc import aio
 
+from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 WHILE_S, LINES = 10.0, 50
+AUDITED = {
+    *("connected", "refused", "quarantined", "members", "forgotten", "withdrawn", "new key"),
+    *("enrolled", "enrolment refused", "command refused"),
+    *("training begins", "training ended", "training failed", "training broke"),
+    *("journal behind", "journal cut", "state damaged", "begins anew"),
+}
+"""Events that are also written into the audit trail, where a node keeps one."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Log:
-    """One JSON object on a line of standard error for each event; ``last_error`` is kept for the status."""
+    """One JSON object on a line of standard error for each event; `last_error` is for the status, until it is over."""
 
     def __init__(self, node: str, level: str = "info") -> None:
         if level not in LEVELS:
             raise ConfigError(f"log level {level!r}: choose from {', '.join(LEVELS)}")
         self._least = LEVELS[level]
         self._node = node
-        self.last_error = ""
+        self._errors: dict[str, str] = {}
+        self.trail: AuditTrail | None = None
         self._seldom: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
         """Write an event down."""
         if level in ("warning", "error"):
-            self.last_error = f"{event}: {facts.get('reason', '')}".rstrip(": ")
+            self._errors.pop(event, None)  # the latest is the last one
+            self._errors[event] = f"{event}: {facts.get('reason', '')}".rstrip(": ")
+        if self.trail is not None and event in AUDITED:
+            self._note(self.trail, event, facts)
         if LEVELS[level] < self._least:
             return
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()
+
+    def _note(self, trail: AuditTrail, event: str, facts: dict[str, Any]) -> None:
+        try:
+            trail.add(event, str(facts.get("peer", self._node)), **{k: v for k, v in facts.items() if k != "peer"})
+            self.over("no audit trail")
+        except OSError as error:
+            self("no audit trail", "error", reason=f"{trail.path}: {error.strerror}")
+
+    @property
+    def last_error(self) -> str:
+        """The last warning or error that is not over."""
+        return next(reversed(self._errors.values()), "")
+
+    def over(self, *events: str) -> None:
+        """Say that what these told of has passed."""
+        for event in events:
+            self._errors.pop(event, None)
 
     def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
         """The same for what peers can cause as often as they like: few lines, then how many were left out."""
@@ -67,7 +96,7 @@ class _Unread:
     def inc(self, _: float = 1.0) -> None:
         """Forget it."""
 
-    set = observe = inc
+    set = observe = dec = inc
 
     def set_function(self, _: Callable[[], float]) -> None:
         """Forget it."""
@@ -95,7 +124,7 @@ class Meters:
         self.bytes = counter("bytes", "Bytes of messages by direction", ["way"], **of)
         self.refused = counter("refused", "Peers and messages that were refused, by reason", ["reason"], **of)
         self.connects = counter("connects", "Connections made to the node above, or from nodes below", **of)
-        self.connected = gauge("connected", "Nodes connected now", **of)
+        self.connected = gauge("connected", "Nodes connected now, above and below, by role", ["role"], **of)
         self.round = gauge("round", "Last round", **of)
         self.rounds = histogram("round_seconds", "Seconds of a round at a station", **of)
         self.work = histogram("work_seconds", "Seconds of a terminal's work for one order", **of)

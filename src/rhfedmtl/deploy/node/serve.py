@@ -19,8 +19,9 @@ from rhfedmtl.deploy.node.config import Config
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
 from rhfedmtl.deploy.node.server import free, raise_descriptors
-from rhfedmtl.deploy.node.state import Lock
 from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.failpoints import arm
+from rhfedmtl.files import Lock
 
 WATCH_S = 0.5
 """How often credentials and health are looked at."""
@@ -68,6 +69,7 @@ def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lam
 
 async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
     raise_descriptors()
+    arm(role.name)
     configs: list[Config] = [role.read(path) for path in paths]
     locks = [Lock(config.state) for config in configs]
     meters = Meters(shown=bool(configs[0].node.metrics))

@@ -7,7 +7,6 @@ machine's last start shows. That number is forced to disk before the first chang
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import struct
@@ -17,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import DataError
+from rhfedmtl.failpoints import failpoint
 from rhfedmtl.files import write_parts
 
 MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlk\n"
@@ -42,23 +42,6 @@ def boot() -> bytes:
         return b""
 
 
-class Lock:
-    """Holds a state folder for one process; a second one is refused instead of spoiling the first one's state."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise ConfigError(f"{folder} is in use: is it running already?") from None
-
-    def release(self) -> None:
-        """Let the folder go."""
-        os.close(self._file)
-
-
 class StateFile:
     """One file, written whole."""
 
@@ -75,7 +58,9 @@ class StateFile:
         # The first that is not forced still is, so that no older one that was can be taken for the latest.
         force = lasting or not self._marked
         self._marked = not lasting
+        failpoint("save", self.path.name, "before")
         write_parts(self.path, [head, payload], force=force)
+        failpoint("save", self.path.name, "after")
 
     def read(self) -> bytes | None:
         """The payload; None where there is no file. What is damaged, or older than a crash, is refused."""
@@ -139,6 +124,7 @@ class Journal:
             os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
             raise
         self._size += len(data)
+        failpoint("journal", "written")
         if force and self.fsync:
             os.fdatasync(self._file)
         if force or not self.fsync:  # never longer than what is on the disk

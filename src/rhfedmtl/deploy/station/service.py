@@ -18,6 +18,8 @@ from grpc import aio
 from rhfedmtl.data.centring import added
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.audit import NAME as AUDIT
+from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
@@ -51,6 +53,7 @@ class StationService:
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
         self.config, self._log, self._meters = config, log, meters
+        log.trail = AuditTrail(config.state / AUDIT, config.node.fsync)
         self._credentials = config.credentials()
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)

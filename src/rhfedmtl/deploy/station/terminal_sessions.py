@@ -392,7 +392,7 @@ class TerminalSessions:
         session, question = self.acceptor.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
             return False
-        if not session.send_bytes(question.messages[terminal]):
+        if not session.send_bytes(f"question {question.answer}", question.messages[terminal]):
             return False
         question.sent[terminal] += 1
         return True

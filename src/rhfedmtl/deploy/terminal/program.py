@@ -217,8 +217,8 @@ def _resume(given: Any) -> None:
 def _withdraw(given: Any) -> None:
     """Ask for it; a terminal that runs does it, else it is run until it is done."""
     from rhfedmtl.deploy.node.serve import serve
-    from rhfedmtl.deploy.node.state import Lock
     from rhfedmtl.deploy.terminal.owner import Owner
+    from rhfedmtl.files import Lock
 
     config = _config(given.folder)
     if not given.yes:

@@ -1,0 +1,41 @@
+"""Named places before and after all that a node writes and sends, where a test can end its process as by kill -9.
+
+They are off unless RHFEDMTL_FAILPOINTS names a folder when a node starts. The file ``station.save-round.state-after``
+in it then ends the first station that comes to that place, once: the file goes first. ``station.passed`` lists the
+places where stations have been.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+VARIABLE = "RHFEDMTL_FAILPOINTS"
+_armed: dict[str, Path] = {}
+_passed: set[str] = set()
+
+
+def arm(role: str) -> None:
+    """Heed the environment, in a process of this role."""
+    if folder := os.environ.get(VARIABLE):
+        _armed[role] = Path(folder)
+
+
+def failpoint(*words: str) -> None:
+    """A place, by words that are joined; nothing happens where none is armed."""
+    if _armed:
+        _come_to("-".join(words))
+
+
+def _come_to(place: str) -> None:
+    for role, folder in _armed.items():
+        if place not in _passed:
+            _passed.add(place)
+            with (folder / f"{role}.passed").open("a") as file:
+                file.write(f"{place}\n")
+        try:
+            (folder / f"{role}.{place}").unlink()
+        except FileNotFoundError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
