@@ -171,7 +171,7 @@ def init(
     learning = {
         "algorithm": algorithm,
         "options": {name: getattr(options, name) for name in options.given()},
-        "scale": scale or "",
+        "scale": scale or ("unit" if options.channel == "masked" else ""),
         "seed": seed,
         "certify_every": every(certify_every),
         "least_steps": least_steps,

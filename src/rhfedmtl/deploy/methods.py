@@ -27,12 +27,20 @@ def algorithm_of(job: wire.Job) -> Algorithm:
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
     if algorithm.method.channel.sums_only:
-        raise ConfigError("masked sums are simulated as yet, and not for networks of nodes: leave --masked out")
+        _check_masked(job, algorithm.method)
     if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
         raise ConfigError(
             f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"
         )
     return algorithm
+
+
+def _check_masked(job: wire.Job, method: Method) -> None:
+    """Refuse what a network cannot do with sums over terminals alone."""
+    if not method.has_duals or not job.classes:
+        raise ConfigError("masked sums in a network are for classes and methods with dual variables, as rhfedmtl")
+    if job.precision == wire.FLOAT32:
+        raise ConfigError("masked sums are of whole numbers: --precision float32 does not go with --masked")
 
 
 def method_of(job: wire.Job) -> Method:

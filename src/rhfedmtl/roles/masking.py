@@ -353,6 +353,10 @@ class MaskRoom:
         self._circles: dict[int, tuple[int, ...]] = {}
         self._deals: dict[int, Deal] = {}
 
+    def __contains__(self, terminal: object) -> bool:
+        """Whether a terminal's key is here."""
+        return terminal in self._keys
+
     def admit(self, key: Key) -> None:
         """Take a terminal's key; a new one makes new circles."""
         if key.terminal not in self._keys or self._keys[key.terminal].public != key.public:

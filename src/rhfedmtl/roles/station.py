@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -258,6 +258,27 @@ class BaseStation:
             self._apply(update, factor)
         return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
 
+    def close_sum(self, answered: Iterable[int], delta: Vector, gains: Vector) -> Merged:
+        """Merge a sum of updates whose parts nobody sees; one that cannot be is void, as nobody can be blamed."""
+        self.phase = self._after("close round")
+        self._updates, self._orders = {}, {}
+        self._probe += 1
+        arrived = sorted(self._asked & set(answered))
+        void = Merged(self.round, (), 0.0, np.zeros(CURVE))
+        longest = 2.0 * self.norm * sum(self.members[t].n_samples for t in arrived)
+        if len(arrived) < self.method.channel.least or not np.linalg.norm(delta) <= longest:
+            return void
+        samples = sum(self.members[t].n_samples for t in arrived)
+        scale = self._anchored().lam * max(self.n_samples, 1)
+        delta = self._received(delta)
+        factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, np.empty(0), samples))
+        if not (np.isfinite(factor) and factor >= 0.0):
+            return void
+        self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
+        for t in arrived:
+            self.members[t] = replace(self.members[t], applied_round=self.round, applied_factor=factor)
+        return Merged(self.round, tuple(arrived), factor, gains)
+
     def _received(self, total: Vector) -> Vector:
         address = None if self._seed is None else (self._seed, self.round, self.task)
         return self.method.channel.received(total, address)
@@ -304,6 +325,16 @@ class BaseStation:
         losses, dual, slope = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
+        return self.told_sum(losses, dual, slope)
+
+    @property
+    def probed(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of what the last probe asks for: losses, dual terms, gradient."""
+        return self._probed
+
+    def told_sum(self, losses: Vector, dual: Vector, slope: Vector) -> StationSums:
+        """The sums of all members, added up where nobody sees them."""
+        self.phase = self._after(Sums)
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership)
 
     def admit(self, join: Join) -> None:

@@ -116,6 +116,7 @@ class TerminalConfig(Config):
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
     A ``least_steps`` of 0 is one pass over its rows. The order in which it visits them comes from a secret of its own,
     which it makes; a ``row_seed`` of 0 or more is known to others instead, for comparisons with a simulation.
+    With a ``least_summed`` of 2 or more it works only where sums over so many terminals are masked.
     ``link`` is as in `Waits`.
     """
 
@@ -131,6 +132,7 @@ class TerminalConfig(Config):
     budget_days: int = 0
     link: float = 5.0
     row_seed: int = -1
+    least_summed: int = 0
 
 
 @dataclass(frozen=True)

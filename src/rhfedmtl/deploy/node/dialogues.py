@@ -56,7 +56,22 @@ TERMINAL_TO_STATION = Dialogue(
     wire.TerminalUp,
     wire.TerminalDown,
     _upper_end(
-        "join", "leave", "update", "sums", "moments", "scaled", "labels", "centred", "tally", "withdraw", "rest"
+        "join",
+        "leave",
+        "update",
+        "sums",
+        "moments",
+        "scaled",
+        "labels",
+        "centred",
+        "tally",
+        "withdraw",
+        "rest",
+        "key",
+        "deal",
+        "masked",
+        "opened",
+        "declined",
     ),
     _lower_end(
         "order",
@@ -69,6 +84,8 @@ TERMINAL_TO_STATION = Dialogue(
         "centring",
         "trial",
         "drain",
+        "circle",
+        "unmask",
     ),
 )
 STATION_TO_CLOUD = Dialogue(

@@ -93,6 +93,11 @@ class Memory:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
 
+    @property
+    def masked(self) -> bool:
+        """Whether this station sees sums over its terminals alone."""
+        return self.role is not None and self.role.method.channel.sums_only
+
     def begin(self, job: wire.Job) -> bool:
         """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
         if self.job is not None:

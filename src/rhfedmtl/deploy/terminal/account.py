@@ -29,6 +29,11 @@ CONTENTS = {
     "sums": "sums of losses and of dual terms over all rows, and a gradient",
     "tally": "how many test rows were taken for which class",
     "leave": "the share Xᵀα, to take it out of the sum",
+    "key": "a public key for masks, and the proof that it is its own",
+    "deal": "shares of the secrets of a sum under pads, for its neighbours",
+    "masked": "an update or sums under masks: random to whoever has fewer than all",
+    "opened": "shares that take the masks off a sum over several terminals",
+    "declined": "that it does not answer, and why",
     "rest": "that it stays away for a while",
     "withdraw": "that its owner takes it out of the network",
 }

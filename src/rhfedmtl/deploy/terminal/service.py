@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.masked import MaskedAnswers, question_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -33,6 +35,7 @@ from rhfedmtl.deploy.wire.rounding import Feedback
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
+from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
@@ -69,6 +72,7 @@ class TerminalService:
         self._epoch = ""
         self._secret = secrets.token_bytes(32)
         self._feedback: Feedback | None = None
+        self._masked: MaskedAnswers | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
@@ -182,6 +186,8 @@ class TerminalService:
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
         await asyncio.to_thread(self._warm_up)
+        if self._masked is not None:
+            self.link.send(**self._masked.begin())
         if welcome.HasField("scaling"):
             self._scale(codec.from_wire(Scaling, welcome.scaling))
         if welcome.HasField("centring"):
@@ -206,7 +212,14 @@ class TerminalService:
         if self.role.phase is Phase.LEAVING:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
+            if self._masked is not None and self.role.phase is Phase.DETACHED and self.role.state.alpha.any():
+                assert self._job is not None
+                self._log("state given up", "warning", reason="sums are masked: a terminal joins one with nothing")
+                self.begin(self._job, self.role.incarnation)
+                self._prepare()
             join = self.role.join()
+            if self._masked is not None:  # a member that comes back tells nothing of what it holds
+                join = replace(join, share=np.zeros(self.role.shape), mean_weight=1.0)
             if self._feedback is not None and self.role.last_round == 0:
                 self._feedback.joined(join)
             self._save()
@@ -221,11 +234,18 @@ class TerminalService:
         asked, least = job.least_steps or len(rows.X), self.config.least_steps or len(rows.X)
         if asked < least:
             raise PeerError(f"the network asks for H >= {asked}, this terminal for {least}")
+        summed = method.channel.least if method.channel.sums_only else 0
+        if summed < self.config.least_summed:
+            raise PeerError(
+                f"the network masks sums over {summed or 'no'} terminals, this one asks for {self.config.least_summed}"
+            )
         if self.config.test:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
         self._job.CopyFrom(job)
         self._feedback = Feedback() if job.precision == wire.FLOAT32 else None
+        if self._masked is None and isinstance(method.channel, MaskedSums):
+            self._masked = MaskedAnswers(self.identity, self.config.credentials(), method.channel, self._save)
         y = encode(rows.y, classes)
         if best_kernel(self.config.kernel) == COMPILED:
             self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
@@ -271,6 +291,7 @@ class TerminalService:
         least, most = self.config.least_steps or self.role.n_samples, self.config.most_steps
         if not least <= order.local_steps <= most:
             raise PeerError(f"an order for {order.local_steps} steps: this terminal takes {least} to {most}")
+        question = question_of(content) if self._masked is not None else None
         pending, began = self.role.pending, time.perf_counter()
         update = await asyncio.to_thread(self.role.work, order)
         seconds = time.perf_counter() - began
@@ -282,8 +303,10 @@ class TerminalService:
         self._settled(pending, order.verdict, update)
         sent = update if self._feedback is None else self._feedback.rounded(update)
         self._save()
-        single = self._feedback is not None
-        self.link.send(update=codec.to_wire(sent, single=single), seconds=seconds)
+        if question is not None:
+            self.link.send(**self._in_sums.mask(order, update, question), seconds=seconds)
+        else:
+            self.link.send(update=codec.to_wire(sent, single=self._feedback is not None), seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -291,14 +314,35 @@ class TerminalService:
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
-        pending = self.role.pending
+        pending, question = self.role.pending, question_of(content) if self._masked is not None else None
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is not None:
             self._settled(pending, probe.verdict, None)
-            self.link.send(sums=codec.to_wire(sums))
+            if question is not None:
+                self.link.send(**self._in_sums.mask(probe, sums, question))
+            else:
+                self.link.send(sums=codec.to_wire(sums))
+
+    async def _on_circle(self, content: wire.Circle) -> None:
+        self.link.send(**self._in_sums.deal(content))
+
+    async def _on_unmask(self, content: wire.Unmask) -> None:
+        self.link.send(**self._in_sums.open(content))
+
+    @property
+    def _in_sums(self) -> MaskedAnswers:
+        if self._masked is None:
+            raise PeerError("sums of this network are not masked")
+        return self._masked
+
+    def _refuse_alone(self, what: str) -> None:
+        """Nothing of this terminal alone is told where sums are masked."""
+        if self._masked is not None:
+            raise PeerError(f"sums of this network are masked: {what} of a single terminal are not told")
 
     async def _on_release(self, content: wire.Release) -> None:
         self._mine(content.terminal)
+        self._refuse_alone("shares")
         self._leave(codec.from_wire(Release, content))
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
@@ -322,6 +366,7 @@ class TerminalService:
         self.link.again()
 
     async def _on_ask_moments(self, _: wire.Nothing) -> None:
+        self._refuse_alone("moments")
         self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
@@ -329,6 +374,7 @@ class TerminalService:
         self.link.send(scaled=wire.Nothing())
 
     async def _on_ask_labels(self, _: wire.Nothing) -> None:
+        self._refuse_alone("labels")
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
     async def _on_centring(self, content: wire.Centring) -> None:
@@ -336,6 +382,7 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
+        self._refuse_alone("test rows")
         model = codec.array(content.model, "a model")
         self.link.send(tally=self._tally(int(content.number), model))
 
@@ -350,6 +397,8 @@ class TerminalService:
         "ask_labels": _on_ask_labels,
         "centring": _on_centring,
         "trial": _on_trial,
+        "circle": _on_circle,
+        "unmask": _on_unmask,
     }
 
     # Doing it.
@@ -432,6 +481,12 @@ class TerminalService:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
             record.centring.CopyFrom(codec.to_wire(self._centring))
+        if state.residual is not None:
+            record.kept.CopyFrom(codec.tensor(state.residual))
+        if state.sent_residual is not None:
+            record.kept_pending.CopyFrom(codec.tensor(state.sent_residual))
+        if self._masked is not None:
+            self._masked.note(record)
         if self._feedback is not None and self._feedback.residual is not None:
             record.residual.CopyFrom(codec.tensor(self._feedback.residual))
             record.usual_factor = self._feedback.usual_factor
@@ -463,6 +518,12 @@ class TerminalService:
         if record.HasField("centring"):
             self._centring = codec.from_wire(Centring, record.centring)
         self._prepare()
-        self.role.restore(codec.from_wire(TerminalState, record))
+        kept, pending = (
+            codec.array(getattr(record, name), name) if record.HasField(name) else None
+            for name in ("kept", "kept_pending")
+        )
+        self.role.restore(codec.from_wire(TerminalState, record, residual=kept, sent_residual=pending))
+        if self._masked is not None:
+            self._masked.restore(record)
         if self._feedback is not None and record.HasField("residual"):
             self._feedback = Feedback(codec.array(record.residual, "residual"), record.usual_factor)
