@@ -58,12 +58,16 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        self._check_masked(options_of(self.options).channel)
+        if self.masked:
+            self._check_masked()
 
-    def _check_masked(self, channel: str) -> None:
+    @property
+    def masked(self) -> bool:
+        """Whether stations see sums alone."""
+        return options_of(self.options).channel == "masked"
+
+    def _check_masked(self) -> None:
         """Where sums are masked nothing of one terminal is told: no moments of its rows, no counts of its test rows."""
-        if channel != "masked":
-            return
         if self.scale not in ("unit", "none"):
             raise ConfigError(
                 f"scale = {self.scale!r} looks at rows of single terminals, which masked sums hide: choose unit or none"

@@ -130,10 +130,6 @@ class _Writer:
         method = method_of(job)
         method.check(self._data)
         self._least_summed = method.channel.least if method.channel.sums_only else 0
-        if (fewest := int(np.bincount(self._data.terminal_task).min())) < self._least_summed:
-            raise ConfigError(
-                f"a station with {fewest} terminals: masked sums have {self._least_summed} at least (--least-summed)"
-            )
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
         norm = plan.limits.norm * _largest(self._data, self._learning.scale)
         self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm)

@@ -223,6 +223,11 @@ def _withdraw(given: Any) -> None:
     config = _config(given.folder)
     if not given.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
+    if config.least_summed:
+        raise ConfigError(
+            f"sums of {config.identity.network} are masked: nobody can take out what {config.identity} put into them; "
+            "`rhfedmtl-terminal pause` keeps it out of all that follow"
+        )
     owner = Owner(config.state)
     owner.withdraw()
     try:
