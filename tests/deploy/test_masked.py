@@ -64,6 +64,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 def test_whoever_is_killed_in_a_masked_round_leaves_the_sums_right(tmp_path: Path, monkeypatch: Any) -> None:
     """At every step, of a terminal or of the station: rounds go on by the shares, or are void; U_b is exact."""
     places = tmp_path / "places"
@@ -85,6 +86,7 @@ def test_whoever_is_killed_in_a_masked_round_leaves_the_sums_right(tmp_path: Pat
     assert nets.assert_invariant(folder, 1) == 5
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lost_its_part_of_a_sum_lets_the_station_begin_anew(tmp_path: Path) -> None:
     """Nobody knows what to take out: all come with nothing, and the sum is right again."""
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
