@@ -305,6 +305,9 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
+        return self._told_sums(losses, dual, slope, kept)
+
+    def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
         residual = kept if self.method.tells_residual else None
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 

@@ -21,6 +21,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.roles.messages import Centring, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.summed import SummingStation
 
 NOWHERE = 0xFFFFFFFF
 """Station of a `Place` that is none: the terminal leaves the network."""
@@ -93,6 +94,11 @@ class Memory:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
 
+    @property
+    def masked(self) -> SummingStation | None:
+        """The role of a station that sees sums over its terminals alone."""
+        return self.role if isinstance(self.role, SummingStation) else None
+
     def begin(self, job: wire.Job) -> bool:
         """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
         if self.job is not None:
@@ -109,7 +115,8 @@ class Memory:
         """A station without members. It counts from anywhere: no problem of another epoch has the same number."""
         method = method_of(job)
         matrix, shared = matrix_of(job, method)
-        role = BaseStation(self.task, matrix, method, shared)
+        kind = SummingStation if method.channel.sums_only else BaseStation
+        role = kind(self.task, matrix, method, shared)
         role.membership, role.norm = secrets.randbits(40), self._norm
         if self.scaling is not None:
             role.scaled(self.scaling)
