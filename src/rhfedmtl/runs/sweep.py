@@ -26,7 +26,7 @@ from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
-from rhfedmtl.runs import records
+from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.weights import settled
 from rhfedmtl.training.config import RunConfig
@@ -126,9 +126,11 @@ def sweep(
     known = {key: record for key, config in by_key.items() if (record := store.read(config)) is not None}
     missing = [config for key, config in by_key.items() if key not in known]
     _check_data(missing)
+    progress.count(store.folder, len(known), len(by_key))
     for record in _made(missing, cores() if workers is None else workers):
         store.write(record)
         known[record.key] = record
+        progress.count(store.folder, len(known), len(by_key))
         if watch is not None:
             watch(len(known), len(by_key))
     return [known[config.key] for config in wanted]
