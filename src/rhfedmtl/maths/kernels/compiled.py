@@ -100,7 +100,7 @@ def _by_one_process(kernel: Any) -> Callable[[Any], Any]:
                 folder = Path(kernel._cache.cache_path)
                 folder.mkdir(parents=True, exist_ok=True)
                 lock = held.enter_context((folder / f"{kernel.__name__}.lock").open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.lockf(lock, fcntl.LOCK_EX)  # unlike flock, not shared with processes that are forked meanwhile
             return compile_here(signature)
 
     return compile_once
