@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rhfedmtl.dashboard.pages import meter
@@ -137,7 +138,7 @@ def _state(node: Facts) -> str:
 def view(network: Watched) -> str:
     """The whole view."""
     if not network.status:
-        up = [("Start it", f"rhfedmtl network up {network.place} --local --budget energy=1400")]
+        up = [("Start it", f"rhfedmtl network up {quote(str(network.place))} --local --budget energy=1400")]
         return f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(up)}'
     status = network.status
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
@@ -236,12 +237,12 @@ def _events(network: Watched) -> str:
 
 
 def _actions(network: Watched) -> list[tuple[str, str]]:
-    place, training = network.place, network.status["training"]
+    place, training = quote(str(network.place)), network.status["training"]
     spent = training.get("spent") or {"energy": 1400.0}
     more = " ".join(f"--budget {name}={2 * amount:.0f}" for name, amount in spent.items())
     return [
         ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
         ("End the training after the present round", f"rhfedmtl network stop {place}"),
         ("Move a terminal to another station", f"rhfedmtl network move {place} TERMINAL STATION"),
-        ("Fetch the models", f"rhfedmtl network export {place} --out {place.name}-model"),
+        ("Fetch the models", f"rhfedmtl network export {place} --out {quote(f'{network.place.name}-model')}"),
     ]

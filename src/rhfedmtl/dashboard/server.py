@@ -128,10 +128,8 @@ class Dashboard:
         name = request.path_params["name"]
 
         def make() -> str:
-            row = next((row for row in self._runs.rows if row.name == name), None)
-            if row is None:
-                raise ConfigError(f"no run {name!r} in {self.place}")
-            return pages.one_run(name, self._runs.record(name), row, self.place)
+            runs = self._runs
+            return pages.one_run(name, runs.record(name), runs.row(name), runs.place(name))
 
         return await self._page(name, make, "")
 
@@ -145,7 +143,7 @@ class Dashboard:
 
     async def _whatif(self, request: Request) -> Response:
         query = dict(request.query_params)
-        return await self._page("what if", lambda: whatif.view(query), "/whatif")
+        return await self._page("what if", lambda: whatif.view(query, self.place), "/whatif")
 
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.announcer.stream(), media_type="text/event-stream")
