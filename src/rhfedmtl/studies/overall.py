@@ -38,7 +38,7 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
 
     Those that have no result at one of the places are left out: their curves cannot be laid beside the others.
     """
-    if not _is_along_numbers(result):
+    if not _is_along_budgets(result):
         return []
     line = result.study.line(at)
     values = {name: _values(result, name, line) for name in result.running}
@@ -61,9 +61,8 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
     return sorted(rows, key=lambda row: row.rank)
 
 
-def _is_along_numbers(result: StudyResult) -> bool:
-    along = result.study.along
-    return len(along) > 1 and all(isinstance(x, int | float) and x > 0.0 for x in along)
+def _is_along_budgets(result: StudyResult) -> bool:
+    return len(result.study.along) > 1 and (result.study.x or "").startswith("budget.")
 
 
 def _values(result: StudyResult, name: str, line: Sequence[At]) -> Float64Array | None:
