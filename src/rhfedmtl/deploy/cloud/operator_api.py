@@ -154,7 +154,7 @@ class OperatorApi:
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
-            known = sorted({*self._registry.homes(b), *seats})
+            known = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
             stations.append(
                 {
                     "station": b,

@@ -85,6 +85,8 @@ class Memory:
         self.rounds = Machine(ROUNDS, Rounds.UNTOLD)
         self._interrupted: wire.OpenFile | None = None
         self.epoch = secrets.token_hex(8)
+        self.from_disk = False
+        """Whether this process took it from its files, so that it may be an old copy."""
         self._restore()
 
     @property
@@ -131,8 +133,9 @@ class Memory:
     def begin_anew(self, reason: str) -> None:
         """Forget the members, in a turn: what is known of them is older than what they know."""
         assert self.job is not None
-        anchor, self.role = self.station.anchor, self._new_role(self.job)
-        self.epoch, self.last, self._interrupted = secrets.token_hex(8), None, None
+        before, self.role = self.station, self._new_role(self.job)
+        self.role.quarantined, anchor = before.quarantined, before.anchor
+        self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
         if anchor is not None:
             self.role.receive_anchor(anchor)
         self.rounds = Machine(ROUNDS, Rounds.IDLE)
@@ -226,6 +229,7 @@ class Memory:
             return
         if payload is None:
             return
+        self.from_disk = True
         record = wire.StationFile.FromString(payload)
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")

@@ -378,6 +378,7 @@ class StationService:
         async with self.memory.turn:
             self.memory.scaling = codec.from_wire(Scaling, content)
             self.memory.station.scaled(self.memory.scaling)
+            self.members.heed_quarantine()
             self.memory.save()
         await self._tell_all("scaled", scaling=content)
         answer.done.SetInParent()

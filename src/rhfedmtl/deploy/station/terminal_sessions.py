@@ -146,6 +146,11 @@ class TerminalSessions:
                 session.end("its station begins anew")
         self._changed()
 
+    async def _blame(self, terminal: int, reason: str) -> None:
+        async with self._memory.turn:
+            self._memory.station.suspect(terminal, reason)
+            self.heed_quarantine()
+
     async def _catch_up_with(self, epoch: str, reason: str) -> None:
         if epoch == self._memory.epoch:  # not where another terminal has said so already
             await self.begin_anew(reason)
@@ -254,6 +259,9 @@ class TerminalSessions:
             )
         if hello.epoch == memory.epoch and self._knows_more(hello, known):
             reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
+            if not memory.from_disk:  # no terminal can have seen more of it
+                self._later(self._blame(t, f"of round {hello.round}, where {memory.latest} is the last"))
+                raise PeerError(f"{reason}: there was none")
             self._later(self._catch_up_with(hello.epoch, f"{reason}: it was put back from an old copy"))
             raise NotReadyError(f"station {memory.task} was put back from an old copy and begins anew: try again")
         session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
