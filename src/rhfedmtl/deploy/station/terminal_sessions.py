@@ -275,6 +275,8 @@ class TerminalSessions:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
         if memory.centring is not None and not hello.prepared:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
+        if memory.noising is not None:
+            welcome.noising.CopyFrom(codec.to_wire(memory.noising))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
@@ -414,9 +416,9 @@ class TerminalSessions:
 
     def _admit(self, session: PeerSession, join: Join) -> None:
         known = self._memory.station.members.get(join.terminal)
-        if self._memory.masked and known is not None and known.applied_round and join.incarnation > known.incarnation:
-            # What it put into the sum is known to nobody but itself, and it begins with nothing.
-            reason = f"terminal {join.terminal} has lost what it put into a masked sum"
+        if self._memory.sealed and known is not None and known.applied_round and join.incarnation > known.incarnation:
+            # It begins with nothing, and the sum without it would tell what it put in.
+            reason = f"terminal {join.terminal} has lost what it put into a masked or noised sum"
             return self._later(self._catch_up_with(self._memory.epoch, reason))
         self._memory.station.admit(join)
         self._memory.leaving.pop(join.terminal, None)
@@ -537,6 +539,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
+    "noised": lambda given: given,
     "key": partial(codec.from_wire, Key),
     "deal": partial(codec.from_wire, Deal),
     "masked": partial(codec.from_wire, Masked),
