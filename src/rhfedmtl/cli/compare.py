@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
 
+MANY = 6
+"""Methods beyond which tables speak for themselves."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
 SweepEngine = Annotated[
     str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
@@ -121,7 +123,7 @@ def compare(
         print_json({**facts, "saved": str(out)})
     else:
         show(found)
-        for line in found.verdicts():
+        for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
         typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")

@@ -23,7 +23,7 @@ from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.resources.costs import Cost
-from rhfedmtl.runs.archive import flat
+from rhfedmtl.runs.lookup import flat
 from rhfedmtl.studies.study import PlannedStudy, Point, Printed, Study, Variant, grid, taking_part
 from rhfedmtl.training.config import RunConfig
 
