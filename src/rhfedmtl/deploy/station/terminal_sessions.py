@@ -20,7 +20,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.resources.sizes import acknowledged
+from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 from rhfedmtl.roles.station import Member
@@ -61,12 +61,12 @@ class Question:
 
     def bytes_down(self, terminal: int) -> int:
         """Bytes to a terminal, with what its link puts around them."""
-        return acknowledged(len(self.messages[terminal])) * self.sent[terminal]
+        return framed(len(self.messages[terminal])) * self.sent[terminal]
 
     def bytes_up(self, terminal: int) -> int:
         """Bytes of its answer."""
         arrival = self.arrived.get(terminal)
-        return 0 if arrival is None else acknowledged(arrival.n_bytes)
+        return 0 if arrival is None else framed(arrival.n_bytes)
 
     def take(self, terminal: int, arrival: Arrival) -> None:
         """Note what a terminal answered, and when."""

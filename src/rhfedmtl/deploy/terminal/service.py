@@ -36,14 +36,15 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
+from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Centring, Goodbye, Noising, Probe, Release, Scaling, Sums, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
-FRAME_BYTES = 60
-"""What gRPC, HTTP/2 and TLS put around a message, with what is acknowledged; measured."""
+REST = 2 * framed(0)
+"""What it takes to say that nothing follows."""
 HANDSHAKE_BYTES = {UP: 2600, DOWN: 3600}
 """What a connection with mutual TLS takes; measured."""
 ENVELOPE_BYTES = 512
@@ -162,11 +163,13 @@ class TerminalService:
             self._told = False
             for each, taken in HANDSHAKE_BYTES.items():
                 self.account.note(each, "connection", self._place.station, taken)
-        elif way == UP and kind != "rest" and not self.account.allows(n_bytes + 3 * FRAME_BYTES):  # a rest follows it
+        elif (
+            way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + 2 * framed(0))
+        ):  # a rest follows it
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.link.rest(f"byte budget: {self.account.in_words}")
             return False
-        self.account.note(way, kind, self._place.station, n_bytes + FRAME_BYTES)
+        self.account.note(way, kind, self._place.station, framed(n_bytes))
         return True
 
     # Greeting.
