@@ -376,12 +376,44 @@ def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
 
 
 @network_app.command()
-def forget(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
+def forget(
+    folder: Folder,
+    number: Terminal,
+    target_gap: Annotated[
+        float | None, option(WORK_PANEL, "--target-gap", "Learn on to this gap, and state what is left of it.", min=0.0)
+    ] = None,
+    budget: Budgets = None,
+    privacy: Annotated[
+        str,
+        option(
+            WORK_PANEL,
+            "--privacy",
+            "Write models in noise too, which hides by this much that it ever was there.",
+            metavar="EPSILON,DELTA",
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None, option(WORK_PANEL, "--out", "New folder for models and statement. [NETWORK-without-NUMBER]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Remove a terminal that will not come back, and what it contributed.
 
-    Example: rhfedmtl network forget demo-net 3
+    With --target-gap the others learn on to that gap, and removal.json and removal.txt say how near the models are to
+    those of a network that never had it. For example:
+
+    rhfedmtl network forget demo-net 3
+
+    rhfedmtl network forget demo-net 3 --target-gap 1e-5 --budget energy=9000 --privacy epsilon=1,delta=1e-6
     """
-    _command(folder, as_json, "forget", terminal=number)
+    if target_gap:
+        from rhfedmtl.deploy.removal import remove
+
+        _print(remove(folder, number, target_gap, budget, privacy, out), as_json)
+    elif budget or privacy or out:
+        raise ConfigError("--budget, --privacy and --out are for what is learned on: give --target-gap too")
+    else:
+        _command(folder, as_json, "forget", terminal=number)
 
 
 @network_app.command()

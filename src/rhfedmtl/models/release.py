@@ -43,9 +43,6 @@ def noised(
     relationship, gap = _problem(models), _target(models)
     sensitivity = sensitivity_of(models, relationship, gap)
     noise = sensitivity / privacy.mu
-    dense = relationship.dense(len(models.models))
-    root = (dense.U / np.sqrt(dense.kappa)) @ dense.U.T
-    Z = noise * mix(root, standard_normal(models.models.shape, address))
     statement = {
         "words": f"(epsilon, delta) = ({privacy.epsilon:g}, {privacy.delta:g}) for any one training row replaced",
         "epsilon": privacy.epsilon,
@@ -56,7 +53,16 @@ def noised(
         "noise": noise,
         "target_gap": gap,
     }
-    return models.models + Z, statement
+    return in_noise(models.models, relationship, noise, address), statement
+
+
+def in_noise(
+    models: Float64Array, relationship: Relationship, noise: float, address: tuple[int, ...] | None = None
+) -> Float64Array:
+    """W + Z, Z with covariance s²G across tasks."""
+    dense = relationship.dense(len(models))
+    root = (dense.U / np.sqrt(dense.kappa)) @ dense.U.T
+    return np.asarray(models + noise * mix(root, standard_normal(models.shape, address)))
 
 
 def sensitivity_of(models: Learned, relationship: Relationship, gap: float) -> float:

@@ -513,12 +513,19 @@ class Run:
         self.network.scale(used)
         return used, levels
 
-    def _change(self) -> None:
-        """Let terminals move and rows arrive; the cloud hears of it at once."""
-        if self.environment.change(self.round + 1, self.network):
-            self._memo, self._collected = {}, None
-            if self.cloud.cloud_round:
-                self._collect()
+    def meet(self) -> None:
+        """See who is there before a run goes on: what was certified for others is no certificate for these."""
+        if self._change():
+            self.certificate = None
+
+    def _change(self) -> bool:
+        """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
+        if not self.environment.change(self.round + 1, self.network):
+            return False
+        self._memo, self._collected = {}, None
+        if self.cloud.cloud_round:
+            self._collect()
+        return True
 
     def _review(self) -> None:
         """Certify between two BS iterations, from what the stations report now; where it cannot be, the run goes on."""

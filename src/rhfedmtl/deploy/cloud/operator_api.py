@@ -19,7 +19,7 @@ from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.methods import method_of, options_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import (
@@ -43,6 +43,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.failpoints import failpoint
+from rhfedmtl.models.removal import obstacle
 from rhfedmtl.plain import plain
 
 TRIES_A_SECOND = 5.0
@@ -211,9 +212,14 @@ class OperatorApi:
     async def _leave(self, terminal: int) -> dict[str, Any]:
         return self._place(terminal, -1)
 
-    async def _forget(self, terminal: int) -> dict[str, Any]:
-        """Take out a terminal that will not come back."""
+    async def _forget(self, terminal: int, certified: bool = False) -> dict[str, Any]:
+        """Take out a terminal that will not come back; ``certified``, only where it can be said what is left of it."""
         self._refuse_sealed(terminal)
+        learned = self._trainer.network.scalers or []
+        options = options_of(self._config.learning.options)
+        rows = any(scaler.mean is not None for scaler in learned)
+        if certified and (why := obstacle(scaled_by_rows=rows, relationship=options.relationship)):
+            raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
         facts = {"terminal": terminal, "from": holder, "to": -1}
         if self._registry.station.get(terminal, -1) >= 0:

@@ -236,6 +236,7 @@ class Trainer:
             budget = self._check_bound(self._run, private, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
+            self._run.meet()
         policy = self._policy(cost)
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
@@ -388,7 +389,12 @@ class Trainer:
             feature_names=learning.feature_names,
             certificate=result.certificate,
             ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
-            provenance={"network": self._config.node.network, "algorithm": learning.algorithm, "seed": learning.seed},
+            provenance={
+                "network": self._config.node.network,
+                "algorithm": learning.algorithm,
+                "seed": learning.seed,
+                "options": json.loads(learning.job().options),
+            },
         )
 
 

@@ -1,0 +1,41 @@
+"""A terminal goes for good: its share is taken out, the others learn on, and what is left of it is put in writing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.models.removal import removal
+from rhfedmtl.models.task_models import VERSION, TaskModels
+from rhfedmtl.training.privacy import Privacy
+
+STATEMENT = "removal"
+
+
+def remove(
+    folder: Path, terminal: int, target_gap: float, budget: list[str] | None, privacy: str = "", out: Path | None = None
+) -> dict[str, Any]:
+    """Forget a terminal of a running network, learn on to the gap, write models and statement; the statement."""
+    bound = Privacy.parse(privacy) if privacy else None
+    out = out or folder.with_name(f"{folder.name}-without-{terminal}")
+    operator = Operator(folder)
+    operator.command("forget", terminal=terminal, certified=True)
+    operator.command("train", budget=budget, target_gap=target_gap)
+    training = operator.follow(lambda _: None)
+    if training["state"] != "ended":
+        why = training.get("error", "")
+        raise ConfigError(f"terminal {terminal} is out, but the training {training['state']}: {why}")
+    operator.export(out)
+    models = TaskModels.load(out / "model.npz")
+    statement, noised = removal(models, terminal, target_gap, bound)
+    statement |= {"rhfedmtl": VERSION, "certified_round": training["certified_round"], "saved": str(out)}
+    (out / f"{STATEMENT}.json").write_text(json.dumps(statement, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / f"{STATEMENT}.txt").write_text(f"{statement['words']}\nTrusted: {statement['trusted']}.\n", encoding="utf-8")
+    if noised is not None:
+        known = {"rhfedmtl": VERSION, "removal": statement}
+        replace(models, models=noised, certificate=None, ledger={}, provenance=known).save(out / "released.npz")
+    return statement
