@@ -2,6 +2,7 @@
 
 python benchmarks/deploy.py latency              # one station with 4 and with 25 terminal processes
 python benchmarks/deploy.py load --minutes 10    # 1,000 terminals under 10 stations
+python benchmarks/deploy.py masked --terminals 25 --grouped 5   # masked rounds beside clear ones, 561 features
 """
 
 from __future__ import annotations
@@ -27,15 +28,25 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 OPTIONS = {"policy": "fixed", "local_steps": 10}
 
 
-def build(folder: Path, tasks: int, terminals: int, *, fsync: bool | None = None) -> None:
-    """A network on made data: 20 features, 15 rows a terminal."""
-    request = Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=20 * terminals)
+def build(
+    folder: Path,
+    tasks: int,
+    terminals: int,
+    *,
+    fsync: bool | None = None,
+    features: int = 20,
+    channel: str = "identity",
+) -> None:
+    """A network on made data: 20 features unless told, 15 rows a terminal."""
+    settings = {"features": features}
+    request = Request("synthetic", tasks=tasks, terminals=terminals, samples_per_task=20 * terminals, settings=settings)
+    learning = {"algorithm": "hfedmtl", "certify_every": 10, "target_relative_gap": 0.0, "scale": "unit"}
     make_network(
         folder,
         Blueprint(
             "bench",
             request.federation(seed=0),
-            {"algorithm": "hfedmtl", "options": OPTIONS, "certify_every": 10, "target_relative_gap": 0.0},
+            {**learning, "options": {**OPTIONS, "channel": channel}, "least_steps": 1},
             Resources(cost=("energy=0.1,10",)),
             Waits(start=300.0),
             observed=False,
@@ -63,12 +74,16 @@ def learn(folder: Path, seconds: float, grouped: int, each: Any) -> None:
         assert status["training"]["state"] == "ended", status["training"]
 
 
-def rounds(folder: Path) -> list[tuple[float, float]]:
-    """Seconds of every round at every station, and of the slowest terminal's work in it."""
+def results(folder: Path) -> list[wire.RoundResult]:
+    """Every round of every station, as it went."""
     journal = Journal(folder / "cloud" / "state" / "journal", fsync=False)
     entries = [wire.Entry.FromString(data) for data in journal.entries()]
-    found = [answer.round for entry in entries if entry.kind == "round" for answer in entry.answers.values()]
-    return [(r.seconds, max((e.work_seconds for e in r.efforts), default=0.0)) for r in found]
+    return [answer.round for entry in entries if entry.kind == "round" for answer in entry.answers.values()]
+
+
+def rounds(folder: Path) -> list[tuple[float, float]]:
+    """Seconds of every round at every station, and of the slowest terminal's work in it."""
+    return [(r.seconds, max((e.work_seconds for e in r.efforts), default=0.0)) for r in results(folder)]
 
 
 def latency(seconds: float, *, fsync: bool | None) -> None:
@@ -85,6 +100,26 @@ def latency(seconds: float, *, fsync: bool | None) -> None:
         median, high, highest = np.percentile(beyond, [50, 90, 99])
         compute = 1e3 * np.median(table[:, 1])
         print(f"{terminals:>9} {len(beyond):>7} {median:>10.1f} {high:>7.1f} {highest:>7.1f} {compute:>11.2f}")
+
+
+def masked(seconds: float, terminals: int, grouped: int) -> None:
+    """Bytes and milliseconds of rounds in the clear and under masks, of one station; medians, and their ratios."""
+    found = []
+    for channel in ("identity", "masked"):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / "bench"
+            build(folder, 1, terminals, features=561, channel=channel)
+            learn(folder, seconds, grouped, lambda *_: None)
+            held = results(folder)[5:]
+        n_bytes = [sum(e.bytes_down + e.bytes_up for e in r.efforts) / max(len(r.efforts), 1) for r in held]
+        found.append((float(np.median(n_bytes)), 1e3 * float(np.median([r.seconds for r in held]))))
+        print(
+            f"{channel:>8}: {len(held):>5} rounds, {found[-1][0]:,.0f} bytes a terminal, {found[-1][1]:.1f} ms",
+            flush=True,
+        )
+    print(
+        f"   ratio: {found[1][0] / found[0][0]:.2f} of bytes, {found[1][1] / found[0][1]:.2f} of time, n = {terminals}"
+    )
 
 
 def memory(supervisor: Supervisor) -> dict[str, float]:
@@ -124,7 +159,7 @@ def load(minutes: float, terminals: int, stations: int, grouped: int) -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("latency", "load"))
+    parser.add_argument("what", choices=("latency", "load", "masked"))
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--terminals", type=int, default=1000)
@@ -134,6 +169,8 @@ def main() -> None:
     if given.what == "latency":
         for fsync in (None, True):
             latency(given.seconds, fsync=fsync)
+    elif given.what == "masked":
+        masked(given.seconds, given.terminals, given.grouped)
     else:
         load(given.minutes, given.terminals, given.stations, given.grouped)
 

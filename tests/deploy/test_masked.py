@@ -46,7 +46,10 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path) -> No
     assert nets.assert_invariant(folder, 2) == 8
     left = {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv") if line.way == "up"}
     assert left == {"connection", "hello", "key", "join", "scaled", "deal", "masked", "opened"}
+    for b in range(2):  # rule 6: a station has no share of one terminal, in its memory or on its disk
+        assert not any(codec.array(member.share, "a share").any() for member in nets.station_file(folder, b).members)
     told = nets.terminal_file(folder, 0)
+    assert told.told_starts
     assert told.told_fixed
     assert told.told_update
 
@@ -169,7 +172,7 @@ def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     service = inside.make_terminal(folder, tmp_path / "state")
     service.begin(inside.job(folder))
-    told = Told(frozenset({0, 1, 2}), frozenset({0, 2, 3}), b"digest")
+    told = Told(frozenset({0, 1, 2}), frozenset({0, 2, 3}), b"digest", ((b"0123456789abcdef", frozenset({0, 2, 3})),))
     assert service._masked is not None
     service._masked.told = told
     service._save()

@@ -15,7 +15,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels import rounds, sdca
-from rhfedmtl.maths.kernels.rounds import FACTORS
+from rhfedmtl.maths.kernels.rounds import FACTORS, dual_sums
 from rhfedmtl.maths.losses import Hinge
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
@@ -31,7 +31,7 @@ def problem(loss: str, **more: Any) -> Any:
 def station_duals(network: InProcess, cloud: Any) -> Any:
     """D_b of every station at its present anchor."""
     sums = network.sums(Points(np.zeros((1, *network._U.shape)), np.eye(1)))
-    duals = objective.dual_sums(np.array([s.dual for s in sums if s is not None]))
+    duals = dual_sums(np.array([s.dual for s in sums if s is not None]))
     return objective.station_dual(duals, network._n, network.V, cloud.anchors)
 
 

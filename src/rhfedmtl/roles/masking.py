@@ -31,6 +31,8 @@ from rhfedmtl.roles.masks import SEED, Words
 from rhfedmtl.roles.messages import DENSE, SEAT, Message
 from rhfedmtl.roles.states import Table, follow, frozen
 
+REMEMBERED = 32
+"""Models from which updates were opened that a terminal remembers."""
 LEAST = 3
 """Terminals that a sum has, unless told."""
 Members = frozenset[int]
@@ -167,6 +169,7 @@ class SentWords:
     shares: Mapping[int, tuple[int, int]]
     fixed: bool
     value: bytes
+    start: bytes
     asked_for: bytes
     answer: Masked
     opened: Members | None = None
@@ -176,20 +179,22 @@ class SentWords:
 class Told:
     """What a terminal remembers, over restarts, of sums that were opened.
 
-    The set of the last one of ``fixed`` numbers, and the set and the value of the last update.
+    The set of the last one of ``fixed`` numbers, the set and the value of the last update, and for each of the last
+    models from which steps were taken the set for which the update was opened.
     """
 
     fixed: Members | None = None
     update: Members | None = None
     value: bytes = b""
+    starts: tuple[tuple[bytes, Members], ...] = ()
 
 
 class Masker:
     """A terminal's side. ``sign`` proves a key to others, ``check`` refuses the key of another that is not proved.
 
     Rules against sums that can be subtracted: a sum of numbers that rest on rows and duals alone (``fixed``) is opened
-    for the same set as the last one, or for one that differs by at least ``least``; the same update, likewise. What is
-    not opened tells nothing.
+    for the same set as the last one, or for one that differs by at least ``least``; the same update, likewise, and one
+    from a model that was sent before: after enough steps it is nearly the same. What is not opened tells nothing.
     """
 
     def __init__(
@@ -245,8 +250,13 @@ class Masker:
         self._deal = Deal(self.terminal, slot, b"".join(both), masks.hidden(masks.to_bytes(back), seeds))
         return self._deal
 
-    def mask(self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, fixed: bool) -> Masked:
-        """Answer with words under masks: once in each slot, and the same again where it is asked again."""
+    def mask(
+        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, fixed: bool, start: bytes = b""
+    ) -> Masked:
+        """Answer with words under masks: once in each slot, and the same again where it is asked again.
+
+        ``start`` is a digest of the model that the steps of an update began at.
+        """
         after, dealt, sent = self._after(Partners), self._dealt, self._sent
         asked_for = hashlib.sha256(b"".join([content, own_seat, partners.everyone, partners.seats, words.tobytes()]))
         if sent is not None and partners.slot == sent.slot and asked_for.digest() == sent.asked_for:
@@ -272,7 +282,7 @@ class Masker:
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
         answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
         held[self.terminal] = (dealt.own, 0)
-        self._sent = SentWords(dealt.slot, everyone, held, fixed, value, asked_for.digest(), answer)
+        self._sent = SentWords(dealt.slot, everyone, held, fixed, value, start, asked_for.digest(), answer)
         self._dealt, self.phase = None, after
         return answer
 
@@ -286,9 +296,10 @@ class Masker:
         self.phase = after
         self._sent = replace(sent, opened=arrived)
         if sent.fixed:
-            self.told = Told(arrived, self.told.update, self.told.value)
+            self.told = replace(self.told, fixed=arrived)
         else:
-            self.told = Told(self.told.fixed, arrived, sent.value)
+            others = tuple(each for each in self.told.starts if each[0] != sent.start)
+            self.told = Told(self.told.fixed, arrived, sent.value, (*others, (sent.start, arrived))[-REMEMBERED:])
         shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
         return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
 
@@ -306,8 +317,11 @@ class Masker:
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
 
     def _refuse_subtraction(self, sent: SentWords, arrived: Members) -> None:
-        before = self.told.fixed if sent.fixed else self.told.update if sent.value == self.told.value else None
-        apart = 0 if before is None else len(before ^ arrived)
+        told = self.told
+        before = [told.fixed] if sent.fixed else [told.update] if sent.value == told.value else []
+        if sent.start and not sent.fixed:
+            before += [members for start, members in told.starts if start == sent.start]
+        apart = min((n for each in before if each is not None and (n := len(each ^ arrived))), default=0)
         if 0 < apart < self.least:
             raise PeerError(
                 f"a sum over a set that differs by {apart} from the last: what these told could be subtracted; 0 or at "

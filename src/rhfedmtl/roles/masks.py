@@ -51,7 +51,8 @@ def mask(seed: bytes, length: int) -> Words:
 
 def hidden(seed: bytes, text: bytes) -> bytes:
     """A text under a pad that is used once; twice, it is the text again."""
-    return bytes(a ^ b for a, b in zip(text, _pad(seed, len(text)), strict=True))
+    both = int.from_bytes(text, "little") ^ int.from_bytes(_pad(seed, len(text)), "little")
+    return both.to_bytes(len(text), "little")
 
 
 def _pad(seed: bytes, length: int) -> bytes:

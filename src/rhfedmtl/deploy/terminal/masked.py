@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from rhfedmtl.roles.messages import Probe, Sums, Update, WorkOrder
 from rhfedmtl.roles.summed import content_of, noise_for, seat_of, words_of
 
 Body = dict[str, Any]
+START = 16
+"""Bytes of the digest of a model that was started from."""
 
 
 class MaskedAnswers:
@@ -50,7 +53,10 @@ class MaskedAnswers:
             fixed = isinstance(asked, Probe)
             if isinstance(self.channel, NoisedSums):
                 words = words + noise_for(words, asked, self.channel, self._secret)
-            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed)
+            start = (
+                b"" if isinstance(asked, Probe) else hashlib.blake2b(asked.model.tobytes(), digest_size=START).digest()
+            )
+            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed, start=start)
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
         return self._said(masked)
@@ -71,11 +77,13 @@ class MaskedAnswers:
         told = self.told
         record.told_fixed = to_bits(told.fixed) if told.fixed else b""
         record.told_update, record.told_value = to_bits(told.update) if told.update else b"", told.value
+        record.told_starts.extend(start + to_bits(members) for start, members in told.starts)
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
         fixed, update = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_update))
-        self.told = Told(fixed, update, record.told_value)
+        starts = tuple((each[:START], from_bits(each[START:])) for each in record.told_starts)
+        self.told = Told(fixed, update, record.told_value, starts)
 
     def _said(self, answer: Callable[[], Body]) -> Body:
         try:

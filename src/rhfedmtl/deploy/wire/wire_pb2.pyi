@@ -822,7 +822,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "told_update", "told_value", "noising", "privacy", "certified")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "told_update", "told_value", "noising", "privacy", "told_starts", "certified")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -847,6 +847,7 @@ class TerminalFile(_message.Message):
     TOLD_VALUE_FIELD_NUMBER: _ClassVar[int]
     NOISING_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
+    TOLD_STARTS_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
@@ -872,8 +873,9 @@ class TerminalFile(_message.Message):
     told_value: bytes
     noising: Noising
     privacy: float
+    told_starts: _containers.RepeatedScalarFieldContainer[bytes]
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., told_update: _Optional[bytes] = ..., told_value: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., told_update: _Optional[bytes] = ..., told_value: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., told_starts: _Optional[_Iterable[bytes]] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
