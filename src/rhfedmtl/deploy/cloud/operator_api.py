@@ -150,7 +150,7 @@ class OperatorApi:
         return await self.COMMANDS[name](self, **arguments)
 
     async def _status(self) -> dict[str, Any]:
-        now, stations = time.time(), []
+        now, stations, bill = time.time(), [], await asyncio.to_thread(self._trainer.bill)
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
@@ -161,6 +161,8 @@ class OperatorApi:
                     "task": task,
                     "connected": session is not None,
                     "connected_seconds": now - session.since if session else None,
+                    "heard_seconds": self._stations.quiet(b) if session else None,
+                    "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
                     "last_error": outlook.last_error,
                     "terminals": [
@@ -169,6 +171,7 @@ class OperatorApi:
                             "member": t in seats,
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
+                            "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
                         }

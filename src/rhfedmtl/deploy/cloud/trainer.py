@@ -38,6 +38,7 @@ from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
+BILL_S = 2.0
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
 
@@ -111,6 +112,8 @@ class Trainer:
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
         self._curve: list[dict[str, Any]] = []
+        self._bill: dict[tuple[int, int], dict[str, float]] = {}
+        self._bill_due = 0.0
 
     @property
     def state(self) -> Training:
@@ -121,6 +124,19 @@ class Trainer:
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
         return {"state": self.state.value, **self._facts}
+
+    def bill(self) -> dict[tuple[int, int], dict[str, float]]:
+        """What each terminal, by (station, terminal), and each station itself, with terminal -1, took of every type.
+
+        It is added up anew at most every `BILL_S` seconds, however many look on.
+        """
+        run, now = self._run, time.monotonic()
+        if run is not None and now >= self._bill_due:
+            self._bill_due, self._bill = now + BILL_S, {}
+            for name, by_node in run.ledger.totals("task", "terminal").items():
+                for node, amount in by_node.items():
+                    self._bill.setdefault(node, {})[name] = amount
+        return self._bill
 
     def curve(self) -> list[dict[str, Any]]:
         """Rounds since the cloud was started, thinned out where they are many."""
