@@ -57,6 +57,11 @@ class Channel:
         """Terminals that must have answered for a round to count."""
         return 1
 
+    @property
+    def summed(self) -> int:
+        """Terminals that every sum hides; 0 where updates are told one by one."""
+        return self.least if self.sums_only else 0
+
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))

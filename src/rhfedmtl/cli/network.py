@@ -123,14 +123,15 @@ def init(
     ] = 30.0,
     certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
-        int,
+        int | None,
         option(
             WORK_PANEL,
             "--least-steps",
-            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows.",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows. "
+            "[0; with --masked 1]",
             min=0,
         ),
-    ] = 0,
+    ] = None,
     precision: Annotated[
         str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
     ] = "float64",
@@ -171,13 +172,14 @@ def init(
             raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
+    masked = options.channel == "masked"
     learning = {
         "algorithm": algorithm,
         "options": {name: getattr(options, name) for name in options.given()},
-        "scale": scale or "",
+        "scale": scale or ("unit" if masked else ""),
         "seed": seed,
         "certify_every": every(certify_every),
-        "least_steps": least_steps,
+        "least_steps": int(masked) if least_steps is None else least_steps,
         "precision": precision,
         "test_rows": test_rows,
     }

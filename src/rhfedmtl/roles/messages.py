@@ -279,17 +279,17 @@ SEAT, SHARE = 10, 16
 def masking_bytes(terminals: int) -> tuple[int, int]:
     """Bytes down to and up from one terminal of a masked round, besides its order and its words.
 
-    The question goes with the order, the deal for the next slot with the words.
+    Partners go with the order, the deal for the next slot with the words.
     """
     if not terminals:
         return 0, 0
     near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
     shares = _bytes(bytes(2 * SHARE * near))
-    question = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
+    partners = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
     unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
     deal = _delimited(2 * _WHOLE + shares + _bytes(bytes(SHARE * near)))
     opened = framed(ENVELOPE + _delimited(2 * _WHOLE + _bytes(bytes(SHARE * (near + 1)))))
-    return question + unmask, deal + opened
+    return partners + unmask, deal + opened
 
 
 @cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -236,8 +237,7 @@ class BaseStation:
             found = self._merge()
         self._updates, self._orders = {}, {}
         self._probe += 1
-        for t in [*self._suspects]:
-            self.quarantine(t, self._suspects.pop(t))
+        self._take_out_suspects()
         return found
 
     def _merge(self) -> Merged:
@@ -286,12 +286,9 @@ class BaseStation:
         """
         self.phase = self._after(Sums)
         for each in sums:
-            self._note(lambda told=each: self.check_sums(told))  # type: ignore[misc]
-        blamed = dict(self._suspects)
-        self._suspects.clear()
-        for t, reason in blamed.items():
-            self.quarantine(t, reason)
-        if blamed:
+            with self._noting():
+                self.check_sums(each)
+        if self._take_out_suspects():
             return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
@@ -305,6 +302,9 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
+        return self._told_sums(losses, dual, slope, kept)
+
+    def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
         residual = kept if self.method.tells_residual else None
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 
@@ -378,7 +378,7 @@ class BaseStation:
         if terminal in self.members:
             self._suspects[terminal] = reason
             if self.phase is not StationPhase.OPEN:
-                self.quarantine(terminal, self._suspects.pop(terminal))
+                self._take_out_suspects()
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse sums, in answer to the last probe, that the terminal's rows and duals cannot have."""
@@ -401,18 +401,29 @@ class BaseStation:
         return total([Moments(m.count, m.mean, m.spread) for t, m in told.items() if t not in odd])
 
     def scaled(self, scaling: Scaling) -> None:
-        """Round zero: note what the scaling says about rows."""
+        """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
         if scaling.unit:
             self.row_norm = float(np.sqrt(1.0 + self.method.intercept))
+        for t, member in self.members.items() if self.method.has_duals else ():
+            with self._noting():
+                self._bounds(t, member).check_share(member.share)
+        self._take_out_suspects()
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
         n = member.n_samples
         weight = n * (member.mean_weight or 1.0)  # a terminal that says nothing of weights has none
         return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, self.norm * n)
 
-    def _note(self, check: Callable[[], None]) -> None:
+    def _take_out_suspects(self) -> bool:
+        blamed, self._suspects = self._suspects, {}
+        for t, reason in blamed.items():
+            self.quarantine(t, reason)
+        return bool(blamed)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
         try:
-            check()
+            yield
         except ImplausibleError as error:
             self._suspects[error.terminal] = error.reason
 
@@ -420,8 +431,8 @@ class BaseStation:
         """Refuse shares that the factor would make too long."""
         for update in arrived if self.method.has_duals and factor > 1.0 else ():
             member = self.members[update.terminal]
-            bounds = self._bounds(update.terminal, member)
-            self._note(lambda b=bounds, m=member, u=update: b.check_share(m.share + factor * u.delta))  # type: ignore[misc]
+            with self._noting():
+                self._bounds(update.terminal, member).check_share(member.share + factor * update.delta)
 
     def _drop(self, terminal: int, share: Vector) -> None:
         self.U = self.U - share

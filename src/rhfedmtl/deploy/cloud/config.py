@@ -59,7 +59,21 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        self._options()
+        if self._options().channel == "masked":
+            self._check_masked()
+
+    @property
+    def masked(self) -> bool:
+        """Whether stations see sums alone."""
+        return self._options().channel == "masked"
+
+    def _check_masked(self) -> None:
+        """Where sums are masked nothing of one terminal is told: no moments of its rows, no counts of its test rows."""
+        if self.scale not in ("unit", "none"):
+            raise ConfigError(
+                f"scale = {self.scale!r} looks at rows of single terminals, which masked sums hide: choose unit or none"
+            )
+        _choose("test_rows", self.test_rows, (STATION,))
 
     def job(self) -> wire.Job:
         """What the cloud tells the stations, and they their terminals."""

@@ -154,7 +154,7 @@ class OperatorApi:
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
-            known = sorted({*self._registry.homes(b), *seats})
+            known = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
             stations.append(
                 {
                     "station": b,
@@ -209,6 +209,7 @@ class OperatorApi:
 
     async def _forget(self, terminal: int) -> dict[str, Any]:
         """Take out a terminal that will not come back."""
+        self._refuse_masked(terminal)
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
         facts = {"terminal": terminal, "from": holder, "to": -1}
         if self._registry.station.get(terminal, -1) >= 0:
@@ -231,8 +232,17 @@ class OperatorApi:
             raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         return {"terminal": terminal, "station": holder}
 
+    def _refuse_masked(self, terminal: int) -> None:
+        """Nobody can take a terminal's share out of a sum that nobody sees the parts of."""
+        if self._config.learning.masked:
+            raise ConfigError(
+                f"sums of this network are masked: what terminal {terminal} put into them cannot be taken out, so it "
+                "stays where it is; its owner may stop it"
+            )
+
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
+        self._refuse_masked(terminal)
         registry = self._registry
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
@@ -352,6 +362,7 @@ class OperatorApi:
 
     def _settings(self, role: str, number: int) -> dict[str, Any]:
         registry, config, job = self._registry, self._config, self._config.learning.job()
+        method = method_of(job)
         station = registry.station.get(number, -1) if role == TERMINAL else number
         host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
         return {
@@ -361,7 +372,8 @@ class OperatorApi:
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
             "least_steps": config.learning.least_steps,
-            "message_bytes": jobs.message_limit(job, method_of(job), config.limits),
+            "least_summed": method.channel.summed,
+            "message_bytes": jobs.message_limit(job, method, config.limits),
         }
 
 

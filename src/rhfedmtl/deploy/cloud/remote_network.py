@@ -91,7 +91,9 @@ class RemoteNetwork:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
-        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
+        channel, here = self.method.channel, self.station[self.station >= 0]
+        among = int(np.bincount(here).max(initial=0)) if channel.sums_only else 0
+        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, channel.dtype, among)
         if self._job.precision != wire.FLOAT32:
             return sizes
         return sizes._replace(order=sizes.order - _FLOAT32_SAVES * self._matrix[0] * self._matrix[1])
@@ -188,7 +190,9 @@ class RemoteNetwork:
         return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
-        """Round zero: moments of the training rows of every station."""
+        """Round zero: moments of the training rows of every station; where sums are masked nobody is asked."""
+        if self.method.channel.sums_only:
+            return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
         requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
         answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
         reports = [codec.from_wire(MomentsReport, self._need(answers, b).moments) for b in range(self.n_stations)]

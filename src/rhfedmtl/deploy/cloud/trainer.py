@@ -268,8 +268,8 @@ class Trainer:
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
             f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
-            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with "
-            "--least-steps"
+            f"costs {amounts_text(price)}: raise it, or make the network anew: --least-steps allows fewer "
+            "steps, and --masked hides updates in sums, of which one step tells no row"
         )
 
     @staticmethod

@@ -68,6 +68,10 @@ TERMINAL_TO_STATION = Dialogue(
         "withdraw",
         "rest",
         "declined",
+        "key",
+        "deal",
+        "masked",
+        "opened",
     ),
     _lower_end(
         "order",
@@ -80,6 +84,8 @@ TERMINAL_TO_STATION = Dialogue(
         "centring",
         "trial",
         "drain",
+        "circle",
+        "unmask",
     ),
 )
 STATION_TO_CLOUD = Dialogue(

@@ -117,7 +117,8 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config
     if token.role == TERMINAL:
         assert data is not None
         node = NodeConfig(token.network, TERMINAL, token.number)
-        return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
+        rules = {name: settings[name] for name in ("least_steps", "least_summed")}
+        return TerminalConfig(node, station, address, str(data.resolve()), **rules)
     node = NodeConfig(token.network, STATION, token.number, listen=bind(address))
     return StationConfig(node, settings["cloud"], limits=Limits(message_bytes=settings["message_bytes"]))
 

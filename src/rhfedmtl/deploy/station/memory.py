@@ -21,6 +21,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.roles.messages import Centring, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.summed import SummingStation
 
 NOWHERE = 0xFFFFFFFF
 """Station of a `Place` that is none: the terminal leaves the network."""
@@ -84,6 +85,8 @@ class Memory:
         self.rounds = Machine(ROUNDS, Rounds.UNTOLD)
         self._interrupted: wire.OpenFile | None = None
         self.epoch = secrets.token_hex(8)
+        self.from_disk = False
+        """Whether this process took it from its files, so that it may be an old copy."""
         self._restore()
 
     @property
@@ -92,6 +95,11 @@ class Memory:
         if self.role is None:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
+
+    @property
+    def masked(self) -> SummingStation | None:
+        """The role of a station that sees sums over its terminals alone."""
+        return self.role if isinstance(self.role, SummingStation) else None
 
     def begin(self, job: wire.Job) -> bool:
         """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
@@ -109,7 +117,8 @@ class Memory:
         """A station without members. It counts from anywhere: no problem of another epoch has the same number."""
         method = method_of(job)
         matrix, shared = matrix_of(job, method)
-        role = BaseStation(self.task, matrix, method, shared)
+        kind = SummingStation if method.channel.sums_only else BaseStation
+        role = kind(self.task, matrix, method, shared)
         role.membership, role.norm = secrets.randbits(40), self._norm
         if self.scaling is not None:
             role.scaled(self.scaling)
@@ -124,8 +133,9 @@ class Memory:
     def begin_anew(self, reason: str) -> None:
         """Forget the members, in a turn: what is known of them is older than what they know."""
         assert self.job is not None
-        anchor, self.role = self.station.anchor, self._new_role(self.job)
-        self.epoch, self.last, self._interrupted = secrets.token_hex(8), None, None
+        before, self.role = self.station, self._new_role(self.job)
+        self.role.quarantined, anchor = before.quarantined, before.anchor
+        self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
         if anchor is not None:
             self.role.receive_anchor(anchor)
         self.rounds = Machine(ROUNDS, Rounds.IDLE)
@@ -219,6 +229,7 @@ class Memory:
             return
         if payload is None:
             return
+        self.from_disk = True
         record = wire.StationFile.FromString(payload)
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "  steps_per_day = 100_000       orders beyond it are declined, whatever the station says\n"
         "  most_updates = 500            updates that may ever leave\n"
         "  least_steps = 200             smallest H; without this line, one pass over the rows\n"
+        "  least_summed = 3              only where updates are hidden in sums over so many terminals\n"
         '  algorithms = ["rhfedmtl"]     no other is taken part in\n'
         '  kernel = "numpy"              or compiled; without this line, compiled where numba is installed',
     )
@@ -230,6 +231,11 @@ def _withdraw(given: Any) -> None:
     config = _config(given.folder)
     if not given.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
+    if config.least_summed:
+        raise ConfigError(
+            f"sums of {config.identity.network} are masked: nobody can take out what {config.identity} put into them; "
+            "`rhfedmtl-terminal pause` keeps it out of all that follow"
+        )
     owner = Owner(config.state)
     owner.withdraw()
     try:

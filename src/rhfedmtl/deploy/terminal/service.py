@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.masked import MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import SitePolicy
 from rhfedmtl.deploy.wire import codec
@@ -33,6 +35,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
+from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
@@ -68,6 +71,7 @@ class TerminalService:
         self._centring: Centring | None = None
         self._epoch = ""
         self._secret = secrets.token_bytes(32)
+        self._masked: MaskedAnswers | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
@@ -183,12 +187,14 @@ class TerminalService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
             self.begin(welcome.job, int(welcome.incarnation))
-            if refusal := self.site.refuses_job(welcome.job, self.role.n_samples):
+            if refusal := self._refuses_job(welcome.job):
                 self._role = None
                 return self._decline(wire.Declined(reason=refusal))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
         await asyncio.to_thread(self._warm_up)
+        if self._masked is not None:
+            self.link.send(**self._masked.begin())
         if welcome.HasField("scaling"):
             self._scale(codec.from_wire(Scaling, welcome.scaling))
         if welcome.HasField("centring"):
@@ -213,7 +219,14 @@ class TerminalService:
         if self.role.phase is Phase.LEAVING:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
+            if self._masked is not None and self.role.phase is Phase.DETACHED and self.role.state.alpha.any():
+                assert self._job is not None
+                self._log("state given up", "warning", reason="sums are masked: a terminal joins one with nothing")
+                self.begin(self._job, self.role.incarnation)
+                self._prepare()
             join = self.role.join()
+            if self._masked is not None:  # a member that comes back tells nothing of what it holds
+                join = replace(join, share=np.zeros(self.role.shape))
             self._save()
             self.link.send(join=codec.to_wire(join))
 
@@ -227,6 +240,8 @@ class TerminalService:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
         self._job.CopyFrom(job)
+        if self._masked is None and isinstance(method.channel, MaskedSums):
+            self._masked = MaskedAnswers(self.identity, self.config.credentials(), method.channel, self._save)
         y = encode(rows.y, classes)
         if best_kernel(self.config.kernel) == COMPILED:
             self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
@@ -271,6 +286,7 @@ class TerminalService:
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
+        partners = partners_of(content) if self._masked is not None else None
         pending, began = self.role.pending, time.perf_counter()
         known = pending is not None and pending.round == order.round
         if not known and (refusal := self._refusal(order.local_steps)):
@@ -286,8 +302,11 @@ class TerminalService:
         if update is not pending:
             self.site.note(order.local_steps)
         self._save()
-        single = self.role.method.channel.dtype == np.float32
-        self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
+        if partners is not None:
+            self.link.send(**self._in_sums.mask(order, update, partners), seconds=seconds)
+        else:
+            single = self.role.method.channel.dtype == np.float32
+            self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -295,12 +314,35 @@ class TerminalService:
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
+        partners = partners_of(content) if self._masked is not None else None
         sums = await asyncio.to_thread(self.role.probe, probe)
-        if sums is not None:
+        if sums is None:
+            return
+        if partners is not None:
+            self.link.send(**self._in_sums.mask(probe, sums, partners))
+        else:
             self.link.send(sums=codec.to_wire(sums))
+
+    async def _on_circle(self, content: wire.Circle) -> None:
+        self.link.send(**self._in_sums.deal(content))
+
+    async def _on_unmask(self, content: wire.Unmask) -> None:
+        self.link.send(**self._in_sums.open(content))
+
+    @property
+    def _in_sums(self) -> MaskedAnswers:
+        if self._masked is None:
+            raise PeerError("sums of this network are not masked")
+        return self._masked
+
+    def _refuse_alone(self, what: str) -> None:
+        """Nothing of this terminal alone is told where sums are masked."""
+        if self._masked is not None:
+            raise PeerError(f"sums of this network are masked: {what} of a single terminal are not told")
 
     async def _on_release(self, content: wire.Release) -> None:
         self._mine(content.terminal)
+        self._refuse_alone("shares")
         self._leave(codec.from_wire(Release, content))
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
@@ -324,6 +366,7 @@ class TerminalService:
         self.link.again()
 
     async def _on_ask_moments(self, _: wire.Nothing) -> None:
+        self._refuse_alone("moments")
         self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
@@ -331,6 +374,7 @@ class TerminalService:
         self.link.send(scaled=wire.Nothing())
 
     async def _on_ask_labels(self, _: wire.Nothing) -> None:
+        self._refuse_alone("labels")
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
     async def _on_centring(self, content: wire.Centring) -> None:
@@ -338,6 +382,7 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
+        self._refuse_alone("test rows")
         model = codec.array(content.model, "a model")
         self.link.send(tally=self._tally(int(content.number), model))
 
@@ -352,6 +397,8 @@ class TerminalService:
         "ask_labels": _on_ask_labels,
         "centring": _on_centring,
         "trial": _on_trial,
+        "circle": _on_circle,
+        "unmask": _on_unmask,
     }
 
     # Doing it.
@@ -400,8 +447,10 @@ class TerminalService:
     def _refusal(self, steps: int) -> str:
         """Why the site does not allow an order of so many steps; empty if it does."""
         assert self._job is not None
-        rows = self.role.n_samples
-        return self.site.refuses_job(self._job, rows) or self.site.refuses(steps, rows)
+        return self._refuses_job(self._job) or self.site.refuses(steps, self.role.n_samples)
+
+    def _refuses_job(self, job: wire.Job) -> str:
+        return self.site.refuses_job(job, self.role.n_samples, self.role.method.channel)
 
     def _decline(self, declined: wire.Declined) -> None:
         self._log("declined", "warning", round=declined.round or None, reason=declined.reason)
@@ -438,6 +487,8 @@ class TerminalService:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
             record.centring.CopyFrom(codec.to_wire(self._centring))
+        if self._masked is not None:
+            self._masked.note(record)
         return record
 
     def _restore(self) -> None:
@@ -468,3 +519,5 @@ class TerminalService:
             self._centring = codec.from_wire(Centring, record.centring)
         self._prepare()
         self.role.restore(codec.from_wire(TerminalState, record))
+        if self._masked is not None:
+            self._masked.restore(record)

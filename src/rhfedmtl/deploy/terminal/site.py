@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
@@ -16,14 +17,17 @@ class SitePolicy:
     """Policy of one terminal, from its own configuration; ``used`` is written down with its state."""
 
     def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:
-        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates"):
+        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates", "least_summed"):
             if getattr(config, name) < 0:
                 raise ConfigError(f"{name} = {getattr(config, name)}: give a number from 0")
         self._config, self._now = config, now
         self.used = {"day": 0, "steps_of_day": 0, "releases": 0}
 
-    def refuses_job(self, job: wire.Job, rows: int) -> str:
+    def refuses_job(self, job: wire.Job, rows: int, channel: Channel) -> str:
         """Why nothing of a job is done here; empty if it may be."""
+        if channel.summed < self._config.least_summed:
+            over = f"over {channel.summed} terminals" if channel.summed else "in the clear"
+            return f"sums {over}, where sums over {self._config.least_summed} terminals, masked, are allowed"
         allowed, asked, least = self._config.algorithms, job.least_steps or rows, self._config.least_steps or rows
         if allowed and job.algorithm not in allowed:
             return f"{job.algorithm}, where {', '.join(allowed)} is allowed"

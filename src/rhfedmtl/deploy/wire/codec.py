@@ -204,11 +204,11 @@ def _check_deal(deal: masking.Deal) -> None:
         )
 
 
-def _check_question(question: masking.Question) -> None:
-    masking.from_bits(question.everyone)
-    asked, rest = divmod(len(question.seats), said.SEAT)
-    if rest or len(question.shares) != 2 * masks.SEED * asked:
-        raise PeerError(f"a question with {len(question.seats)} bytes of seats and {len(question.shares)} of shares")
+def _check_partners(partners: masking.Partners) -> None:
+    masking.from_bits(partners.everyone)
+    asked, rest = divmod(len(partners.seats), said.SEAT)
+    if rest or len(partners.shares) != 2 * masks.SEED * asked:
+        raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
 
 
 def _check_unmask(unmask: masking.Unmask) -> None:
@@ -257,7 +257,7 @@ FORMS: dict[type, Form] = {
     masking.Key: Form(wire.Key, check=_check_key),
     masking.Circle: Form(wire.Circle, check=_check_circle),
     masking.Deal: Form(wire.Deal, check=_check_deal),
-    masking.Question: Form(wire.Question, check=_check_question),
+    masking.Partners: Form(wire.Partners, check=_check_partners),
     masking.Masked: Form(wire.Masked),
     masking.Unmask: Form(wire.Unmask, check=_check_unmask),
     masking.Opened: Form(wire.Opened, check=_check_opened),
