@@ -43,3 +43,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_results.make(out)
     cost_figure.save(out)
     return report.write(out, draw=False).path
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core finds fault with."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: make test-browser")
+    page.evaluate("document.getAnimations().forEach((each) => each.finish())")
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['html'][:120]} {node['failureSummary']}" for each in found for node in each["nodes"]]

@@ -144,7 +144,7 @@ def view(network: Watched) -> str:
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(status)}</section>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(network)}</section>'
         f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
         f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
@@ -199,14 +199,15 @@ def _charts(network: Watched) -> str:
     return f'<div class="charts">{"".join(drawn)}</div>'
 
 
-def _tree(status: Facts) -> str:
+def _tree(network: Watched) -> str:
+    status, state = network.status, "away" if network.trouble else "connected"
     stations, training = status["stations"], status["training"]
     here = sum(station["connected"] for station in stations)
     line = f"cloud, round {training.get('round') or 0}, {here} of {len(stations)} stations"
     waits = ", ".join(training.get("waits_for") or [])
     trouble = [f"waits for {waits}" if waits else "", status.get("last_error")]
     below = "".join(_station(station) for station in stations)
-    return f'<p class="state connected">{line}</p>{_small(*trouble)}<ul class="tree">{below}</ul>'
+    return f'<p class="state {state}">{line}</p>{_small(*trouble)}<ul class="tree">{below}</ul>'
 
 
 def _small(*texts: Any) -> str:

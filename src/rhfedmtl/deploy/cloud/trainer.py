@@ -128,14 +128,15 @@ class Trainer:
     def bill(self) -> dict[tuple[int, int], dict[str, float]]:
         """What each terminal, by (station, terminal), and each station itself, with terminal -1, took of every type.
 
-        It is added up anew at most every `BILL_S` seconds, however many look on.
+        While a training runs it is added up anew at most every `BILL_S` seconds, however many look on.
         """
         run, now = self._run, time.monotonic()
-        if run is not None and now >= self._bill_due:
-            self._bill_due, self._bill = now + BILL_S, {}
+        if run is not None and (now >= self._bill_due or self.state is not Training.RUNNING):
+            bill: dict[tuple[int, int], dict[str, float]] = {}
             for name, by_node in run.ledger.totals("task", "terminal").items():
                 for node, amount in by_node.items():
-                    self._bill.setdefault(node, {})[name] = amount
+                    bill.setdefault(node, {})[name] = amount
+            self._bill_due, self._bill = now + BILL_S, bill
         return self._bill
 
     def curve(self) -> list[dict[str, Any]]:
