@@ -69,6 +69,7 @@ MESSAGES = [
     said.Scaling(X[0], X[1], True),
     said.LabelsReport(7, X[1]),
     said.Centring(-2.5),
+    said.Noising(0.3, 0.7, 1e-6),
     said.ColumnsReport(7, X[0], X[1], b"words"),
     said.ColumnsAgreed(X[0], X[1], b"words"),
     KEY,

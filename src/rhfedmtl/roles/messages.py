@@ -108,6 +108,8 @@ class Probe(Message):
 
     A point is a combination of the models, a row of ``points`` each: many points cost few vectors. ``number`` tells
     the answers to one probe from those to another. With ``gradient`` the gradient under the first model is asked for.
+    With ``noise``, where updates are noised, Σ L(z) + L*(−α) + αz at the one point is asked for, alone: its sum over
+    the station's terminals is hidden in noise of this deviation.
     """
 
     terminal: int
@@ -116,6 +118,7 @@ class Probe(Message):
     points: Vector
     gradient: bool
     verdict: Verdict
+    noise: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +271,18 @@ class Centring(Message):
     """Cloud to stations to terminals in round zero of a regression: subtract this level from the labels."""
 
     level: float
+
+
+@dataclass(frozen=True)
+class Noising(Message):
+    """Cloud to stations to terminals before the first round of a private training: clip updates to C, hide sums in s.
+
+    ``delta`` is that of the bound on what is learned of a terminal.
+    """
+
+    clip: float
+    noise: float
+    delta: float
 
 
 DENSE = 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,11 +14,11 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks
-from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
+from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
 from rhfedmtl.roles.masking import seat
 from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import Probe, StationSums, Sums, Update, Vector, WorkOrder
-from rhfedmtl.roles.plausibility import Bounds, ImplausibleError
+from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 
 
@@ -45,6 +46,22 @@ def words_of(answer: Update | Sums, channel: FixedPoint) -> Words:
         kept = np.empty(0) if answer.residual is None else answer.residual
         parts = [(part, FINE) for part in (answer.losses, answer.dual, answer.gradient, kept)]
     return np.concatenate([masks.to_words(values, step) for values, step in parts])
+
+
+def noise_for(words: Words, asked: WorkOrder | Probe, channel: NoisedSums, secret: bytes) -> Words:
+    """A terminal's part of the noise on what it answers: the same again for the same answer, as nothing new is told.
+
+    It rests on the answer itself: whatever else was asked meanwhile, no answer is hidden in another's noise.
+    """
+    hidden, part, step = len(words), channel.part, channel.grid_step
+    if isinstance(asked, WorkOrder):
+        hidden, of = len(words) - CURVE, f"round {asked.round} of {asked.verdict.incarnation}"
+    else:
+        part, step = (asked.noise or 0.0) / math.sqrt(channel.least), FINE
+        of = f"certificate in {asked.noise}"
+    seed = masks.derive(secret, of, hashlib.sha256(words.tobytes()).digest())
+    noise = masks.to_words(part * normal_from(masks.mask(seed, 2 * hidden)), step)
+    return np.concatenate([noise, np.zeros(len(words) - hidden, dtype=np.uint64)])
 
 
 def _numbers_of(words: Words, shapes: Sequence[tuple[int, ...]], steps: Sequence[float]) -> list[Vector]:
@@ -93,7 +110,7 @@ class SummingStation(BaseStation):
         void = self.close_void()
         if len(arrived) < self.channel.least:
             return void
-        delta = self._received(delta)
+        delta = self._received(delta, len(arrived))
         samples = sum(self.members[t].n_samples for t in arrived)
         scale = self._anchored().lam * max(self.n_samples, 1)
         factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, np.empty(0), samples))
@@ -110,13 +127,21 @@ class SummingStation(BaseStation):
         parts = _numbers_of(words, self._probed, (FINE,) * len(self._probed))
         found, (models, points) = self._told_sums(*parts), self._probed_at
         told = Sums(-1, self._probe, found.losses, found.dual, found.gradient, found.residual)
-        self._check(
-            self.members,
-            lambda bounds: replace(bounds, columns=models.shape[1]).check_sums(told, models, points, self.U),
-        )
+        if self._probe_noise is not None:
+            spread = self._probe_noise * math.sqrt(len(self.members) / self.channel.least)
+            self._check(self.members, lambda bounds: bounds.check_term(told, models[0], spread))
+        else:
+            columns = models.shape[1]
+            self._check(
+                self.members,
+                lambda bounds: replace(bounds, columns=columns).check_sums(told, models, points, self.U),
+            )
         return found
 
     def _check_sum(self, bounds: Bounds, delta: Vector, gains: Vector) -> None:
+        if self.channel.noised:
+            spread = math.sqrt(float(self.channel.noise_variance(len(self._asked))) * delta.size)
+            bounds = replace(bounds, weight=bounds.weight + FAR * spread, largest=bounds.largest + FAR * spread)
         order = next(iter(self._orders.values()))
         update = Update(self.round, -1, delta, gains, np.empty(0))
         bounds.check_update(update, np.zeros(self.shape), order)

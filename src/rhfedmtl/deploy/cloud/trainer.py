@@ -20,7 +20,7 @@ from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
-from rhfedmtl.deploy.methods import algorithm_of
+from rhfedmtl.deploy.methods import algorithm_of, options_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
@@ -28,14 +28,16 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFe
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.messages import Noising
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
+from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
 BILL_S = 2.0
@@ -234,30 +236,70 @@ class Trainer:
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
         cost, budget = self._resources(spec)
-        policy = self._policy(cost)
+        private = self._config.learning.check_private(spec["privacy"]) if spec["privacy"] else None
         ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
-        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
+        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended, private=private is not None)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._run is None:
             self.network.sync(first=True)
             people = census(self._config, self.network)
-            run = measured_run(self._config, people, self.network, Ledger(cost, budget), settings)
+            ledger, plan = self._hidden(Ledger(cost, budget), private)
+            run = measured_run(self._config, people, self.network, ledger, settings, plan)
             self._take_up(run, self._journal.begun())
             self._check_round(run)
             self._run = run
         else:
             self._check_left(self._run.ledger.spent, budget)
+            budget = self._check_bound(self._run, private, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
+        policy = self._policy(cost)
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
         self._result = result
         found: dict[str, Any] = plain(summary(result))
-        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot)}
+        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
         found["certified_round"] = result.certificate.round
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _hidden(self, ledger: Ledger, private: Privacy | None) -> tuple[Ledger, PrivatePlan | None]:
+        """Before the first round of a private training: the plan, from public numbers, and who clips and adds noise."""
+        if private is None:
+            return ledger, None
+        network, learning = self.network, self._config.learning
+        here = network.station >= 0
+        start = Situation(
+            network.sizes[here],
+            Placement(network.station[here], network.n_stations),
+            ledger,
+            lam=0.0,
+            gamma=network.method.loss.smoothness,
+            bytes=network.message_sizes,
+        )
+        options = options_of(json.loads(learning.job().options))
+        self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
+        network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
+        return plan.ledger(ledger), plan
+
+    @staticmethod
+    def _check_bound(run: Run, private: Privacy | None, budget: Budget) -> Budget:
+        """Limits of a training that goes on; a bound is for all of them together, and a certificate is the end."""
+        known = run.private.privacy if run.private else None
+        if (known is None) != (private is None) or (known and private and known != private):
+            raise ConfigError(
+                f"this network has learned with {known or 'no bound'}, and what was told stays told: go on with the "
+                "same, or forget it with `rhfedmtl network reset`"
+            )
+        if run.private is None:
+            return budget
+        if run.certificate is not None and np.isfinite(run.certificate.gap):
+            raise ConfigError(
+                "the one certificate of a private training is told, and its bound is spent: begin anew with "
+                "`rhfedmtl network reset`, and add what that tells"
+            )
+        return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 
     def _check_round(self, run: Run) -> None:
         """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow."""

@@ -190,6 +190,7 @@ class _Writer:
             kernel=NUMPY if self._plan.light else AUTO,
             row_seed=self._plan.row_seed,
             least_summed=self._least_summed,
+            **self._learning.terminal_bound,
         )
         self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))

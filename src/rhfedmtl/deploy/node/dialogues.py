@@ -72,6 +72,7 @@ TERMINAL_TO_STATION = Dialogue(
         "deal",
         "masked",
         "opened",
+        "noised",
     ),
     _lower_end(
         "order",
@@ -86,6 +87,7 @@ TERMINAL_TO_STATION = Dialogue(
         "drain",
         "circle",
         "unmask",
+        "noising",
     ),
 )
 STATION_TO_CLOUD = Dialogue(

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,14 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.roles import masks
+from rhfedmtl.roles.channel import normal_from
 from rhfedmtl.roles.messages import (
     Anchor,
     Centring,
     LabelsReport,
     MomentsReport,
+    Noising,
     Probe,
     Scaling,
     StationSums,
@@ -141,6 +145,8 @@ class StationService:
             memory.station.scaled(memory.scaling)
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
+        if welcome.HasField("noising") and memory.noising is None:
+            memory.hide(codec.from_wire(Noising, welcome.noising))
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if welcome.epoch == memory.epoch:
             await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
@@ -318,21 +324,24 @@ class StationService:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
         here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
-            found, missing = await self._add_sums(models, points, here, content.gradient)
+            found, missing = await self._add_sums(models, points, here, content)
             while found is None and self.members.heed_quarantine():  # without whoever told what cannot be
-                found, missing = await self._add_sums(models, points, here, content.gradient)
+                found, missing = await self._add_sums(models, points, here, content)
         if found is None:
             raise PeerError(f"no sums from terminals {', '.join(map(str, missing)) or 'that changed'}")
         answer.sums.CopyFrom(codec.to_wire(found))
 
     async def _add_sums(
-        self, models: Any, points: Any, here: list[int], gradient: bool
+        self, models: Any, points: Any, here: list[int], content: wire.SumsRequest
     ) -> tuple[StationSums | None, list[int]]:
         """Sums of all members, or who of them did not tell."""
         role = self.memory.station
         if silent := sorted(set(role.members) - set(here)):
             raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
-        probes = role.probes(models, points, gradient=gradient)
+        noise = content.noise if content.HasField("noise") else None
+        if role.method.channel.noised != (noise is not None):
+            raise PeerError(f"a certificate with noise {noise}, where sums are noised: {role.method.channel.noised}")
+        probes = role.probes(models, points, gradient=content.gradient, noise=noise)
         if self.memory.masked is not None:
             return await self._masked_sums(self.memory.masked, probes)
         messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
@@ -340,7 +349,7 @@ class StationService:
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
                 return False
-            if sums.losses.shape != (len(points),):
+            if sums.losses.shape != (len(points),):  # one, where it is hidden in noise
                 raise PeerError(f"loss sums of shape {sums.losses.shape}")
             try:
                 role.check_sums(sums)
@@ -350,7 +359,10 @@ class StationService:
             return True
 
         question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
-        return role.add_sums([arrival.content for arrival in question.arrived.values()]), question.missing
+        found = role.add_sums([arrival.content for arrival in question.arrived.values()])
+        if found is not None and noise is not None:
+            found = replace(found, losses=found.losses + noise * again_the_same(self.memory.secret, content, found))
+        return found, question.missing
 
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
@@ -394,6 +406,13 @@ class StationService:
         await self._tell_all("centred", centring=content)
         answer.done.SetInParent()
 
+    async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
+        async with self.memory.turn:
+            self.memory.hide(codec.from_wire(Noising, content))
+            self.memory.save()
+        await self._tell_all("noised", noising=content)
+        answer.done.SetInParent()
+
     async def _told(
         self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
     ) -> list[Any]:
@@ -425,10 +444,10 @@ class StationService:
 
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
-        if memory.masked and not content.readmit:
+        if memory.sealed and not content.readmit:
             raise PeerError(
-                f"sums of station {memory.task} are masked: it does not know what terminal {t} put into them, and "
-                "cannot take it out"
+                f"sums of station {memory.task} are masked or noised: without terminal {t} they would tell what it put "
+                "into them"
             )
         async with memory.turn:
             if content.forget:
@@ -452,6 +471,7 @@ class StationService:
         "scale": _scale,
         "labels": _labels,
         "centre": _centre,
+        "hide": _hide,
         "models": _models,
         "trial": _trial,
         "roster": _tell_roster,
@@ -530,7 +550,7 @@ class StationService:
         while True:
             await asyncio.sleep(OUTLOOK_S)
             async with self.memory.turn:
-                known = self.memory.role is not None and not self.memory.masked  # a part of a masked sum stays in it
+                known = self.memory.role is not None and not self.memory.sealed  # a part of such a sum stays in it
                 for t in self.members.silent(seconds) if known else ():
                     self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {seconds:g} s")
                     self.members.forget(t)
@@ -553,6 +573,13 @@ def _effort(question: Question, terminal: int, local_steps: int, answered: bool)
         bytes_down=question.bytes_down(terminal),
         bytes_up=question.bytes_up(terminal),
     )
+
+
+def again_the_same(secret: bytes, content: wire.SumsRequest, found: StationSums) -> Any:
+    """Standard normal numbers that are others for another request or another sum: asked again, nothing new is told."""
+    request = content.SerializeToString(deterministic=True)
+    seed = masks.derive(secret, "certificate", request, found.losses.tobytes())
+    return normal_from(masks.mask(seed, 2 * found.losses.size))
 
 
 def _masked_effort(held: Held, order: WorkOrder, answered: bool) -> wire.Effort:

@@ -20,7 +20,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.resources.sizes import acknowledged
+from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 from rhfedmtl.roles.station import Member
@@ -61,12 +61,12 @@ class Question:
 
     def bytes_down(self, terminal: int) -> int:
         """Bytes to a terminal, with what its link puts around them."""
-        return acknowledged(len(self.messages[terminal])) * self.sent[terminal]
+        return framed(len(self.messages[terminal])) * self.sent[terminal]
 
     def bytes_up(self, terminal: int) -> int:
         """Bytes of its answer."""
         arrival = self.arrived.get(terminal)
-        return 0 if arrival is None else acknowledged(arrival.n_bytes)
+        return 0 if arrival is None else framed(arrival.n_bytes)
 
     def take(self, terminal: int, arrival: Arrival) -> None:
         """Note what a terminal answered, and when."""
@@ -275,6 +275,8 @@ class TerminalSessions:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
         if memory.centring is not None and not hello.prepared:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
+        if memory.noising is not None:
+            welcome.noising.CopyFrom(codec.to_wire(memory.noising))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
@@ -414,9 +416,9 @@ class TerminalSessions:
 
     def _admit(self, session: PeerSession, join: Join) -> None:
         known = self._memory.station.members.get(join.terminal)
-        if self._memory.masked and known is not None and known.applied_round and join.incarnation > known.incarnation:
-            # What it put into the sum is known to nobody but itself, and it begins with nothing.
-            reason = f"terminal {join.terminal} has lost what it put into a masked sum"
+        if self._memory.sealed and known is not None and known.applied_round and join.incarnation > known.incarnation:
+            # It begins with nothing, and the sum without it would tell what it put in.
+            reason = f"terminal {join.terminal} has lost what it put into a masked or noised sum"
             return self._later(self._catch_up_with(self._memory.epoch, reason))
         self._memory.station.admit(join)
         self._memory.leaving.pop(join.terminal, None)
@@ -537,6 +539,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
+    "noised": lambda given: given,
     "key": partial(codec.from_wire, Key),
     "deal": partial(codec.from_wire, Deal),
     "masked": partial(codec.from_wire, Masked),

@@ -9,10 +9,10 @@ from rhfedmtl.deploy.node.credentials import TERMINAL, Credentials, Identity
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
-from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.roles.channel import MaskedSums, NoisedSums
 from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, Told, Unmask, from_bits, to_bits
 from rhfedmtl.roles.messages import Probe, Sums, Update, WorkOrder
-from rhfedmtl.roles.summed import content_of, seat_of, words_of
+from rhfedmtl.roles.summed import content_of, noise_for, seat_of, words_of
 
 Body = dict[str, Any]
 
@@ -21,9 +21,15 @@ class MaskedAnswers:
     """What a terminal answers where sums are masked. ``save`` is called before anything is opened."""
 
     def __init__(
-        self, identity: Identity, credentials: Credentials, channel: MaskedSums, save: Callable[[], None]
+        self,
+        identity: Identity,
+        credentials: Credentials,
+        channel: MaskedSums,
+        secret: bytes,
+        save: Callable[[], None],
     ) -> None:
-        self._identity, self._credentials, self._channel, self._save = identity, credentials, channel, save
+        self._identity, self._credentials, self.channel, self._save = identity, credentials, channel, save
+        self._secret = secret
         self.told = Told()
         self._masker = self._new()
 
@@ -40,8 +46,10 @@ class MaskedAnswers:
         """An answer under masks, and shares for the next."""
 
         def masked() -> Body:
-            partners, words = codec.from_wire(Partners, content), words_of(answer, self._channel)
+            partners, words = codec.from_wire(Partners, content), words_of(answer, self.channel)
             fixed = isinstance(asked, Probe)
+            if isinstance(self.channel, NoisedSums):
+                words = words + noise_for(words, asked, self.channel, self._secret)
             sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed)
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
@@ -78,7 +86,7 @@ class MaskedAnswers:
     def _new(self) -> Masker:
         return Masker(
             self._identity.number,
-            least=self._channel.least,
+            least=self.channel.least,
             sign=lambda public: self._credentials.sign(self._text(public)),
             check=self._check,
             told=self.told,
