@@ -274,7 +274,7 @@ def test_pages_of_many_runs() -> None:
 
 
 def _status(**changes: object) -> dict[str, object]:
-    terminal = {"terminal": 3, "connected": True, "samples": 10}
+    terminal = {"terminal": 3, "connected": True, "samples": 10, "spent": {"energy": 1.5, "bytes": 2048.0}}
     station = {"station": 0, "task": NASTY, "round": 4, "connected": True, "last_error": "", "terminals": [terminal]}
     training = {"state": "running", "round": 4, "local_steps": 5, "spent": {"energy": 40.0}, "left": {"energy": 60.0}}
     return {"network": "net", "training": training, "stations": [station], "last_error": "", **changes}
@@ -293,6 +293,7 @@ def test_what_happens_in_a_network_is_told() -> None:
     assert [event.text for event in watched.events] == ["terminal 3: away"]
     text = network.view(watched)
     assert "<img" not in text
+    assert "terminal 3, 10 samples, energy 1.5, bytes 2,048" in text
     assert "rhfedmtl network train net --budget energy=80" in text
 
 

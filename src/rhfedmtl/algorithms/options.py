@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES, Algorithm
@@ -224,8 +225,13 @@ RESERVED = frozenset(_WORDS.split())
 """Words of commands: an option of that name could not be told from them."""
 
 
-def declared() -> dict[str, Option]:
+def declared() -> Mapping[str, Option]:
     """Options that entries have of their own, by name; an entry that declares one unlike the others is refused."""
+    return _declared(*(registry.changes for registry in DECLARING.values()))
+
+
+@lru_cache(maxsize=1)
+def _declared(*_: int) -> Mapping[str, Option]:
     known: dict[str, Option] = {}
     for registry in DECLARING.values():
         for name, entry in list(registry.items()):

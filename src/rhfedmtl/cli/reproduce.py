@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from rhfedmtl.studies.reproduce import Reproduced, StudySummary
 
 
+MEANING = {
+    "all": "the paper",
+    "beyond": "what goes beyond it",
+    "baselines": "every method, tuned alike, at five budgets",
+}
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(reproduce)
@@ -31,7 +38,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="table3, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, fig-lambda1, "
-            "fig-lambda2; all of these; beyond; or single names of the second set; published: tables of others. "
+            "fig-lambda2; all of these; beyond (further questions); baselines (every method, tuned alike, on five data "
+            "sets); single names of those; published: tables of others. "
             "Without a word: lists them."
         ),
     ] = None,
@@ -60,13 +68,15 @@ def reproduce(
 
     rhfedmtl reproduce beyond --path data/
 
+    rhfedmtl reproduce baselines --path data/ --seeds 5 && rhfedmtl report out/
+
     rhfedmtl reproduce published --path data/ --seeds 5
     """
     from rhfedmtl.studies import published
     from rhfedmtl.studies import reproduce as paper
 
     if not what:
-        _list({"all": paper.titles("paper"), "beyond": paper.titles("beyond")}, as_json)
+        _list({word: paper.titles(group) for word, group in paper.GROUPS.items()}, as_json)
         return
     if what == ["published"]:
         with spread(engine, address, workers) as makers, runs_bar(live=sys.stderr.isatty()) as watch:
@@ -110,7 +120,7 @@ def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
         print_json(titles)
         return
     for group, studies in titles.items():
-        typer.echo({"all": "all: the paper", "beyond": "beyond: what goes beyond it"}[group])
+        typer.echo(f"{group}: {MEANING[group]}")
         for name, title in studies.items():
             fact(f"  {name}", title, 17)
     typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")

@@ -20,7 +20,7 @@ from typing import Any
 from rhfedmtl.display import METRICS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.roles.words import in_words
-from rhfedmtl.runs import archive, progress, records
+from rhfedmtl.runs import lookup, progress, records
 from rhfedmtl.runs.records import RECORD, Record
 
 DONE, RUNNING, INTERRUPTED, REFUSED, UNREADABLE = "done", "running", "interrupted", "refused", "unreadable"
@@ -177,7 +177,7 @@ def _files(folder: Path) -> tuple[dict[str, RunFile], dict[str, SweepLine]]:
     """Files of runs, and sweeps under way, by name; a record goes before the progress that it replaced."""
     runs: dict[str, RunFile] = {}
     sweeps: dict[str, SweepLine] = {}
-    for name, path in archive.find(folder, under_way=True).items():
+    for name, path in lookup.find(folder, under_way=True).items():
         if path.name != progress.SWEEP:
             with contextlib.suppress(OSError):  # a run that has just ended
                 facts = path.stat()

@@ -14,12 +14,14 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
+from rhfedmtl.roles.channel import with_noise
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,
     Join,
     Leave,
     MomentsReport,
+    Noising,
     Probe,
     Release,
     Report,
@@ -142,6 +144,7 @@ class BaseStation:
         self.membership = 0
         self._probe = 0
         self._probed: tuple[tuple[int, ...], ...] = ()
+        self._probe_noise: float | None = None
         self._departed: dict[int, Member] = {}
         self.quarantined: dict[int, str] = {}
         self._suspects: dict[int, str] = {}
@@ -245,7 +248,7 @@ class BaseStation:
         arrived = [update for update in updates if update is not None]
         if len(arrived) < self.method.channel.least:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
-        delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
+        delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape), len(arrived))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
         factor = self._factor(delta, updates)
         if not (np.isfinite(factor) and factor >= 0.0):  # nobody can be blamed: nothing of the round counts
@@ -258,25 +261,33 @@ class BaseStation:
             self._apply(update, factor)
         return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
 
-    def _received(self, total: Vector) -> Vector:
+    def _received(self, total: Vector, answers: int) -> Vector:
         address = None if self._seed is None else (self._seed, self.round, self.task)
-        return self.method.channel.received(total, address)
+        return self.method.channel.received(total, address, answers)
 
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""
         self.phase = self._after(Report)
         return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
 
-    def probes(self, models: Vector, points: Vector, *, gradient: bool = False) -> list[Probe]:
-        """Ask every member for its sums at combinations, rows of ``points``, of these models (m, columns, features)."""
+    def probes(
+        self, models: Vector, points: Vector, *, gradient: bool = False, noise: float | None = None
+    ) -> list[Probe]:
+        """Ask every member for its sums at combinations, rows of ``points``, of these models (m, columns, features).
+
+        With ``noise``, for the sum that a private certificate is made from.
+        """
         self.phase = self._after(Probe)
         self._probe += 1
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
-        asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
+        asked = [Probe(t, self._probe, models, points, gradient, verdict, noise) for t, verdict in verdicts.items()]
         self._probed_at = models, points
         shape = models.shape[1:] if gradient else (0,)
         kept = (1 + len(models),) if self.method.tells_residual else (0,)
         self._probed = ((len(points),), (dual_length(self.method.loss),), shape, kept)
+        if noise is not None:
+            self._probed = ((1,), (0,), (0,), (0,))
+        self._probe_noise = noise
         return asked
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
@@ -302,7 +313,10 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
-        residual = kept if self.method.tells_residual else None
+        return self._told_sums(losses, dual, slope, kept)
+
+    def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
+        residual = kept if len(kept) else None
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 
     def admit(self, join: Join) -> None:
@@ -386,7 +400,10 @@ class BaseStation:
             models, points = self._probed_at
             # Losses are those of models: a method may keep more beside them in what it sends.
             bounds = replace(self._bounds(sums.terminal, member), columns=models.shape[1])
-            bounds.check_sums(sums, models, points, member.share)
+            if self._probe_noise is not None:
+                bounds.check_term(sums, models[0])
+            else:
+                bounds.check_sums(sums, models, points, member.share)
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
         """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
@@ -405,6 +422,12 @@ class BaseStation:
             with self._noting():
                 self._bounds(t, member).check_share(member.share)
         self._take_out_suspects()
+
+    def hide(self, noising: Noising) -> None:
+        """Hide every sum in noise from now on. Told again, it changes nothing."""
+        if self.U.any() and not self.method.channel.noised:
+            raise ProtocolError(f"station {self.task} holds a sum without noise: noise comes before it")
+        self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
         n = member.n_samples

@@ -11,6 +11,7 @@ import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +24,7 @@ from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
@@ -150,6 +151,11 @@ def made(make: Callable[[T], R], wanted: Sequence[T], workers: Workers) -> Itera
         with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
             try:
                 yield from made(make, wanted, pool)
+            except BrokenProcessPool as error:
+                raise ClusterError(
+                    "a process that makes runs was ended from outside, perhaps for want of memory: what is finished is "
+                    f"kept, and the same command goes on from there; fewer than {workers} --workers take less memory"
+                ) from error
             finally:  # whoever ends early wants no more of them
                 pool.shutdown(wait=False, cancel_futures=True)
 
