@@ -265,6 +265,18 @@ def test_changes_come_as_events(folder: Path) -> None:
         assert wait_for(lambda: made.name in page.get("/")[1])
 
 
+def test_a_folder_may_vanish_and_come_back(tmp_path: Path) -> None:
+    """The page says that there is nothing, and goes on looking."""
+    folder = tmp_path / "runs"
+    _train(folder)
+    with served(folder) as page:
+        assert "1 run<" in page.get("/")[1]
+        folder.rename(tmp_path / "elsewhere")
+        assert wait_for(lambda: "no runs in" in page.get("/")[1])
+        (tmp_path / "elsewhere").rename(folder)
+        assert wait_for(lambda: "1 run<" in page.get("/")[1])
+
+
 def test_pages_of_many_runs() -> None:
     """The table is cut into pages whose addresses keep the order; what has no value comes last."""
     rows = [Row(f"run-{i}", "done", float(i), value=None if i % 2 else float(i)) for i in range(6)]

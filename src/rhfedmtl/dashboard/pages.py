@@ -106,7 +106,7 @@ def runs(index: Index, asked: RunQuery) -> str:
     fitting = asked.chosen(every)
     shown = fitting[asked.page * PAGE : (asked.page + 1) * PAGE]
     going = sum(row.state == RUNNING for row in every)
-    counts = f"{len(fitting):,} of {index.total:,} runs" if asked.words else f"{index.total:,} runs"
+    counts = f"{len(fitting):,} of {index.total:,} runs" if asked.words else f"{index.total:,} run{'s' * (index.total != 1)}"
     counts += f", {going} running" if going else ""
     counts += f", {len(every):,} read so far" if len(every) < index.total else ""
     if not every:
