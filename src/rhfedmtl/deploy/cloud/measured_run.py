@@ -18,7 +18,7 @@ from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, steps_by_deadline
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.config import GOOD_ENOUGH
+from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
 from rhfedmtl.training.result import Metrics
 from rhfedmtl.training.run import Run, Settings
 from rhfedmtl.training.site import RoundHeld, Site, asked_steps
@@ -182,7 +182,7 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
     """How to run, from the configuration; without any end, until the gap is small beside the objective."""
     learning = config.learning
     return Settings(
-        scale=learning.scale or ("standard" if kind == "regression" else "standard-unit"),
+        scale=learning.scale or usual_scale(kind, private=False),
         certify_every=learning.certify_every,
         seed=learning.seed,
         target_gap=target_gap,
