@@ -76,7 +76,7 @@ def test_the_coupling_that_nobody_gives_is_chosen_where_nothing_limits_the_run()
         (RunConfig("fedavg", REQUEST), REQUEST),
         (RunConfig("pooled", REQUEST), REQUEST),
         (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, tasks=1)),
-        (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, terminals=1, settings={"samples": 2})),
+        (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, terminals=1, settings={"samples": 1})),
     ]
     for asked, request in limited:
         assert settled(asked, request.federation(0)).config == asked

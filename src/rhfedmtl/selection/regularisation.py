@@ -31,6 +31,7 @@ from rhfedmtl.selection.folds import (
     make_folds,
     solve,
     task_metric,
+    usual_folds,
 )
 from rhfedmtl.training.run import Settings, mean
 
@@ -101,7 +102,7 @@ def choose(
     federation: Federation,
     method: DualMethod,
     *,
-    folds: int = 3,
+    folds: int | None = None,
     metric: str = "loss",
     lambda1: Sequence[float] = PATH1,
     lambda2: Sequence[float] = PATH2,
@@ -109,12 +110,12 @@ def choose(
     settings: Settings | None = None,
     judged: Federation | None = None,
 ) -> Choice:
-    """λ1 and λ2 for the relationship of ``method``, out of those given, from strong to weak.
+    """λ1 and λ2 for the relationship of ``method``, out of those given, from strong to weak; see `usual_folds`.
 
     ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
     """
     settings = settings or Settings()
-    parts = make_folds(federation, folds, settings.seed)
+    parts = make_folds(federation, folds or usual_folds(federation), settings.seed)
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
     if method.relationship.coupling(federation.n_tasks) > 0.0:
         start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))

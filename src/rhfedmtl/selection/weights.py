@@ -28,7 +28,7 @@ from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.resources.billing import Event, event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, hold_out, make_folds
+from rhfedmtl.selection.folds import held_rows, hold_out, make_folds, usual_folds
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -48,7 +48,7 @@ FEWEST, MOST = 3, 9
 FEWEST_ROWS = 50
 """With fewer rows held out nothing is clear."""
 MOST_NUMBERS = 10_000_000
-"""λ2 that nobody gave is chosen on rows of at most so many numbers: this takes as long as solving some ten times."""
+"""λ2 that nobody gave is chosen on rows of at most so many numbers: it takes as long as ten to thirty solutions."""
 CLEAR = 2.0
 """Standard errors by which other weights must be ahead of the present ones."""
 STEPS = {
@@ -82,8 +82,9 @@ class SelectionRecord:
     def text(self) -> str:
         """In a line."""
         chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
-        cost = ", ".join(f"{name} {amount:g}" for name, amount in self.spent.items() if amount) or "nothing"
-        return f"{chosen} ({self.why}; {len(self.tried)} trials, which took {cost} of the budget)"
+        cost = ", ".join(f"{name} {amount:g}" for name, amount in self.spent.items() if amount)
+        charged = f"which took {cost} of the budget" if cost else "not charged"
+        return f"{chosen} ({self.why}; {len(self.tried)} trials, {charged})"
 
 
 class Asked(NamedTuple):
@@ -132,7 +133,7 @@ def can_choose(built: Algorithm, federation: Federation) -> bool:
     if not coupled or data.n_tasks < 2 or data.X.size > MOST_NUMBERS:
         return False
     try:
-        make_folds(data)
+        make_folds(data, usual_folds(data))
     except ConfigError:
         return False
     return True
