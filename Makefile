@@ -56,7 +56,7 @@ $(BROWSER_STAMP): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
 	@touch $@
 
-test-chaos: setup  ## a network of real processes through 200 faults, and ended at every place where it writes or sends
+test-chaos: setup  ## a network of real processes through 200 faults and lies, and ended at every place where it writes or sends
 	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py tests/deploy/test_failpoints.py
 
 test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorithm, killed actors, nodes and drivers (minutes)

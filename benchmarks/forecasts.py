@@ -7,6 +7,7 @@ where its lower edge is 0.
 
     python benchmarks/forecasts.py --problems 400          # about 4 minutes on 2 idle cores
     python benchmarks/forecasts.py --problems 1600 --first 100000 --fit     # the factors of `pilot.py`, found anew
+    python benchmarks/forecasts.py --stored        # pilots that were flown for other prices, budgets and no drop-outs
 
 RHFEDMTL_DATA names the folder with har.npz and landmine.npz; without it these problems are left out. The factors in
 `pilot.py` come from 1,833 problems of this kind drawn before, none of them from the diabetes table; the first 500 of
@@ -30,6 +31,7 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import RHFedMTLError
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.planning import pilot
@@ -41,6 +43,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Settings, train
 
 FOR_CLASSES = ("synthetic", "har", "landmine")
@@ -141,13 +144,26 @@ def settings_of(rng: Rng, data: Federation) -> tuple[DualMethod, Policy, Setting
         policy = Theoretical("sound")
     step, cloud = 10 ** rng.uniform(-2, 0.3), float(rng.choice([0.0, 0.0, 20.0, 100.0]))
     round_ = 10.0 * data.n_tasks + cloud + step * data.n_terminals * (H if isinstance(policy, Fixed) else 5)
-    settings = Settings(scale=scale, seed=int(rng.integers(1 << 30)), threads=1)
+    settings = Settings(scale=scale, seed=int(rng.integers(1 << 30)), execution=Execution(threads=1))
     return method, policy, settings, f"energy={step},10,{cloud}", {"energy": round_ * 10 ** rng.uniform(0.8, 3.5)}
 
 
-def one(job: tuple[int, tuple[str, ...]]) -> dict[str, Any] | None:
+def flown_elsewhere(rng: Rng, job: tuple[Any, ...], cost: str, budget: dict[str, float], faults: Faults) -> pilot.Pilot:
+    """A pilot of the same data, flown for other prices and another budget, under those that are asked for."""
+    data, method, policy, settings = job
+    known = Cost.of(cost)["energy"]
+    step, round_ = (10 ** rng.uniform(-1, 1) * float(price) for price in (known.terminal_step, known.station_round))
+    other = {"energy": budget["energy"] * 10 ** rng.uniform(-0.5, 0.5)}
+    found = pilot.fly(
+        data, method, policy, settings, Ledger(f"energy={step},{round_}", other), int(rng.integers(5, 65))
+    )
+    start = found.opened(Cost.of(cost))
+    return found.under(replace(start, ledger=start.ledger.with_budget(budget)), faults)
+
+
+def one(job: tuple[int, tuple[str, ...], bool]) -> dict[str, Any] | None:
     """Prediction and truth of one problem; None where it cannot be run, or takes too long."""
-    seed, kinds = job
+    seed, kinds, stored = job
     kind, rng = kinds[seed % len(kinds)], np.random.default_rng([2026, seed])
     data = federation(rng, kind)
     if data is None:
@@ -159,9 +175,14 @@ def one(job: tuple[int, tuple[str, ...]]) -> dict[str, Any] | None:
         if not 3 <= planned.rounds <= MOST_ROUNDS:
             return None
         ledger = Ledger(cost, budget)
-        flown = pilot.fly(data, method, policy, settings, ledger, pilot.pilot_length(planned))
+        faults = Faults(dropout=float(rng.choice([0.0, 0.2, 0.5])) if stored else 0.0)
+        problem = data, method, policy, settings
+        if stored:
+            flown = flown_elsewhere(rng, problem, cost, budget, faults)
+        else:
+            flown = pilot.fly(*problem, ledger, pilot.pilot_length(planned))
         other = replace(settings, seed=settings.seed + 12345, certify_every=max(1, planned.rounds // 50))
-        final = train(data, method, policy, other, ledger=ledger).certificate
+        final = train(data, method, policy, other, ledger=ledger, faults=faults).certificate
     except RHFedMTLError:
         return None
     whole = flown.whole(policy, budget, settings.max_rounds)
@@ -176,6 +197,8 @@ def one(job: tuple[int, tuple[str, ...]]) -> dict[str, Any] | None:
         "holds": gap.low <= truth <= gap.high,
         **vars(gap),
         "told": q is not None,
+        "stretch": flown.stretch(whole),
+        "dropout": faults.dropout,
         "start": start_gap,
         "noise": noise,
         "shown": pilot.Edges(1.0, 1.0, 1.0).falls(1.0 if q is None else q, flown.stretch(whole))[0],
@@ -238,11 +261,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=400)
     parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--stored", action="store_true")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="write every problem here")
     given = parser.parse_args()
     kinds = FOR_CLASSES + FOR_NUMBERS[: 3 if given.fit else 4]
-    jobs = [(seed, kinds) for seed in range(given.first, given.first + given.problems)]
+    jobs = [(seed, kinds, given.stored) for seed in range(given.first, given.first + given.problems)]
     with ProcessPoolExecutor(given.workers) as pool:
         found = [each for each in pool.map(one, jobs, chunksize=4) if each is not None]
     print(table_of(found))

@@ -32,11 +32,11 @@ def measure(n: int) -> None:
         began = time.perf_counter()
         asked = room.begin(b"order", dict.fromkeys(maskers, seat(1, 0, 5)))
         assert asked is not None
-        questions = asked.questions()
+        partners = asked.partners()
         above += time.perf_counter() - began
         began = time.perf_counter()
         sent = [
-            masker.mask(questions[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), fixed=False)
+            masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), fixed=False)
             for t, masker in maskers.items()
         ]
         deals = [masker.deal_for(room.slot + 1) for masker in maskers.values()]

@@ -79,7 +79,8 @@ def load(place: str) -> Any:
 class Registry(Mapping[str, E]):
     """Entries of one kind by name: those of the library, then those of other packages, which are looked for when used.
 
-    ``group`` is where other packages add theirs, ``noun`` what one of them is called in messages.
+    ``group`` is where other packages add theirs, ``noun`` what one of them is called in messages, ``changes`` how often
+    a name came or went.
     """
 
     def __init__(self, noun: str, group: str, kind: type[E], entries: Mapping[str, E]) -> None:
@@ -87,6 +88,7 @@ class Registry(Mapping[str, E]):
         self._kind, self._entries = kind, dict(entries)
         self.own = tuple(entries)
         self.refused: dict[str, str] = {}
+        self.changes = 0
 
     def __getitem__(self, name: str) -> E:
         known = self._known
@@ -109,10 +111,12 @@ class Registry(Mapping[str, E]):
         """Give an entry a name in this process alone."""
         if self._known.setdefault(name, entry) != entry:
             raise ConfigError(f"{self.noun} {name!r} is there already: take another name")
+        self.changes += 1
 
     def refuse(self, name: str, reason: str) -> None:
         """Let a name be answered with this reason from now on."""
         self.refused[name] = f"{self.noun} {name!r} {reason}"
+        self.changes += 1
 
     @cached_property
     def _known(self) -> dict[str, E]:

@@ -8,12 +8,12 @@ from tests.algorithms.runs import run_built
 from tests.engines.shards import LOCAL
 from tests.reference.problems import federation
 
-from rhfedmtl.algorithms.adaptive import AdaptiveFL
+from rhfedmtl.algorithms.baselines.adaptive_fl import AdaptiveFL
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
-from rhfedmtl.policies.adaptive import AdaptiveControl, Estimates, estimates
+from rhfedmtl.policies.adaptive_fl import AdaptiveControl, Estimates, estimates
 from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.ledger import Ledger

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tests.algorithms.runs import run
 
-from rhfedmtl.algorithms.fedem import FedEM
+from rhfedmtl.algorithms.baselines.fedem import FedEM
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths.losses import Squared

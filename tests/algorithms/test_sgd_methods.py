@@ -12,10 +12,10 @@ from tests.reference.problems import federation
 from tests.reference.sdca import visits
 from tests.reference.sgd import descend, plain_sgd, with_constant
 
-from rhfedmtl.algorithms.ditto import Ditto
-from rhfedmtl.algorithms.fedem import FedEM
-from rhfedmtl.algorithms.fedprox import FedProx
-from rhfedmtl.algorithms.local import LocalSgd
+from rhfedmtl.algorithms.baselines.ditto import Ditto
+from rhfedmtl.algorithms.baselines.fedem import FedEM
+from rhfedmtl.algorithms.baselines.fedprox import FedProx
+from rhfedmtl.algorithms.baselines.local import LocalSgd
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess

@@ -187,3 +187,19 @@ def test_importing_the_command_line_is_light() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
+    """With data it is written, without it is read; sizes and weights are its own."""
+    path = str(tmp_path / "small.pilot")
+    made = as_json("plan", *SMALL, "--budget", "energy=400", "--pilot", path)
+    again = as_json("plan", "--budget", "energy=400", "--pilot", path)
+    assert again["federation"] == {**made["federation"], "from": "a stored pilot"}
+    assert made["predicted_gap"]["low"] <= again["predicted_gap"]["expected"] <= made["predicted_gap"]["high"]
+    for words in (["--tasks", "3"], ["--lambda1", "0.1"], ["--features", "9"]):
+        with pytest.raises(ConfigError, match="has its own"):
+            run("plan", "--budget", "energy=400", "--pilot", path, *words)
+    with pytest.raises(ConfigError, match="leave out --privacy"):
+        run("plan", "--budget", "energy=400", "--pilot", path, "--privacy", "epsilon=1")
+    with pytest.raises(DataError, match="is not a pilot"):
+        run("plan", "--budget", "energy=400", "--pilot", str(tmp_path / "none.pilot"))

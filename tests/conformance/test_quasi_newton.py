@@ -18,7 +18,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
+from rhfedmtl.maths.quasi_newton import ASCENT, MEMORY, NEWTON, STRETCHES, QuasiNewton
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.measured.policy import Measured
@@ -123,3 +123,44 @@ def test_a_search_goes_on_with_a_station_that_lost_all_of_its_terminals(engine: 
         assert certificate.gap >= -1e-12
     assert certificate.relative_gap < 1e-3
     np.testing.assert_allclose(network.V[1], 0.0, atol=1e-15)
+
+
+def test_steps_are_those_of_the_inverse_written_out() -> None:
+    """On a quadratic: −H g with H the inverse of BFGS as a matrix, from (Q + h I)⁻¹ scaled by the last pair.
+
+    Models that a run returns are the best that certificates saw, between steps too, so they are not compared.
+    """
+    rng = np.random.default_rng(4)
+    tasks, features, relationship = 3, 4, MeanRegularised(0.02, 0.3)
+    coupling = np.kron(relationship.apply(np.eye(tasks)[:, None])[:, 0], np.eye(features))
+    factor = rng.normal(size=(tasks * features, tasks * features))
+    hessian = factor @ factor.T / 5.0 + coupling
+    goal = rng.normal(size=tasks * features)
+    search, pairs = QuasiNewton(np.zeros((tasks, 1, features))), []
+    for k in range(40):
+        trial = search.trial(relationship)
+        if k:
+            expected = _written_out(pairs[-MEMORY:], search.curvature, coupling) @ search.gradient.ravel()
+            np.testing.assert_allclose((trial - search.W).ravel(), -expected, rtol=1e-7, atol=1e-10)
+        gradient = hessian @ (trial.ravel() - goal)
+        V = relationship.apply(trial) - gradient.reshape(trial.shape)
+        before, slope = search.W.ravel(), None if search.gradient is None else search.gradient.ravel()
+        ahead = (trial.ravel() - before)[None] * np.array(STRETCHES)[:, None] + before - goal
+        along = np.einsum("ki,ij,kj->k", ahead, hessian, ahead) / (2.0 * tasks)
+        search.observe(relationship, V, along, exact=True)
+        if slope is not None:
+            pairs.append((trial.ravel() - before, gradient - slope))
+        if search.direction is not None:  # the step was too long: a shorter one is tried, by another rule
+            search.direction = None
+    np.testing.assert_allclose(search.W.ravel(), goal, atol=1e-3)
+
+
+def _written_out(pairs: Any, curvature: float, coupling: Any) -> Any:
+    inverse = np.linalg.inv(coupling + curvature * np.eye(len(coupling)))
+    if pairs:
+        s, y = pairs[-1]
+        inverse = inverse * (s @ y) / (y @ inverse @ y)
+    for s, y in pairs:
+        turn = np.eye(len(s)) - np.outer(s, y) / (s @ y)
+        inverse = turn @ inverse @ turn.T + np.outer(s, s) / (s @ y)
+    return inverse

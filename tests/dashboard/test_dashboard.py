@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.dashboard.pages import Page, served
 from tests.waiting import wait_for
+from typer.testing import CliRunner
 
+from rhfedmtl.cli.main import app
 from rhfedmtl.dashboard import network, whatif
 from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
-from rhfedmtl.dashboard.pages import RunQuery
+from rhfedmtl.dashboard.pages import RunQuery, one_run, runs
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
 from rhfedmtl.runs import progress, session
+from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.training.config import RunConfig
 
 NASTY = '<img src=x onerror="alert(1)">'
@@ -123,15 +130,75 @@ def test_names_are_text(tmp_path: Path) -> None:
         assert "<img" not in text
 
 
-def test_what_if_answers_as_plan_does(page: Page) -> None:
-    """The answer is that of the command that it shows; what makes no sense is refused in words, or brought in range."""
-    text = page.get("/whatif?energy=5000")[1]
-    assert "--budget energy=5000" in text
-    assert "<dt>H</dt>" in text
+def _answer(command: str) -> dict[str, object]:
+    """What the command line says."""
+    words = shlex.split(command)
+    assert words[:2] == ["rhfedmtl", "plan"]
+    done = CliRunner().invoke(app, [*words[1:], "--json"])
+    assert done.exit_code == 0, (command, done.exception)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pilot(folder: Path) -> str:
+    """A pilot in the folder of runs, with a name that a shell must not take apart."""
+    path = folder / "my own.pilot"
+    words = ["--data", "synthetic", "--budget", "energy=1400", "--pilot", str(path), "--json"]
+    assert CliRunner().invoke(app, ["plan", *words]).exit_code == 0
+    return path.stem
+
+
+ENOUGH = {"time": 60.0, "bytes": 1e6, "epsilon": 1.0, "dropout": 0.3}
+MOVED = [{slider.name: f"{ENOUGH.get(slider.name, 2 * slider.start):g}"} for slider in whatif.SLIDERS]
+MOVED += [{"time": "60", "time_step": "0.02"}, {"epsilon": "3", "delta": "1e-5", "dropout": "0.3"}]
+
+
+@pytest.mark.parametrize("query", [*MOVED, {"energy": "5000", "dropout": "0.5", "pilot": "my own"}], ids=str)
+def test_what_if_answers_as_plan_does(query: dict[str, str], folder: Path, pilot: str) -> None:
+    """Whatever is moved, the command beside the answer gives the same answer."""
+    asked = whatif.Asked.of(query, folder)
+    assert (asked.pilot is None) == ("pilot" not in query)
+    report, told = plain(whatif.plan_of(asked)), _answer(asked.command_line())
+    assert {name: told[name] for name in report} == json.loads(json.dumps(report))
+    assert (told["predicted_gap"] is None) == (asked.pilot is None)
+    assert asked.command_line() in unescape(whatif.answer(asked))
+
+
+def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
+    """What makes no sense is refused in words, or brought in range; a pilot is one of this folder, or none."""
     assert 'class="finding odds"' in page.get("/whatif?energy=10&terminals=2000&samples=100000")[1]
     assert page.get("/whatif?energy=nan&tasks=x&terminals=1e99")[0] == 200
-    asked = whatif.values({})
-    assert whatif.command_line(asked).startswith("rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70")
+    assert "choose one" in page.get(f"/whatif?pilot={quote(pilot)}&epsilon=1")[1]
+    text = page.get(f"/whatif?pilot={quote(pilot)}")[1]
+    assert "<dt>final gap</dt>" in text
+    assert 'id="tasks"' not in text
+    assert whatif.Asked.of({"pilot": "../my own"}, folder).pilot is None
+    (folder / "bad.pilot").write_text("{")
+    assert "is not a pilot" in page.get("/whatif?pilot=bad")[1]
+
+
+def test_a_sweep_is_counted_while_it_goes_on(tmp_path: Path) -> None:
+    """Its runs so far, of how many; interrupted where its process is gone, and done once all are there."""
+    out, index, seen = tmp_path / "a b", Index(tmp_path), []
+    configs = [RunConfig(budget=("energy=600",), seed=seed) for seed in range(3)]
+
+    def watch(done: int, total: int) -> None:
+        index.refresh()
+        seen.extend((line.name, line.state, line.done, line.total) for line in index.sweeps)
+        assert f"{done} of {total} runs" in runs(index, RunQuery())
+
+    store = Store(out / "runs")
+    sweep(configs, store, workers=1, watch=watch)
+    assert seen == [("a b", RUNNING, 1, 3), ("a b", RUNNING, 2, 3), ("a b", "done", 3, 3)]
+    asked = RunQuery(f"sweep={index.sweeps[0].name} seed=1")
+    assert [row.seed for row in asked.chosen(index.rows)] == [1]
+    (store.folder / progress.SWEEP).write_text(json.dumps({"done": 3, "total": 9, "pid": _ended_process()}))
+    index.refresh()
+    assert [(line.state, line.done, line.total) for line in index.sweeps] == [(INTERRUPTED, 3, 9)]
+    key = index.rows[0].name
+    shown = unescape(one_run(key, index.record(key), index.row(key), index.place(key)))
+    assert f"rhfedmtl report {shlex.quote(str(out))}" in shown
 
 
 def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +274,7 @@ def test_pages_of_many_runs() -> None:
 
 
 def _status(**changes: object) -> dict[str, object]:
-    terminal = {"terminal": 3, "connected": True, "samples": 10}
+    terminal = {"terminal": 3, "connected": True, "samples": 10, "spent": {"energy": 1.5, "bytes": 2048.0}}
     station = {"station": 0, "task": NASTY, "round": 4, "connected": True, "last_error": "", "terminals": [terminal]}
     training = {"state": "running", "round": 4, "local_steps": 5, "spent": {"energy": 40.0}, "left": {"energy": 60.0}}
     return {"network": "net", "training": training, "stations": [station], "last_error": "", **changes}
@@ -226,6 +293,7 @@ def test_what_happens_in_a_network_is_told() -> None:
     assert [event.text for event in watched.events] == ["terminal 3: away"]
     text = network.view(watched)
     assert "<img" not in text
+    assert "terminal 3, 10 samples, energy 1.5, bytes 2,048" in text
     assert "rhfedmtl network train net --budget energy=80" in text
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.deploy import nets
-from tests.deploy.test_liars import LIES
 
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.operator import Operator
@@ -18,13 +19,30 @@ from rhfedmtl.deploy.terminal.program import main
 from rhfedmtl.roles.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
+Lie = Callable[[Any], Any]
+LIES: dict[str, tuple[str, Lie]] = {
+    "dual sums": ("probe", lambda m: replace(m, dual=np.full_like(m.dual, 1e6))),
+    "loss sums, less": ("probe", lambda m: replace(m, losses=0.0 * m.losses)),
+    "loss sums, more": ("probe", lambda m: replace(m, losses=1e4 * (1.0 + m.losses))),
+    "row counts": ("moments", lambda m: replace(m, count=10**9)),
+    "mean": ("moments", lambda m: replace(m, mean=np.full_like(m.mean, 1e6))),
+    "square": ("moments", lambda m: replace(m, spread=np.full_like(m.spread, 1e12))),
+    "update × 999": ("work", lambda m: replace(m, delta=999.0 * m.delta)),
+    "update × −100": ("work", lambda m: replace(m, delta=-100.0 * m.delta)),
+    "random update": ("work", lambda m: replace(m, delta=np.random.default_rng(0).normal(size=m.delta.shape) * 50.0)),
+    "NaN in one place": ("work", lambda m: replace(m, delta=np.where(np.arange(m.delta.size) == 3, np.nan, m.delta))),
+    "gains": ("work", lambda m: replace(m, gains=np.full_like(m.gains, 1e9))),
+    "line search": ("work", lambda m: replace(m, profile=np.full_like(m.profile, np.inf))),
+    "shares at joining": ("join", lambda m: replace(m, share=np.full_like(m.share, 1e3), incarnation=9)),
+}
 
 
 @contextmanager
 def liar(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[None]:
     """Somebody who lies in the place of a terminal, and then the terminal again."""
-    supervisor.kill(name)
-    supervisor.processes[name].join()
+    if (honest := supervisor.processes.pop(name, None)) is not None:
+        honest.kill()
+        honest.join()
     command = [sys.executable, "-m", "tests.deploy.liar", str(folder / name), lie]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
@@ -35,17 +53,17 @@ def liar(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[
     supervisor.start([name])
 
 
-def seat(status: dict[str, Any], terminal: int) -> dict[str, Any]:
-    """How a terminal stands."""
-    seats = {each["terminal"]: each for station in status["stations"] for each in station["terminals"]}
-    return seats[terminal]
+def quarantined(status: dict[str, Any]) -> dict[int, str]:
+    """Terminals in quarantine, and why; none of them is a member."""
+    seats = [each for station in status["stations"] for each in station["terminals"] if each["quarantined"]]
+    assert not any(each["member"] for each in seats)
+    return {each["terminal"]: each["quarantined"] for each in seats}
 
 
 def wait_for(operator: Operator, terminal: int, reason: str) -> None:
     """Until a terminal is in quarantine, for this reason."""
-    status = nets.wait(operator, lambda s: bool(seat(s, terminal)["quarantined"]))
-    assert reason in seat(status, terminal)["quarantined"]
-    assert not seat(status, terminal)["member"]
+    status = nets.wait(operator, lambda s: terminal in quarantined(s))
+    assert reason in quarantined(status)[terminal]
 
 
 def lie_always(lie: str) -> None:
@@ -53,8 +71,8 @@ def lie_always(lie: str) -> None:
     method, changed = LIES[lie]
     honest = getattr(Terminal, method)
 
-    def say(self: Terminal, asked: Any) -> Any:
-        said = honest(self, asked)
+    def say(self: Terminal, *asked: Any) -> Any:
+        said = honest(self, *asked)
         return None if said is None else changed(said)
 
     setattr(Terminal, method, say)

@@ -28,6 +28,7 @@ from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import Scaling
 
 PATIENCE_S = 90.0
@@ -186,19 +187,25 @@ def terminal_file(folder: Path, t: int) -> wire.TerminalFile:
 
 
 def share_of(folder: Path, member: wire.MemberFile) -> Any:
-    """X_tᵀα_t from a terminal's own files, with a pending update as its station has decided on it."""
+    """X_tᵀα_t from a terminal's own files, with a pending update as its station has decided on it.
+
+    Without what its channel keeps back, which no station has.
+    """
     record = terminal_file(folder, member.terminal)
     assert record.incarnation == member.incarnation, f"terminal {member.terminal} and its station disagree"
     alpha = codec.array(record.alpha, "alpha")
+    kept = codec.array(record.residual, "residual") if record.HasField("residual") else 0.0
     if record.HasField("update") and record.update.round == member.applied_round:
         alpha = alpha + member.applied_factor * codec.array(record.pending, "pending")
+        if record.HasField("sent_residual"):
+            kept = settled(kept, codec.array(record.sent_residual, "residual"), member.applied_factor)
     rows = load_rows(
         folder / f"terminal-{member.terminal}" / "data.npz", record.job.features, tuple(record.job.classes)
     )
     X = codec.from_wire(Scaling, record.scaling).scaler.transform(rows.X)
     if method_of(record.job).intercept:
         X = np.column_stack([X, np.ones(len(X))])
-    return alpha.T @ X
+    return alpha.T @ X - kept
 
 
 def assert_invariant(folder: Path, n_stations: int, tolerance: float = 1e-10) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.deploy import nets
 from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
+from tests.deploy.liar import quarantined
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
@@ -136,6 +137,19 @@ def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:
         return [[seat.terminal for seat in cloud.stations.outlooks[b].roster.seats] for b in range(2)]
 
     assert run(claim) == [[0, 1], [2, 3]]
+
+
+def test_a_terminal_in_quarantine_is_seen_wherever_it_is(tmp_path: Path) -> None:
+    """Also at a station that it was about to leave: an operator could not let it in again otherwise."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def seen() -> Any:
+        cloud = make_cloud(folder, tmp_path / "state")
+        told = wire.Roster(quarantined={2: "what cannot be"})
+        await say(cloud, attach(cloud, folder, 0), outlook=wire.Outlook(roster=told))
+        return quarantined(await cloud.operator_api.command("status"))
+
+    assert run(seen) == {2: "what cannot be"}
 
 
 def test_a_flood_of_joins_takes_up_no_room(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.deploy import nets
+from tests.deploy.liar import LIES, Lie
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -21,22 +22,6 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Run, Settings
 
 LIAR = 5
-Lie = Callable[[Any], Any]
-LIES: dict[str, tuple[str, Lie]] = {
-    "dual sums": ("probe", lambda m: replace(m, dual=np.full_like(m.dual, 1e6))),
-    "loss sums, less": ("probe", lambda m: replace(m, losses=0.0 * m.losses)),
-    "loss sums, more": ("probe", lambda m: replace(m, losses=1e4 * (1.0 + m.losses))),
-    "row counts": ("moments", lambda m: replace(m, count=10**9)),
-    "mean": ("moments", lambda m: replace(m, mean=np.full_like(m.mean, 1e6))),
-    "square": ("moments", lambda m: replace(m, spread=np.full_like(m.spread, 1e12))),
-    "update × 999": ("work", lambda m: replace(m, delta=999.0 * m.delta)),
-    "update × −100": ("work", lambda m: replace(m, delta=-100.0 * m.delta)),
-    "random update": ("work", lambda m: replace(m, delta=np.random.default_rng(0).normal(size=m.delta.shape) * 50.0)),
-    "NaN in one place": ("work", lambda m: replace(m, delta=np.where(np.arange(m.delta.size) == 3, np.nan, m.delta))),
-    "gains": ("work", lambda m: replace(m, gains=np.full_like(m.gains, 1e9))),
-    "line search": ("work", lambda m: replace(m, profile=np.full_like(m.profile, np.inf))),
-    "shares at joining": ("join", lambda m: replace(m, share=np.full_like(m.share, 1e3), incarnation=9)),
-}
 
 
 def lying(network: MessagePassing, method: str, lie: Lie) -> None:

@@ -112,6 +112,7 @@ def test_a_terminal_tells_a_station_that_it_is_old(folder: Path, tmp_path: Path)
 
     async def old() -> Any:
         service = make_station(folder, tmp_path)
+        service.memory.from_disk = True
         memory, epoch = service.memory, service.memory.epoch
         other = await connect(service, folder, 0)
         with pytest.raises(NotReadyError, match="old copy"):
@@ -123,6 +124,24 @@ def test_a_terminal_tells_a_station_that_it_is_old(folder: Path, tmp_path: Path)
         return memory.station.members, np.abs(memory.station.U).max()
 
     assert run(old) == ({}, 0.0)
+
+
+def test_a_terminal_cannot_make_its_station_begin_again_and_again(folder: Path, tmp_path: Path) -> None:
+    """Who tells of rounds that never were is believed once, after a restart; then it is in quarantine, and stays so."""
+
+    async def made_up() -> Any:
+        service = make_station(folder, tmp_path)
+        memory, epoch = service.memory, service.memory.epoch
+        with pytest.raises(PeerError, match="there was none"):
+            await connect_knowing(service, folder, round=10**9)
+        await settle()
+        assert memory.epoch == epoch
+        assert "of round 1000000000" in memory.station.quarantined[1]
+        assert list(memory.station.members) == [0]
+        await service.members.begin_anew("the cloud says so")
+        return [*memory.station.quarantined]
+
+    assert run(made_up) == [1]
 
 
 async def connect_knowing(service: Any, folder: Path, **hello: Any) -> None:

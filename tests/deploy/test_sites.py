@@ -11,6 +11,7 @@ from tests.deploy import nets
 from tests.deploy.inside import NEVER_S, connect, hear, job, make_station, make_terminal, run, settle
 from tests.deploy.test_light import LEARNING, certified, settings
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.cli.network_text import tree
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.terminal.site import DAY_S, SitePolicy
@@ -43,10 +44,12 @@ def test_what_a_site_refuses(folder: Path) -> None:
     assert "15 to 10,000,000 are allowed" in site(folder, least_steps=0).refuses(14, 15)
     assert "1 to 9 are allowed" in site(folder, most_steps=9).refuses(10, 15)
     assert "fedavg, where rhfedmtl is allowed" in site(folder, algorithms=("rhfedmtl",)).refuses_job(
-        wire.Job(algorithm="fedavg", least_steps=1), 15
+        wire.Job(algorithm="fedavg", least_steps=1), 15, Channel()
     )
-    assert "H from 1, where H from 15" in site(folder, least_steps=0).refuses_job(wire.Job(least_steps=1), 15)
-    assert not site(folder, least_steps=0).refuses_job(wire.Job(), 15)
+    assert "H from 1, where H from 15" in site(folder, least_steps=0).refuses_job(
+        wire.Job(least_steps=1), 15, Channel()
+    )
+    assert not site(folder, least_steps=0).refuses_job(wire.Job(), 15, Channel())
     some = site(folder, most_updates=2)
     for _ in range(2):
         assert not some.refuses(5, 15)

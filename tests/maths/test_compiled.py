@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import rhfedmtl
 
@@ -51,3 +53,29 @@ def test_an_edited_loss_is_not_answered_from_the_cache(tmp_path: Path) -> None:
     assert edited != source
     losses.write_text(edited)
     assert answer() == 1.0
+
+
+TOGETHER = """
+import kernel
+from rhfedmtl.maths.losses import Squared
+print(flush=True)
+input()
+kernel.loss_of(Squared(), 3.0, 1.0)
+print(sum(kernel.loss_of.stats.cache_misses.values()))
+"""
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    """The others wait for the first and find what it has made."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    with ExitStack() as stack:
+        words = [sys.executable, "-c", TOGETHER]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        both = [stack.enter_context(subprocess.Popen(words, env=environment, cwd=tmp_path, **pipes)) for _ in range(2)]
+        for process in both:
+            process.stdout.readline()
+        for process in both:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert sum(int(process.communicate()[0]) for process in both) == 1

@@ -137,7 +137,7 @@ for name in ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas",
 import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import LineSearch
-from rhfedmtl.maths.objective import dual_sums
+from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Scaling

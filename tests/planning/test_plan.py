@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +16,13 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.partition import Column, Dirichlet, PowerLaw
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.maths.losses import Hinge
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import dry_run
-from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, fly, pilot_length
+from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
 from rhfedmtl.planning.target import Search, Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
 from rhfedmtl.policies.base import Policy
@@ -31,6 +32,7 @@ from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Settings, train
 
 PAPER = "energy=0.1,10"
@@ -285,6 +287,41 @@ def test_a_run_that_may_end_at_rounding_has_no_lower_edge(federation: Federation
     assert gap is not None
     assert gap.low == 0.0
     assert 0.0 < gap.expected <= gap.high
+
+
+@pytest.mark.parametrize("cost", [PAPER, "energy=0.02,40", "energy=0.1,1,byte:0.001"])
+def test_a_pilot_that_was_kept_answers_for_other_prices(federation: Federation, cost: str, tmp_path: Path) -> None:
+    """Written and read again it says what it said, for any prices; more budget, and fewer drop-outs, promise more."""
+    path = tmp_path / "a.pilot"
+    fresh = plan(federation, ledger=Ledger(PAPER, "energy=1400"), keep=path)
+    known = Pilot.load(path)
+
+    def gap(budget: float, dropout: float = 0.0) -> Forecast:
+        found = plan(known, ledger=Ledger(cost, {"energy": budget}), faults=Faults(dropout=dropout)).predicted_gap
+        assert found is not None
+        return found
+
+    assert fresh.predicted_gap is not None
+    assert gap(9000).expected < gap(1400).expected < gap(300).expected
+    assert gap(1400).low < gap(1400).expected < gap(1400).high
+    assert gap(1400).expected <= gap(1400, 0.5).expected
+    if cost == PAPER:
+        assert fresh.predicted_gap.low <= gap(1400).expected <= fresh.predicted_gap.high
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match="is not a pilot, or was damaged"):
+        Pilot.load(path)
+
+
+def test_faults_of_which_paper_knows_nothing_need_rounds(federation: Federation) -> None:
+    """Drop-outs slow a plan from sizes down, slow terminals take time; the rest is met with by a pilot alone."""
+    calm, lossy = (plan(DataShape(), ledger=Ledger(PAPER, "energy=1400"), faults=Faults(dropout=p)) for p in (0.0, 0.6))
+    assert lossy.remaining_suboptimality > calm.remaining_suboptimality
+    late, time = Faults(slowdown=0.5), Ledger("time=0.01,1", "time=60")
+    waiting = plan(DataShape(), policy=Fixed(20), ledger=time, faults=late)
+    assert waiting.rounds < plan(DataShape(), policy=Fixed(20), ledger=time).rounds
+    with pytest.raises(ConfigError, match="what churn would do"):
+        plan(DataShape(), ledger=Ledger(PAPER, "energy=1400"), faults=Faults(churn=0.1))
+    assert plan(federation, ledger=Ledger(PAPER, "energy=1400"), faults=Faults(churn=0.1)).predicted_gap is not None
 
 
 @pytest.mark.parametrize("edges", [CLASSES, NUMBERS, UNTOLD])

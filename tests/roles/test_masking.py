@@ -20,7 +20,7 @@ from rhfedmtl.roles.masking import (
     Masker,
     MaskRoom,
     Opened,
-    Question,
+    Partners,
     Told,
     Unmask,
     circles,
@@ -68,8 +68,8 @@ class World:
         if room is None:
             return None
         self.seen = []
-        for t, question in room.questions().items():
-            masked = self.terminals[t].mask(question, content, seat(1, 0, 5), self.words[t], fixed=fixed)
+        for t, partners in room.partners().items():
+            masked = self.terminals[t].mask(partners, content, seat(1, 0, 5), self.words[t], fixed=fixed)
             if t not in set(late):
                 self.seen.append(masked.words)
                 assert room.receive(masked)
@@ -134,14 +134,14 @@ def test_a_station_that_restarts_goes_on_with_a_slot_of_its_own() -> None:
 
 
 def test_repeated_and_stale_messages_change_nothing() -> None:
-    """The same question gets the same words, the same set the same shares; what is late is not taken."""
+    """The same order gets the same words, the same set the same shares; what is late is not taken."""
     world = World(4)
     world.deal(world.terminals)
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
-    for t, question in room.questions().items():
+    for t, partners in room.partners().items():
         first, again = (
-            world.terminals[t].mask(question, b"order", seat(1, 0, 5), world.words[t], fixed=False) for _ in range(2)
+            world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], fixed=False) for _ in range(2)
         )
         assert first is again
         assert room.receive(first)
@@ -188,8 +188,8 @@ def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
     world.deal(world.terminals)
     room = world.room.begin(b"leave", dict.fromkeys([10, 11, 12], seat(1, 0, 0)))
     assert room is not None
-    question = room.questions()[10]
-    alone = Question(question.slot, to_bits([10, 11]), question.seats[:10], question.shares[:32])
+    partners = room.partners()[10]
+    alone = Partners(partners.slot, to_bits([10, 11]), partners.seats[:10], partners.shares[:32])
     with pytest.raises(PeerError, match="a sum over 2 terminals: terminal 10 needs 3"):
         world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], fixed=True)
 
@@ -225,10 +225,10 @@ def test_rule_4_orders_that_differ_do_not_cancel(what: str) -> None:
     world.deal(world.terminals)
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
-    for t, question in room.questions().items():
+    for t, partners in room.partners().items():
         content = b"another" if what == "content" and t == 10 else b"order"
         own = seat(1, 0, 6 if what == "steps" and t == 10 else 5)
-        room.receive(world.terminals[t].mask(question, content, own, world.words[t], fixed=False))
+        room.receive(world.terminals[t].mask(partners, content, own, world.words[t], fixed=False))
     unmask = room.close()
     assert unmask is not None
     for masker in world.terminals.values():
@@ -244,8 +244,8 @@ def test_rule_5_nobody_opens_two_sets_or_a_small_one() -> None:
     world.deal(world.terminals)
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
-    for t, question in room.questions().items():
-        room.receive(world.terminals[t].mask(question, b"order", seat(1, 0, 5), world.words[t], fixed=False))
+    for t, partners in room.partners().items():
+        room.receive(world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], fixed=False))
     with pytest.raises(PeerError, match="a sum over 2 terminals"):
         world.terminals[10].open(Unmask(room.slot, to_bits([10, 11])))
     with pytest.raises(PeerError, match="needs 3"):
@@ -288,9 +288,9 @@ def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
     """No mask is used twice."""
     world = World(4)
     world.sum()
-    question = Question(world.room.slot, to_bits(world.terminals), b"", b"")
+    partners = Partners(world.room.slot, to_bits(world.terminals), b"", b"")
     with pytest.raises(PeerError, match="has dealt for another slot"):
-        world.terminals[10].mask(question, b"new", seat(1, 0, 5), world.words[10], fixed=False)
+        world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], fixed=False)
 
 
 def test_rule_7_everybody_sends_as_much() -> None:
@@ -346,14 +346,14 @@ def test_masks_are_charged_by_their_bytes(n: int) -> None:
     assert all(world.room.receive(deal) for deal in deals)
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
-    questions = room.questions()
-    for t, question in questions.items():
-        room.receive(world.terminals[t].mask(question, b"order", seat(1, 0, 5), world.words[t], fixed=False))
+    partners = room.partners()
+    for t, each in partners.items():
+        room.receive(world.terminals[t].mask(each, b"order", seat(1, 0, 5), world.words[t], fixed=False))
     unmask = room.close()
     assert unmask is not None
     opened = world.terminals[10].open(unmask)
     alone = framed(ENVELOPE)  # of what travels with another message
-    down, up = questions[10].n_bytes - alone + unmask.n_bytes, deals[0].n_bytes - alone + opened.n_bytes
+    down, up = partners[10].n_bytes - alone + unmask.n_bytes, deals[0].n_bytes - alone + opened.n_bytes
     assert masking_bytes(n) == (down, up)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Add, LineSearch
+from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, Join, Leave, Sums, Update
+from rhfedmtl.roles.messages import Anchor, Join, Leave, Scaling, Sums, Update
 from rhfedmtl.roles.station import BaseStation
 
 SHAPE = (1, 3)
@@ -241,6 +242,16 @@ def test_sums_that_cannot_be_right_are_refused() -> None:
     assert base.add_sums([sums(0, number), sums(1, number, dual=float("nan"))]) is None
     assert "not finite" in base.quarantined[1]
     assert 1 not in base.members
+
+
+def test_shares_that_were_told_before_the_scaling_are_looked_at_again() -> None:
+    """Before rows are known to be short a share may be of any length; once they are, one that is too long goes."""
+    base = station()
+    base.admit(Join(2, 1, 4, 1e3 * SHARE))
+    base.scaled(Scaling.of(Scaler(unit=True)))
+    assert [*base.members] == [0, 1]
+    assert "a share of norm" in base.quarantined[2]
+    np.testing.assert_allclose(base.U, 2 * SHARE)
 
 
 def test_an_open_round_has_merged_nothing_after_a_restart() -> None:

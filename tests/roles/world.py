@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.maths.objective import dual_sums
+from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.roles.messages import Anchor, Goodbye, Join, Leave, Probe, Release, Sums, Update, WorkOrder
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState

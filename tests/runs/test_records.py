@@ -16,7 +16,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.runs import archive, records
+from rhfedmtl.runs import lookup, records
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=3, terminals=2, settings={"test": 20})
@@ -201,6 +201,6 @@ def test_runs_are_found_shown_and_compared(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     """An unknown name, and a folder that is not there, are answered with what there is."""
     with pytest.raises(ConfigError, match="none of 0 runs fits"):
-        archive.pick(tmp_path, "nothing")
+        lookup.pick(tmp_path, "nothing")
     with pytest.raises(ConfigError, match="no folder"):
-        archive.find(tmp_path / "nowhere")
+        lookup.find(tmp_path / "nowhere")

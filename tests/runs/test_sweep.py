@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ClusterError, ConfigError
 from rhfedmtl.runs import sweep as sweeps
-from rhfedmtl.runs.sweep import Store, execute, sweep
+from rhfedmtl.runs.sweep import Store, execute, made, sweep
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
@@ -129,3 +131,17 @@ def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm 'nothing'"):
         sweep([*configs(1), bad], Store(tmp_path), workers=1)
     assert not list(tmp_path.glob("*.json"))
+
+
+def _end(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_process_that_is_ended_from_outside_is_told_in_a_line() -> None:
+    """As where memory runs out; those before it are there."""
+    found = []
+    with pytest.raises(ClusterError, match=r"for want of memory: .*the same command goes on.*fewer than 2 --workers"):
+        found.extend(made(_end, range(200), 2))
+    assert 3 not in found

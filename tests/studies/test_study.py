@@ -15,13 +15,14 @@ import pytest
 from tests.waiting import wait_for
 from typer.testing import CliRunner
 
+from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.runs.sweep import execute, interval
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.reproduce import expand, folder, names, reproduce
+from rhfedmtl.studies.reproduce import GROUPS, expand, folder, names, reproduce
 from rhfedmtl.studies.study import StudyResult, side_by_side
 from rhfedmtl.training.config import RunConfig
 
@@ -165,13 +166,28 @@ def test_what_is_wrong_is_refused_with_its_line(tmp_path: Path, old: str, new: s
 
 def test_every_specification_of_the_repository_is_valid() -> None:
     """What the wheel carries along can be read, and all names are known to `reproduce`."""
-    for group in ("paper", "beyond"):
+    for group in GROUPS.values():
         for path in (folder() / group).glob("*.toml"):
-            assert specs.read(path).configs
+            assert specs.read(path, seeds=1).configs
             assert path.stem in names(group)
+    compared = {variant.algorithm for variant in specs.read(folder() / "baselines/har.toml").study.variants}
+    assert compared == set(ALGORITHMS)
     assert set(expand(["all"])) == set(names("paper"))
     with pytest.raises(ConfigError, match="did you mean table3"):
         expand(["tabel3"])
+
+
+def test_a_list_of_algorithms_is_a_method_each(tmp_path: Path) -> None:
+    """With the same settings, and with the lines of the list in what is refused."""
+    several = SPEC[: SPEC.index("[[methods]]")] + '[[methods]]\nalgorithm = ["rhfedmtl", "fedavg"]\ntune = true\n'
+    found = specs.read(written(tmp_path, several)).study.variants
+    assert [(variant.name, variant.algorithm, variant.tuned) for variant in found] == [
+        ("rhfedmtl", "rhfedmtl", True),
+        ("fedavg", "fedavg", True),
+    ]
+    number = several.splitlines().index("[[methods]]") + 1
+    with pytest.raises(ConfigError, match=rf":{number}: method 'fedavgg': unknown algorithm"):
+        specs.read(written(tmp_path, several.replace('"fedavg"', '"fedavgg"')))
 
 
 def test_a_cell_that_cannot_be_paid_stays_empty(tmp_path: Path) -> None:
@@ -239,14 +255,14 @@ def test_an_interrupted_sweep_makes_no_more_runs(tmp_path: Path) -> None:
     """Ctrl-C ends the workers with the command, which says what is kept, and the runs that wait are not made."""
     path, out = written(tmp_path, SPEC), tmp_path / "out"
     words = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "compare", str(path)]
-    words += ["--seeds", "400", "--workers", "2", "--out", str(out)]
+    words += ["--seeds", "100", "--workers", "2", "--out", str(out)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
         wait_for(lambda: len(list(out.glob("runs/*.json"))) >= 5 or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
         said, err = running.communicate()
     assert (running.returncode, said) == (130, b"")
     assert err == b"interrupted: what is finished is kept, and the same command goes on from there\n"
-    assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 400
+    assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 100
 
 
 def test_the_cost_figure_shows_the_three_cases(tmp_path: Path) -> None:

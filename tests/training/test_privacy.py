@@ -21,18 +21,18 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.gaussian_privacy import delta_of, mu_of
+from rhfedmtl.maths.gaussian_privacy import delta_of, largest_term, mu_of
 from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import Noised
+from rhfedmtl.roles.channel import Noised, NoisedSums
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.messages import Anchor
 from rhfedmtl.runs.records import record
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.privacy import Privacy, Released, certificate, largest_term, private
+from rhfedmtl.training.privacy import Privacy, Released, certificate, private
 from rhfedmtl.training.run import Result, Settings, train
 
 MANY = Request(
@@ -75,7 +75,7 @@ def test_the_sum_differs_from_the_duals_by_the_noise_alone() -> None:
 def test_without_a_seed_noise_is_nobody_elses() -> None:
     """From the operating system: normal, and never the same again."""
     channel = Noised(1.0, 2.0)
-    first, second = (channel.received(np.zeros((100, 200)), None) for _ in range(2))
+    first, second = (channel.received(np.zeros((100, 200)), None, 1) for _ in range(2))
     assert not np.array_equal(first, second)
     assert first.std() == pytest.approx(2.0, rel=0.03)
     assert np.mean(np.abs(first) < 2.0) == pytest.approx(0.683, abs=0.02)
@@ -162,6 +162,63 @@ def test_what_would_tell_more_is_refused_with_the_way_out(way: str) -> None:
         replace(CONFIG, **REFUSED[way]).check()
 
 
+def test_masked_terminals_bring_the_noise_themselves() -> None:
+    """Engines agree to the bit; m terminals bring m parts of it, of which the plan and the certificate know."""
+    config = replace(CONFIG, options=Options.of(channel="masked", least_summed=15))
+    first, second = (run(config, engine) for engine in ("inprocess", "linked"))
+    np.testing.assert_array_equal(first.models, second.models)
+    assert first.certificate.gap == pytest.approx(second.certificate.gap, rel=1e-6)
+    assert first.ledger.spent["privacy"] <= Privacy.parse(BOUND).mu ** 2 * (1.0 + 1e-9)
+    alone = run().private
+    assert first.private is not None
+    assert alone is not None
+    assert first.private.predicted_noise > alone.predicted_noise
+    assert first.private.enough_terminals > alone.enough_terminals
+
+
+@pytest.mark.parametrize("residual", [None, 0.3])
+def test_what_is_sent_is_never_longer_than_the_bound(residual: float | None) -> None:
+    """Rounded, and with what was kept back before; duals that are not clipped stay as they are."""
+    rng, channel = np.random.default_rng(0), NoisedSums(2.0**-6, 3, 1.0, 2.0)
+    delta = rng.normal(size=(50, 2, 30)) * 10.0 ** rng.uniform(-3, 2, size=(50, 1, 1))
+    kept = None if residual is None else residual * rng.uniform(-1, 1, size=delta.shape) * channel.grid_step
+    sent = channel.send(delta, kept)
+    norms = np.sqrt(np.square(sent.delta).sum(axis=(1, 2)))
+    assert norms.max() <= 1.0
+    assert norms.max() > 0.8
+    assert (sent.factor < 1.0).any()
+    assert (sent.factor == 1.0).any()
+    whole = sent.factor[:, None, None] * delta + (0.0 if kept is None else kept)
+    np.testing.assert_allclose(sent.delta + sent.residual, whole, atol=1e-12)
+
+
+def _delta_on_grid(width: float, parts: int, shift: int, epsilon: float) -> float:
+    """δ(ε) of a sum of rounded Gaussian parts of this width in steps, moved by whole steps: exactly, by its law."""
+    from scipy.stats import norm
+
+    reach = int(12 * width)
+    k = np.arange(-reach, reach + 1)
+    one = norm.cdf((k + 0.5) / width) - norm.cdf((k - 0.5) / width)
+    law = np.array([1.0])
+    for _ in range(parts):
+        law = np.convolve(law, one)
+    moved, law = np.append(np.zeros(shift), law), np.append(law, np.zeros(shift))
+    return float(np.maximum(moved - math.exp(epsilon) * law, 0.0).sum())
+
+
+def test_parts_of_noise_on_a_grid_tell_no_more_than_is_counted() -> None:
+    """Four steps wide, δ is at most that of the formula; on a grid that is too coarse it is not."""
+    for parts in (2, 3, 10):
+        for shift in (1, 5, 20):
+            mu = shift / (4.0 * math.sqrt(parts))
+            for epsilon in (0.1, 0.5, 1.0, 2.0):
+                assert _delta_on_grid(4.0, parts, shift, epsilon) <= delta_of(epsilon, mu) * (1.0 + 1e-9) + 1e-15
+    coarse = 0.2
+    assert _delta_on_grid(coarse, 2, 1, 1.0) > 1.05 * delta_of(1.0, 1.0 / (coarse * math.sqrt(2.0)))
+    with pytest.raises(ConfigError, match="4 steps are the least"):
+        NoisedSums(2.0**-6, 4, 0.01, 2.0**-4)
+
+
 def test_row_weights_are_refused() -> None:
     """They are nobody's to know."""
     with pytest.raises(ConfigError, match="leave the weights out"):
@@ -195,11 +252,11 @@ def test_the_certificate_bounds_the_distance_from_the_best(seed: int) -> None:
         for report in network.reports(cloud.cloud_round):
             cloud.receive(report)
     shares, n = network.station_shares(), np.diff(data.terminal_offsets[data.task_offsets])
-    released = Released(method.loss, method.relationship, cloud.V, np.full(2, float(plan.rounds)), 0.0)
-    said = certificate(plan, released, network, shares)
+    released = Released(method, method.relationship, cloud.V, np.full(2, plan.rounds * plan.noise**2), seed)
+    said = certificate(plan, released, network)
     noise = (network.state().U - shares) / n[:, None, None]
-    exact = replace(plan, certificate_price=1e30, noise=1e-12)
-    e = certificate(exact, released, network, shares).gap
+    exact, silent = replace(plan, certificate_price=1e30), replace(released, noise=np.zeros(2))
+    e = certificate(exact, silent, network).gap
     b = method.relationship.dual_energy(noise) / (2 * data.n_tasks)
     best = _best(data, method)
     from rhfedmtl.models.certify import certify

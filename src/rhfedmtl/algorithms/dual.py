@@ -6,13 +6,13 @@ HFedMTL, RHFedMTL, CoCoA, MOCHA and local models are all settings of this one me
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
-from rhfedmtl.algorithms.merges import Arrived, Auto, Average, Merge
-from rhfedmtl.algorithms.method import FloatArray, Method, wide
+from rhfedmtl.algorithms.merges import Add, Arrived, Auto, Average, Merge
+from rhfedmtl.algorithms.method import Channel, FloatArray, Method, wide
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
@@ -33,6 +33,10 @@ class DualMethod(Method):
         super().__post_init__()
         if self.channel.sums_only and self.merge.line_search:
             raise ConfigError("line-search looks at single terminals, which masked sums hide: use merge auto or add")
+
+    def hidden(self, channel: Channel) -> Self:
+        """The same through a channel that adds noise, merged by adding."""
+        return replace(self, channel=channel, merge=self.merge if type(self.merge) is Add else Add())
 
     @property
     def adapts(self) -> bool:

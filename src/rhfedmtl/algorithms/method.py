@@ -7,10 +7,11 @@ the cloud and comes down from it, is up to the method.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,8 @@ class Channel:
     """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
 
     ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros; with
-    ``sums_only`` a station sees sums, and nothing of one terminal. A channel is without state: what a terminal keeps
-    from one update to the next is handed in and out.
+    ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are hidden in noise. A channel is
+    without state: what a terminal keeps from one update to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
@@ -51,11 +52,27 @@ class Channel:
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
+    noised: ClassVar[bool] = False
+
+    @property
+    def price(self) -> float:
+        """What an update tells of its terminal, as μ² of Gaussian privacy."""
+        return math.inf
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no share goes into a sum, or out of it, by itself: the difference would be the share."""
+        return self.sums_only or self.noised
 
     @property
     def least(self) -> int:
         """Terminals that must have answered for a round to count."""
         return 1
+
+    @property
+    def summed(self) -> int:
+        """Terminals that every sum hides; 0 where updates are told one by one."""
+        return self.least if self.sums_only else 0
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
@@ -65,9 +82,16 @@ class Channel:
         """Numbers other than updates, of one terminal in each row, as they are added up."""
         return values
 
-    def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
-        """What the station makes of the sum; what it draws for that has an address (seed, round, station), or none."""
+    def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
+        """What the station makes of the sum of so many updates.
+
+        What it draws for that has an address (seed, round, station), or none.
+        """
         return total
+
+    def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
+        """Of each number in the sum of so many updates."""
+        return np.zeros(np.shape(answers))
 
 
 @dataclass(frozen=True)
@@ -92,6 +116,10 @@ class Method(ABC):
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
         check_loss(self.loss)
+
+    def hidden(self, channel: Channel) -> Self:
+        """The same through a channel that adds noise, merged so that nothing but the noisy sum has a say."""
+        return replace(self, channel=channel)
 
     @property
     def tells_residual(self) -> bool:

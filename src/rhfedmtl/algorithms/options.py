@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES, Algorithm
@@ -219,7 +220,7 @@ _WORDS = """
 actors address algorithm algorithms as_json balanced budget budgets categories certify_every checkpoint_every
 cloud_host cloud_signs columns context cost data deadline drop engine faults features folder free_evaluation fsync
 group grouped kind label least_steps light log masked measure metric missing na options out own partition path
-pilot_rounds points port positive precision privacy request resource resume samples_per_task scale seed seeds set
+pilot pilot_rounds points port positive precision privacy request resource resume samples_per_task scale seed seeds set
 small_tasks spec station_hosts station_watts stations target target_gap task tasks terminal terminal_watts terminals
 test_fraction test_rest test_rows threads tune workers
 """
@@ -227,8 +228,13 @@ RESERVED = frozenset(_WORDS.split())
 """Words of commands: an option of that name could not be told from them."""
 
 
-def declared() -> dict[str, Option]:
+def declared() -> Mapping[str, Option]:
     """Options that entries have of their own, by name; an entry that declares one unlike the others is refused."""
+    return _declared(*(registry.changes for registry in DECLARING.values()))
+
+
+@lru_cache(maxsize=1)
+def _declared(*_: int) -> Mapping[str, Option]:
     known: dict[str, Option] = {}
     for registry in DECLARING.values():
         for name, entry in list(registry.items()):

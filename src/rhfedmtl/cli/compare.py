@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
 
+MANY = 6
+"""Methods beyond which tables speak for themselves."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
 SweepEngine = Annotated[
     str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
@@ -89,6 +91,7 @@ def compare(
     rhfedmtl compare --data har --seeds 20 --engine ray --address auto
     """
     from rhfedmtl.studies import spec as specs
+    from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.study import side_by_side
     from rhfedmtl.training.config import RunConfig
 
@@ -115,10 +118,12 @@ def compare(
         found = planned.run(out, workers=makers, watch=watch)
     if as_json:
         cells = [{**plain(cell), "verdict": cell.verdict} for cell in found.cells]
-        print_json({"study": found.study.name, "metric": found.study.metric, "cells": cells, "saved": str(out)})
+        areas = [{"at": at, **plain(row)} for at in found.study.others for row in overall(found, at)]
+        facts = {"study": found.study.name, "metric": found.study.metric, "cells": cells, "overall": areas}
+        print_json({**facts, "saved": str(out)})
     else:
         show(found)
-        for line in found.verdicts():
+        for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
         typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")
@@ -186,6 +191,30 @@ def show(found: StudyResult) -> None:
             for name in found.labels:
                 table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
             screen.print(table)
+        _show_overall(found, others)
+
+
+def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
+    """All values of the drawn axis at once."""
+    from rich.table import Table
+
+    from rhfedmtl.studies.overall import overall
+    from rhfedmtl.studies.study import judged, short
+
+    rows = overall(found, others)
+    if len(rows) < 2:
+        return
+    reference = found.study.reference
+    table = Table(title=f"mean along log {short(found.study.x or '')}", title_justify="left")
+    for head in ("method", "area", f"against {reference}", "mean rank", "relative gap"):
+        table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
+    for row in rows:
+        half = f"±{row.half:.3f}" if found.study.seeds > 1 else ""
+        verdict = judged(row.against, found.study.seeds)
+        against = "" if row.against is None else f"{row.against[0]:+.3f}{f' {verdict}' if verdict else ''}"
+        gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
+        table.add_row(row.variant, f"{row.area:.3f}{half}", against, f"{row.rank:.1f}", gap)
+    console().print(table)
 
 
 def _text(found: StudyResult, cell: Cell) -> str:

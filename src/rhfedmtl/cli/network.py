@@ -21,6 +21,7 @@ from rhfedmtl.cli.options import (
     Budgets,
     CertifyEvery,
     Prices,
+    PrivacyText,
     Scale,
     every,
     option,
@@ -43,6 +44,15 @@ PLACE_PANEL = "Where nodes run"
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an operator's credentials.")]
 Terminal = Annotated[int, typer.Argument(min=0, help="Number of the terminal.")]
+Bound = Annotated[
+    str | None,
+    option(
+        WORK_PANEL,
+        "--privacy",
+        "Bound on what is learned of a terminal. [that of network init]",
+        metavar="epsilon=1,delta=1e-6",
+    ),
+]
 Gap = Annotated[float | None, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", min=0.0)]
 
 
@@ -106,6 +116,7 @@ def init(
         str, option(METHOD_PANEL, "--algorithm", "As for train; data stays where it is.")
     ] = "rhfedmtl",
     scale: Scale = None,
+    privacy: PrivacyText = "",
     cost: Prices = None,
     measure: Annotated[
         str, option(WORK_PANEL, "--measure", "Types that are measured, not declared: time,bytes,energy.")
@@ -123,14 +134,15 @@ def init(
     ] = 30.0,
     certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
-        int,
+        int | None,
         option(
             WORK_PANEL,
             "--least-steps",
-            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows.",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows. "
+            "[0; with --masked 1]",
             min=0,
         ),
-    ] = 0,
+    ] = None,
     precision: Annotated[
         str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
     ] = "float64",
@@ -164,22 +176,24 @@ def init(
     from rhfedmtl.deploy.local.provision import Blueprint, make_network
     from rhfedmtl.training.config import RunConfig
 
-    RunConfig(algorithm, options=options).check_heeded()
+    RunConfig(algorithm, options=options, scale=scale, privacy=privacy).check_heeded()
     resources = _resources(cost, parse_names(measure), terminal_watts, station_watts, deadline)
     if stations is not None:
         if request.tasks is not None:
             raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
+    masked = options.channel == "masked"
     learning = {
         "algorithm": algorithm,
         "options": {name: getattr(options, name) for name in options.given()},
-        "scale": scale or "",
+        "scale": scale or ("unit" if masked else ""),
         "seed": seed,
         "certify_every": every(certify_every),
-        "least_steps": least_steps,
+        "least_steps": int(masked) if least_steps is None else least_steps,
         "precision": precision,
         "test_rows": test_rows,
+        "privacy": privacy,
     }
     hosts = parse_names(station_hosts)
     make_network(
@@ -231,6 +245,7 @@ def up(
     local: Annotated[bool, typer.Option("--local", help="Start all nodes on this machine.")] = False,
     budget: Budgets = None,
     target_gap: Gap = None,
+    privacy: Bound = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was learned and spent before.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -249,7 +264,7 @@ def up(
 
         forget_all(folder)
     with _live(not as_json and sys.stderr.isatty()) as show:
-        status = bring_up(folder, budget, target_gap, show)
+        status = bring_up(folder, budget, target_gap, show, privacy=privacy)
     _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
 
 
@@ -273,6 +288,7 @@ def train(
     folder: Folder,
     budget: Budgets = None,
     target_gap: Gap = None,
+    privacy: Bound = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the network until the training ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -285,7 +301,7 @@ def train(
     from rhfedmtl.deploy.operator import Operator
 
     operator = Operator(folder)
-    spec = operator.command("train", budget=budget, target_gap=target_gap)
+    spec = operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
     if not follow:
         _print(spec, as_json)
         return

@@ -19,6 +19,7 @@ from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
     WORK_PANEL,
     Budgets,
+    FaultText,
     Prices,
     PrivacyText,
     Scale,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.planning.data_shape import DataShape
+    from rhfedmtl.planning.pilot import Pilot
     from rhfedmtl.planning.plan import PlanReport
     from rhfedmtl.planning.target import TargetReport
     from rhfedmtl.resources.costs import Budget, Cost
@@ -43,6 +45,18 @@ if TYPE_CHECKING:
 
 TARGET = "The other way round: from a target to a budget"
 WITHOUT = "Without data"
+OF_A_SPLIT = (
+    "tasks",
+    "terminals",
+    "samples_per_task",
+    "test_fraction",
+    "partition",
+    "positive",
+    "test_rest",
+    "grouped",
+)
+OF_A_PROBLEM = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
+"""What a pilot that was kept cannot be asked to change."""
 BENCH = "What is timed"
 POWER = "Power"
 LINKS = "Links (Shannon rate)"
@@ -76,6 +90,16 @@ def plan(
     budget: Budgets = None,
     cost: Prices = None,
     privacy: PrivacyText = "",
+    faults: FaultText = "",
+    pilot: Annotated[
+        Path | None,
+        option(
+            WORK_PANEL,
+            "--pilot",
+            "File of a pilot: with data it is kept there, without it is planned from, for any prices and budgets.",
+            metavar="FILE",
+        ),
+    ] = None,
     pilot_rounds: Annotated[
         int | None,
         option(
@@ -102,7 +126,8 @@ def plan(
     """Say what a budget buys before any of it is spent: H, K, M, cost, and what binds. Or what budget a target needs.
 
     Without --data it plans from numbers alone (5 tasks, 5 terminals, 70 samples per task unless said). With data a
-    pilot of a few rounds, simulated and not charged, also predicts the gap.
+    pilot of a few rounds, simulated and not charged, also predicts the gap; kept in a file, it does so for other prices
+    and budgets at once, here and on the page of `rhfedmtl dashboard`.
 
     rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70 --budget energy=1400 --cost energy=0.1,10
 
@@ -112,12 +137,29 @@ def plan(
 
     rhfedmtl plan --data har --positive SITTING --samples-per-task 70 --cost energy=0.1,10 --target accuracy=0.9
 
+    rhfedmtl plan --data watch --grouped --budget energy=1400 --pilot runs/watch.pilot
+
+    rhfedmtl plan --pilot runs/watch.pilot --budget energy=5000 --faults dropout=0.2
+
     rhfedmtl plan --terminals 1500 --samples-per-task 32000 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
     """
     asked = PlanRequest(
-        request, options, with_data, tuple(cost or ()), tuple(budget or ()), features, columns, scale, seed, privacy
+        request,
+        options,
+        with_data,
+        tuple(cost or ()),
+        tuple(budget or ()),
+        features,
+        columns,
+        scale,
+        seed,
+        privacy,
+        faults,
+        pilot,
     )
     _check_heeded(options)
+    if pilot is not None and (privacy or target):
+        raise ConfigError("--pilot predicts the gap of a run that is not private: leave out --privacy and --target")
     if privacy:
         report: PlanReport | TargetReport = _plan_private(asked, target)
     elif target is None:
@@ -145,6 +187,8 @@ class PlanRequest:
     scale: str | None
     seed: int
     privacy: str = ""
+    faults: str = ""
+    pilot: Path | None = None
 
     @cached_property
     def resources(self) -> tuple[Cost, Budget]:
@@ -165,6 +209,23 @@ class PlanRequest:
 
         scale = self.scale or usual_scale(kind, private=bool(self.privacy))
         return Settings(scale=scale, seed=self.seed, max_rounds=1_000_000)
+
+    def subject(self) -> tuple[Federation | DataShape, str]:
+        """What is planned for, data or sizes alone, and its kind of labels."""
+        if not self.with_data:
+            return self.shape(), self.kind
+        data = self.federation()
+        return data, data.kind
+
+    def kept(self, path: Path) -> tuple[Pilot, str]:
+        """A pilot from its file; what it has of its own is refused."""
+        from rhfedmtl.planning.pilot import Pilot
+
+        told = [name for name in OF_A_SPLIT if getattr(self.request, name) is not None]
+        told += [name for name in self.options.given() if name in OF_A_PROBLEM]
+        if told or self.features is not None or self.columns != 1:
+            raise ConfigError(f"{path} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
+        return Pilot.load(path), self.kind
 
     def federation(self) -> Federation:
         """The data, split with the seed."""
@@ -228,28 +289,36 @@ def _check_heeded(options: Options) -> None:
 def _plan_budget(asked: PlanRequest, pilot_rounds: int | None) -> PlanReport:
     from rhfedmtl.planning import plan as planner
     from rhfedmtl.resources.ledger import Ledger
+    from rhfedmtl.training.faults import Faults
 
-    ledger = Ledger(*asked.resources)
-    federation = asked.federation() if asked.with_data else None
-    kind = asked.kind if federation is None else federation.kind
-    method, policy = asked.options.method(kind), asked.options.chosen_policy("measured")
-    subject = asked.shape() if federation is None else federation
-    return planner.plan(subject, method, policy, asked.settings(kind), ledger=ledger, pilot_rounds=pilot_rounds)
+    kept = None if asked.with_data else asked.pilot
+    subject, kind = asked.subject() if kept is None else asked.kept(kept)
+    return planner.plan(
+        subject,
+        asked.options.method(kind),
+        asked.options.chosen_policy("measured"),
+        asked.settings(kind),
+        ledger=Ledger(*asked.resources),
+        pilot_rounds=pilot_rounds,
+        faults=Faults.parse(asked.faults, asked.seed),
+        keep=asked.pilot if asked.with_data else None,
+    )
 
 
 def _plan_private(asked: PlanRequest, target: str | None) -> PlanReport:
     from rhfedmtl.planning.plan import plan_private
     from rhfedmtl.resources.ledger import Ledger
     from rhfedmtl.training.config import RunConfig
+    from rhfedmtl.training.faults import Faults
     from rhfedmtl.training.privacy import Privacy
 
     if target is not None:
         raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
-    RunConfig(options=asked.options, scale=asked.scale, privacy=asked.privacy).check()
-    federation = asked.federation() if asked.with_data else None
-    kind = asked.kind if federation is None else federation.kind
-    subject, ledger = asked.shape() if federation is None else federation, Ledger(*asked.resources)
-    return plan_private(subject, asked.options, asked.settings(kind), Privacy.parse(asked.privacy), ledger=ledger)
+    RunConfig(options=asked.options, scale=asked.scale, privacy=asked.privacy, faults=asked.faults).check()
+    subject, kind = asked.subject()
+    faults, ledger = Faults.parse(asked.faults, asked.seed), Ledger(*asked.resources)
+    bound = Privacy.parse(asked.privacy)
+    return plan_private(subject, asked.options, asked.settings(kind), bound, ledger=ledger, faults=faults)
 
 
 def _plan_target(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rhfedmtl.cli.text import console, fact
+from rhfedmtl.planning import words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,62 +43,15 @@ def _show_plan(report: PlanReport) -> None:
         f"policy {report.policy} for {shape['tasks']} tasks, {shape['terminals']} terminals with {rows} training rows "
         f"each (from {shape['from']})",
     )
-    for name, text in _work(report):
+    for name, text in words.work(report):
         _line(name, text)
     if report.cost:
         screen.print(_resources(report))
-    for name, text in _outcome(report):
+    for name, text in words.outcome(report):
         _line(name, text)
     screen.print(_curve(report))
     for note in report.notes:
         _line("note", note)
-
-
-def _work(report: PlanReport) -> list[tuple[str, str]]:
-    low, high = report.local_steps_range
-    varies = "" if low == high else f" at first, {low} to {high} over the run"
-    lines = [("H", f"{report.local_steps}{varies} (rows that a terminal visits in a round)")]
-    if report.local_steps_by_station is not None:
-        parts = [f"{a}" if a == b else f"{a}–{b}" for a, b in report.local_steps_by_station[:12]]
-        lines.append(("H by station", ", ".join(parts) + (" …" if len(report.local_steps_by_station) > 12 else "")))
-    cut = " planned, cut short by the budget" if report.station_rounds > report.rounds else ""
-    lines += [
-        ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
-        ("M", f"{report.cloud_rounds:,} server iterations; {report.rounds:,} rounds in all"),
-        ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
-    ]
-    return lines
-
-
-def _outcome(report: PlanReport) -> list[tuple[str, str]]:
-    lines = [("binding", report.binding or "nothing: no limited type is used")]
-    if report.case is not None:
-        lines.append(("case", f"{report.case} (by the bound '{report.case_by}')"))
-    together = report.feasible_steps.get("together", [])
-    if len(report.budget) > 1:
-        lines.append(("feasible H", f"{_ranges(together)} under all budgets together"))
-    remaining = _number(report.remaining_suboptimality)
-    lines.append(("remaining", f"{remaining} of the initial suboptimality, by the model of progress"))
-    gap = report.predicted_gap
-    if gap is not None:
-        interval = f"between {gap.low:.2e} and {gap.high:.2e} ({_percent(gap.level)})"
-        lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
-    return lines + _private(report)
-
-
-def _private(report: PlanReport) -> list[tuple[str, str]]:
-    """What a bound on privacy buys."""
-    plan = report.privacy
-    if plan is None:
-        return []
-    noise = "" if plan.predicted_noise is None else f", which may cost {_number(plan.predicted_noise)} of the objective"
-    more = f"0.1 more of epsilon: noise costs {_fall(plan.shadow_price['epsilon'] / 10)} less"
-    return [
-        ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
-        ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
-        ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
-        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
-    ]
 
 
 def _resources(report: PlanReport) -> Table:
@@ -106,17 +60,17 @@ def _resources(report: PlanReport) -> Table:
     for name, amount in report.cost.items():
         limit = report.budget.get(name)
         if limit is None:
-            table.add_row(name, _number(amount), "–", "", "", "", "")
+            table.add_row(name, words.number(amount), "–", "", "", "", "")
             continue
         price = report.shadow_price[name]
-        limited = _ranges(report.feasible_steps[name]) if name in report.feasible_steps else ""
+        limited = words.ranges(report.feasible_steps[name]) if name in report.feasible_steps else ""
         table.add_row(
             name,
-            _number(amount),
-            _number(limit),
-            _percent(report.share[name]),
-            _fall(price * limit / 100),
-            _fall(price),
+            words.number(amount),
+            words.number(limit),
+            words.percent(report.share[name]),
+            words.fall(price * limit / 100),
+            words.fall(price),
             limited,
         )
     target = "predicted gap" if report.predicted_gap is not None else "remaining suboptimality"
@@ -135,10 +89,10 @@ def _curve(report: PlanReport) -> Table:
     heads += [f"{n} in all" for n in types] if theory else []
     table = _table(*heads, "rounds paid", "remaining")
     for p in shown:
-        cells = [str(p.local_steps), *([_number(p.bound_rounds)] if theory else [])]
-        cells += [_number(p.round_cost[n]) for n in types]
-        cells += [_number((p.cost or {}).get(n)) for n in types] if theory else []
-        cells += [f"{p.affordable_rounds:,}", _number(p.remaining_suboptimality)]
+        cells = [str(p.local_steps), *([words.number(p.bound_rounds)] if theory else [])]
+        cells += [words.number(p.round_cost[n]) for n in types]
+        cells += [words.number((p.cost or {}).get(n)) for n in types] if theory else []
+        cells += [f"{p.affordable_rounds:,}", words.number(p.remaining_suboptimality)]
         table.add_row(*cells, style="bold" if p.local_steps == report.local_steps else None)
     return table
 
@@ -151,14 +105,14 @@ def _show_target(report: TargetReport) -> None:
     _line("target", f"{name} of {sign} {value:g}, policy {report.policy}, by {report.found_by}")
     if report.bounds:
         for bound, found in report.bounds.items():
-            cost = ", ".join(f"{n} {_number(c)}" for n, c in found["cost"].items())
-            _line(bound, f"H = {found['local_steps']}, {_number(found['rounds'])} rounds: {cost}")
+            cost = ", ".join(f"{n} {words.number(c)}" for n, c in found["cost"].items())
+            _line(bound, f"H = {found['local_steps']}, {words.number(found['rounds'])} rounds: {cost}")
     elif report.budget is not None:
-        _line("budget", f"{report.resource}={_number(report.budget)} is the smallest found that reaches it")
+        _line("budget", f"{report.resource}={words.number(report.budget)} is the smallest found that reaches it")
     else:
         _line("budget", f"none found; the best {name} seen is {report.best:.4g}")
     for limited, limit in report.limits.items():
-        _line("limit", f"{limited}={_number(limit)}")
+        _line("limit", f"{limited}={words.number(limit)}")
     screen.print(_target_curve(report))
     for note in report.notes:
         _line("note", note)
@@ -168,11 +122,11 @@ def _target_curve(report: TargetReport) -> Table:
     others = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
     spread = report.level is not None
     heads = [f"{report.resource} budget", report.target.name.replace("_", " ")]
-    heads += [f"{_percent(report.level)} interval"] if spread else []
+    heads += [f"{words.percent(report.level)} interval"] if spread else []
     table = _table(*heads, "rounds", *(f"{name} spent" for name in others), "Pareto", "reaches")
     for p in report.curve:
-        cells = [_number(p.budget), f"{p.result:.3g}", *([f"{p.low:.3g} to {p.high:.3g}"] if spread else [])]
-        cells += [_number(p.rounds), *(_number(p.spent[name]) for name in others)]
+        cells = [words.number(p.budget), f"{p.result:.3g}", *([f"{p.low:.3g} to {p.high:.3g}"] if spread else [])]
+        cells += [words.number(p.rounds), *(words.number(p.spent[name]) for name in others)]
         best = p.budget == report.budget
         table.add_row(*cells, "*" if p.pareto else "", "yes" if p.reached else "", style="bold" if best else None)
     return table
@@ -215,32 +169,6 @@ def _table(first: str, *others: str) -> Table:
 
 def _line(name: str, text: str) -> None:
     fact(name, text, NAMES)
-
-
-def _ranges(ranges: list[list[int]]) -> str:
-    from rhfedmtl.planning.plan import MOST_STEPS
-
-    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
-    return ", ".join(parts) or "none"
-
-
-def _fall(price: float) -> str:
-    """Relative fall of a number whose logarithm falls by ``price``."""
-    return "0" if price == 0.0 else _percent(-math.expm1(-price))
-
-
-def _percent(share: float | None) -> str:
-    """A share to two digits, or to whole percents above ten."""
-    percent = 100 * (share or 0.0)
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
-
-
-def _number(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return "∞" if value is not None else ""
-    if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
-        return f"{value:.2e}"
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
 
 
 def _price(value: Any) -> str:

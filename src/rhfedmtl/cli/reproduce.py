@@ -17,7 +17,15 @@ from rhfedmtl.cli.text import fact, paragraph
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
+    from rhfedmtl.studies.published import PrintedFigure
     from rhfedmtl.studies.reproduce import Reproduced, StudySummary
+
+
+MEANING = {
+    "all": "the paper",
+    "beyond": "what goes beyond it",
+    "baselines": "every method, tuned alike, at five budgets",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +38,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="table3, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, fig-lambda1, "
-            "fig-lambda2; all of these; beyond; or single names of the second set; published: tables of others. "
+            "fig-lambda2; all of these; beyond (further questions); baselines (every method, tuned alike, on five data "
+            "sets); single names of those; published: tables of others. "
             "Without a word: lists them."
         ),
     ] = None,
@@ -59,15 +68,20 @@ def reproduce(
 
     rhfedmtl reproduce beyond --path data/
 
+    rhfedmtl reproduce baselines --path data/ --seeds 5 && rhfedmtl report out/
+
     rhfedmtl reproduce published --path data/ --seeds 5
     """
+    from rhfedmtl.studies import published
     from rhfedmtl.studies import reproduce as paper
 
     if not what:
-        _list({"all": paper.titles("paper"), "beyond": paper.titles("beyond")}, as_json)
+        _list({word: paper.titles(group) for word, group in paper.GROUPS.items()}, as_json)
         return
     if what == ["published"]:
-        _published(path, 5 if seeds is None else seeds, out, as_json)
+        with spread(engine, address, workers) as makers, runs_bar(live=sys.stderr.isatty()) as watch:
+            lines = published.table(path or Path(), seeds or 5, out, workers=makers, watch=watch)
+        _show_published(lines, out, as_json)
         return
     started = time.perf_counter()
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
@@ -83,18 +97,18 @@ def reproduce(
         _show(found, studies, out)
 
 
-def _published(path: Path | None, seeds: int, out: Path, as_json: bool) -> None:
-    """Tables that others printed: figures beside ours, and every difference of protocol."""
+def _show_published(lines: list[PrintedFigure], out: Path, as_json: bool) -> None:
+    """Figures of others beside ours, and every difference of protocol."""
     from rhfedmtl.studies import published
 
-    lines = list(published.table(Path() if path is None else path, seeds))
     saved = published.save(lines, out)
     if as_json:
-        print_json({"lines": plain(lines), "differences": published.DIFFERENCES, "seeds": seeds, "saved": str(saved)})
+        print_json({"lines": plain(lines), "differences": published.DIFFERENCES, "saved": str(saved)})
         return
     for line in lines:
-        ours = "" if line.ours is None else f"{line.ours:6.2f} ± {line.half_width:.2f}"
-        typer.echo(f"{line.source:7} {line.method:35} {line.printed:6.2f}  {ours}")
+        ours = "" if line.ours is None else f"{line.ours:6.2f}"
+        half = "" if line.half_width is None else f" ± {line.half_width:.2f}"
+        typer.echo(f"{line.source:7} {line.method:35} {line.printed:6.2f}  {ours}{half}")
     for source, words in published.DIFFERENCES.items():
         paragraph(f"{source}: {words}.", "  - ", "    ")
     typer.echo(f"saved in {saved}")
@@ -106,7 +120,7 @@ def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
         print_json(titles)
         return
     for group, studies in titles.items():
-        typer.echo({"all": "all: the paper", "beyond": "beyond: what goes beyond it"}[group])
+        typer.echo(f"{group}: {MEANING[group]}")
         for name, title in studies.items():
             fact(f"  {name}", title, 17)
     typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")

@@ -39,9 +39,9 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
 
     rhfedmtl runs list --folder out/
     """
-    from rhfedmtl.runs import archive
+    from rhfedmtl.runs import lookup
 
-    found, refused = archive.readable(folder)
+    found, refused = lookup.readable(folder)
     if as_json:
         print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()], "unreadable": refused})
         return
@@ -114,9 +114,9 @@ def show(
 
     rhfedmtl runs show 20260101-120000-rhfedmtl-har-0
     """
-    from rhfedmtl.runs import archive
+    from rhfedmtl.runs import lookup
 
-    known = archive.pick(folder, run)
+    known = lookup.pick(folder, run)
     if as_json:
         print_json(known.to_dict())
         return
@@ -159,10 +159,10 @@ def compare(
 
     rhfedmtl runs compare 20260101-120000 20260101-120500
     """
-    from rhfedmtl.runs import archive
+    from rhfedmtl.runs import lookup
 
-    many = [archive.pick(folder, name) for name in runs]
-    settings = archive.differing(many)
+    many = [lookup.pick(folder, name) for name in runs]
+    settings = lookup.differing(many)
     results = {name: [_facts(known).get(name) for known in many] for name in FACTS}
     results = {name: values for name, values in results.items() if any(value is not None for value in values)}
     if as_json:

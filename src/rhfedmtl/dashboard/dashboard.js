@@ -71,7 +71,7 @@
     soon(() => {
       const href = address(form);
       history.replaceState(null, "", href);
-      show(href, form.matches(".whatif") ? { part: "answer" } : {});
+      show(href, form.matches(".whatif") && event.target.id !== "pilot" ? { part: "answer" } : {});
     }, 80);
   });
   document.addEventListener("submit", (event) => {

@@ -6,11 +6,13 @@ alone, up to where the rounds begin; the rest when somebody opens it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from typing import Any
 from rhfedmtl.display import METRICS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.roles.words import in_words
-from rhfedmtl.runs import archive, progress, records
-from rhfedmtl.runs.records import Record
+from rhfedmtl.runs import lookup, progress, records
+from rhfedmtl.runs.records import RECORD, Record
 
 DONE, RUNNING, INTERRUPTED, REFUSED, UNREADABLE = "done", "running", "interrupted", "refused", "unreadable"
 PERIOD_S = 0.5
@@ -48,6 +50,7 @@ class Row:
     spent: float | None = None
     certified: str = ""
     why: str = ""
+    sweep: str = ""
 
     @property
     def when(self) -> str:
@@ -56,8 +59,27 @@ class Row:
 
     def holds(self, words: str) -> bool:
         """Whether every word stands somewhere in the line."""
-        text = f"{self.name} {self.algorithm} {self.data} {self.state} seed={self.seed} {self.budget}".lower()
+        facts = (
+            self.name,
+            self.algorithm,
+            self.data,
+            self.state,
+            f"seed={self.seed}",
+            self.budget,
+            f"sweep={self.sweep}",
+        )
+        text = " ".join(facts).lower()
         return all(word in text for word in words.lower().split())
+
+
+@dataclass(frozen=True)
+class SweepLine:
+    """A sweep or study: how many of its runs are there, of how many, as far as that is known."""
+
+    name: str
+    state: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +99,15 @@ class Index:
     total: int = 0
     _rows: dict[str, Row] = field(default_factory=dict)
     _found: dict[str, RunFile] = field(default_factory=dict)
+    _sweeps: dict[str, SweepLine] = field(default_factory=dict)
     _closing: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def sweeps(self) -> list[SweepLine]:
+        """All sweeps: complete ones by the runs that they have, others as they say."""
+        there = Counter(row.sweep for row in self.rows if row.sweep)
+        found = {name: SweepLine(name, DONE, count, count) for name, count in there.items()} | self._sweeps
+        return [found[name] for name in sorted(found)]
 
     @property
     def rows(self) -> list[Row]:
@@ -86,7 +116,7 @@ class Index:
 
     def refresh(self, most: int | None = None) -> None:
         """Look through the folder once; read at most so many files that are new or changed."""
-        files = dict(_files(self.folder))
+        files, sweeps = _files(self.folder)
         self.total = len(files)
         gone = self._rows.keys() - files.keys()
         for name in gone:
@@ -96,8 +126,15 @@ class Index:
         fresh.sort(key=lambda name: files[name].stamp[0], reverse=True)
         before = {name: self._rows.get(name) for name in fresh}
         for name in fresh[:most]:
-            self._rows[name], self._found[name] = _row(name, files[name]), files[name]
-        self.version += bool(gone) or any(self._rows.get(name) != row for name, row in before.items())
+            self._rows[name], self._found[name] = self._row(name, files[name]), files[name]
+        moved = sweeps != self._sweeps
+        self._sweeps = sweeps
+        self.version += bool(gone) or moved or any(self._rows.get(name) != row for name, row in before.items())
+
+    def _row(self, name: str, found: RunFile) -> Row:
+        row, place = _row(name, found), found.path.parent
+        swept = place.name == "runs" and found.path.name not in (RECORD, progress.NAME)
+        return replace(row, sweep=_sweep_name(place, self.folder)) if swept else row
 
     def start(self, changed: Callable[[], None]) -> None:
         """Keep up to date from now on, and say so at every change."""
@@ -118,22 +155,44 @@ class Index:
             if self.version != version:
                 changed()
 
+    def row(self, name: str) -> Row:
+        """The line of a run."""
+        if name not in self._rows:
+            raise ConfigError(f"no run {name!r} in {self.folder}")
+        return self._rows[name]
+
     def record(self, name: str) -> Record:
         """All that is known of a run; of one that goes on, until now."""
-        found = self._found.get(name)
-        if found is None:
-            raise ConfigError(f"no run {name!r} in {self.folder}")
-        return progress.load(found.path).record if found.path.name == progress.NAME else records.load(found.path)
+        self.row(name)
+        path = self._found[name].path
+        return progress.load(path).record if path.name == progress.NAME else records.load(path)
+
+    def place(self, name: str) -> Path:
+        """The folder of a run, or of the sweep that it belongs to."""
+        own = self._found[name].path.parent
+        return own.parent if self.row(name).sweep else own
 
 
-def _files(folder: Path) -> Iterator[tuple[str, RunFile]]:
-    """Files of runs by name; a record goes before the progress that it replaced."""
-    for name, path in archive.find(folder, under_way=True).items():
-        try:
-            facts = path.stat()
-        except OSError:
-            continue  # a run that has just ended
-        yield name, RunFile(path, (facts.st_mtime_ns, facts.st_size))
+def _files(folder: Path) -> tuple[dict[str, RunFile], dict[str, SweepLine]]:
+    """Files of runs, and sweeps under way, by name; a record goes before the progress that it replaced."""
+    runs: dict[str, RunFile] = {}
+    sweeps: dict[str, SweepLine] = {}
+    for name, path in lookup.find(folder, under_way=True).items():
+        if path.name != progress.SWEEP:
+            with contextlib.suppress(OSError):  # a run that has just ended
+                facts = path.stat()
+                runs[name] = RunFile(path, (facts.st_mtime_ns, facts.st_size))
+        elif (known := progress.load_sweep(path)) is not None:
+            own = _sweep_name(path.parent, folder)
+            sweeps[own] = SweepLine(own, RUNNING if known.alive else INTERRUPTED, known.done, known.total)
+    return runs, sweeps
+
+
+def _sweep_name(place: Path, folder: Path) -> str:
+    """The folder of a sweep, below the one that is looked at; its records lie in ``runs`` there."""
+    own = place.parent
+    below = own != folder and own.is_relative_to(folder)
+    return str(own.relative_to(folder)) if below else own.resolve().name
 
 
 def _row(name: str, found: RunFile) -> Row:

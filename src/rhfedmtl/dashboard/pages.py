@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from shlex import join
 from urllib.parse import quote, urlencode
 
-from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
+from rhfedmtl.dashboard.index import DONE, INTERRUPTED, RUNNING, Index, Row, SweepLine
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import Styles, short
 from rhfedmtl.report.folder import gather
@@ -110,11 +111,12 @@ def runs(index: Index, asked: RunQuery) -> str:
     counts += f", {len(every):,} read so far" if len(every) < index.total else ""
     if not every:
         words = f"no runs in {escape(str(index.folder))} yet"
-        return _heading("Runs", words) + commands_html([("make one", f"rhfedmtl train --out {index.folder}")])
+        make = commands_html([("make one", join(["rhfedmtl", "train", "--out", str(index.folder)]))])
+        return _heading("Runs", words) + _sweeps(index.sweeps) + make
     heads = "".join(_head(column, asked) for column in COLUMNS)
     body = "".join(_row(row) for row in shown)
     return (
-        f"{_heading('Runs', counts)}"
+        f"{_heading('Runs', counts)}{_sweeps(index.sweeps)}"
         '<form class="filter" action="/" role="search"><label>Filter <input type="search" name="q" id="q" '
         f'value="{escape(asked.words)}" placeholder="har fedavg seed=3 running" autocomplete="off"></label>'
         f'<input type="hidden" name="sort" value="{"-" if asked.down else ""}{asked.sort}"></form>'
@@ -123,6 +125,21 @@ def runs(index: Index, asked: RunQuery) -> str:
         f'</thead><tbody>{body}</tbody></table></div><p><button class="go">Overlay the chosen runs</button></p></form>'
         f"{_pages(asked, len(fitting))}"
     )
+
+
+def _sweeps(known: Sequence[SweepLine]) -> str:
+    """How far sweeps and studies are, each with a link to its runs."""
+    if not known:
+        return ""
+    rows = "".join(
+        f'<li><span class="state {each.state}">{each.state}</span> '
+        f'<a href="{escape(RunQuery(f"sweep={each.name}").href())}">{escape(each.name)}</a> '
+        f"{each.done:,} of {each.total:,} runs"
+        + ("" if each.state == DONE else bar(each.done, each.total, "runs that are there"))
+        + "</li>"
+        for each in known
+    )
+    return f'<ul class="sweeps" aria-label="Sweeps and studies">{rows}</ul>'
 
 
 def _heading(title: str, words: str) -> str:
@@ -172,18 +189,19 @@ def _pages(asked: RunQuery, count: int) -> str:
     return f'<p class="pages">page {asked.page + 1:,} of {last + 1:,} {links}</p>'
 
 
-def one_run(name: str, known: Record, row: Row, folder: Path) -> str:
-    """All that is known of a run: the report of it, and, of one that was interrupted, how to go on."""
-    words = f'<span class="state {row.state}">{row.state}</span> {escape(row.certified)}'
-    head = _heading(f"{known.configuration.algorithm} on {known.data.name}", f"{escape(name)} · {words}")
+def one_run(name: str, known: Record, row: Row, place: Path) -> str:
+    """All that is known of a run, which lies in ``place``: its report, and, where it was interrupted, how to go on."""
+    facts = [escape(name), f'<span class="state {row.state}">{row.state}</span>', escape(row.certified)]
+    head = _heading(f"{known.configuration.algorithm} on {known.data.name}", " · ".join(filter(None, facts)))
     if known.result is None:
         return head + f'<p class="finding">{escape(known.refused or "no round is finished yet")}</p>'
     ways = []
     if row.state == INTERRUPTED:
-        ways.append(("Go on with it", go_on(folder / name)))
-    if row.state != RUNNING:
-        ways.append(("A report to send to others", f"rhfedmtl report {folder / name}"))
-    return head + _meters(known) + _report({name: known}, folder) + commands_html(ways)
+        ways.append(("Go on with it", go_on(place)))
+    if row.state == DONE:
+        of = f"A report of sweep {row.sweep}" if row.sweep else "A report"
+        ways.append((f"{of} to send to others", join(["rhfedmtl", "report", str(place)])))
+    return head + _meters(known) + _report({name: known}, place) + commands_html(ways)
 
 
 def _meters(known: Record) -> str:
@@ -196,9 +214,12 @@ def _meters(known: Record) -> str:
 def meter(kind: str, spent: float, limit: float, after: str = "") -> str:
     """What is spent of a budget, as a bar with its words."""
     words = f"{escape(kind)}: {short(spent)} of {short(limit)} spent{after}"
-    return (
-        f'<p class="meter"><label>{words} <meter min="0" max="{limit:g}" value="{spent:g}">{words}</meter></label></p>'
-    )
+    return f'<p class="meter">{words}{bar(spent, limit, words)}</p>'
+
+
+def bar(part: float, whole: float, words: str) -> str:
+    """A share as a bar."""
+    return f' <meter min="0" max="{whole:g}" value="{part:g}" aria-label="{words}"></meter>'
 
 
 def overlay(known: Mapping[str, Record], folder: Path) -> str:
@@ -206,7 +227,7 @@ def overlay(known: Mapping[str, Record], folder: Path) -> str:
     done = {name: record for name, record in known.items() if record.result is not None}
     if len(done) < 2:
         return _heading("Overlay", 'choose two or more runs with a result in the <a href="/">table of runs</a>')
-    compared = commands_html([("As text", f"rhfedmtl runs compare {' '.join(done)} --folder {folder}")])
+    compared = commands_html([("As text", join(["rhfedmtl", "runs", "compare", *done, "--folder", str(folder)]))])
     return _heading("Overlay", f"{len(done)} runs") + _report(done, folder) + compared
 
 

@@ -101,7 +101,6 @@ class Dashboard:
         await asyncio.to_thread(watched.start, self.announcer.changed)
         yield
         watched.close()
-        self.announcer.close()
 
     async def _page(self, title: str, make: Callable[[], str], here: str, status: int = 200) -> Response:
         """A page, made in a thread of its own: nobody waits for the charts of others."""
@@ -128,10 +127,8 @@ class Dashboard:
         name = request.path_params["name"]
 
         def make() -> str:
-            row = next((row for row in self._runs.rows if row.name == name), None)
-            if row is None:
-                raise ConfigError(f"no run {name!r} in {self.place}")
-            return pages.one_run(name, self._runs.record(name), row, self.place)
+            runs = self._runs
+            return pages.one_run(name, runs.record(name), runs.row(name), runs.place(name))
 
         return await self._page(name, make, "")
 
@@ -145,7 +142,7 @@ class Dashboard:
 
     async def _whatif(self, request: Request) -> Response:
         query = dict(request.query_params)
-        return await self._page("what if", lambda: whatif.view(query), "/whatif")
+        return await self._page("what if", lambda: whatif.view(query, self.place), "/whatif")
 
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.announcer.stream(), media_type="text/event-stream")
@@ -178,9 +175,10 @@ def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
     listening = bound(config, port)
     port = listening.getsockname()[1]
     access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
-    config.app = Dashboard(place).app(access)
-    server = PageServer(config, lambda: ready(f"http://{HOST}:{port}/?token={access.token}"))
-    server.run(sockets=[listening])
+    shown = Dashboard(place)
+    config.app = shown.app(access)
+    address = f"http://{HOST}:{port}/?token={access.token}"
+    PageServer(config, lambda: ready(address), shown.announcer.close).run(sockets=[listening])
 
 
 def bound(config: uvicorn.Config, port: int) -> socket.socket:
@@ -196,13 +194,18 @@ def bound(config: uvicorn.Config, port: int) -> socket.socket:
 
 
 class PageServer(uvicorn.Server):
-    """Says when it answers."""
+    """Says when it answers, and ends the streams of open pages before it ends itself."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], closing: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._closing = ready, closing
 
     async def startup(self, sockets: Any = None) -> None:
         """Begin to listen."""
         await super().startup(sockets=sockets)
         self._ready()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """End."""
+        self._closing()
+        await super().shutdown(sockets=sockets)

@@ -1,23 +1,33 @@
-"""What if: sliders for sizes, prices and budgets, and the plan that follows from them, at once."""
+"""What if: sliders for sizes, prices, budgets, drop-outs and privacy, and the plan that follows from them, at once.
+
+Where the folder holds pilots that `rhfedmtl plan --pilot` kept, one of them may stand for the sizes: the gap is then
+predicted from it.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from typing import Any
+from pathlib import Path
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.planning import words
 from rhfedmtl.planning.data_shape import DataShape
-from rhfedmtl.planning.plan import PlanReport, plan
-from rhfedmtl.report.charts import Axis, LineChart, Series, Style, short
+from rhfedmtl.planning.pilot import ENDING, Pilot
+from rhfedmtl.planning.plan import PlanReport, plan, plan_private
+from rhfedmtl.report.charts import Axis, LineChart, Series, Style
 from rhfedmtl.report.page import commands_html, figure_html
 from rhfedmtl.report.sections import Section
 from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.config import usual_scale
+from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.privacy import Privacy
 from rhfedmtl.training.run import Settings
 
 LEAST = 1e-12
@@ -50,7 +60,66 @@ SLIDERS = (
     Slider("time_step", "seconds of a step", 1e-6, 10, 0.01),
     Slider("time_round", "seconds of a round", 1e-3, 100, 1),
     Slider("bytes", "budget of bytes; 0: none", 1e3, 1e12, 0, optional=True),
+    Slider("dropout", "share of updates that get lost", 0, 0.9, 0, log=False),
+    Slider("epsilon", "privacy: ε; 0: none", 0.01, 100, 0, optional=True),
+    Slider("delta", "privacy: δ", 1e-12, 1e-2, 1e-6),
 )
+SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "features"}
+"""Sliders of sizes, which a pilot has of its own, with their words on the command line."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is on the screen: numbers by the name of their slider, and the pilot that stands for the sizes, if any."""
+
+    numbers: tuple[tuple[str, float], ...]
+    pilot: Path | None = None
+
+    def __getitem__(self, name: str) -> float:
+        return dict(self.numbers)[name]
+
+    @classmethod
+    def of(cls, query: Mapping[str, str], folder: Path) -> Asked:
+        """From the address; a pilot that is not in the folder is none."""
+        return cls(tuple(values(query).items()), pilots(folder).get(query.get("pilot", "")))
+
+    def resources(self) -> tuple[list[str], list[str]]:
+        """Prices and budgets in the words of the command line."""
+        cost = [f"energy={self['energy_step']:g},{self['energy_round']:g}"]
+        budget = [f"energy={self['energy']:g}"]
+        if self["time"]:
+            cost.append(f"time={self['time_step']:g},{self['time_round']:g}")
+            budget.append(f"time={self['time']:g}")
+        if self["bytes"]:
+            cost.append("bytes=byte:1")
+            budget.append(f"bytes={self['bytes']:g}")
+        return cost, budget
+
+    @property
+    def faults(self) -> str:
+        """Drop-outs in the words of the command line."""
+        return f"dropout={self['dropout']:g}" if self["dropout"] else ""
+
+    @property
+    def privacy(self) -> str:
+        """The bound in the words of the command line."""
+        return f"epsilon={self['epsilon']:g},delta={self['delta']:g}" if self["epsilon"] else ""
+
+    def command_line(self) -> str:
+        """The command that gives the same answer."""
+        sizes = [part for name, word in SIZES.items() for part in (f"--{word}", f"{self[name]:.0f}")]
+        parts = sizes if self.pilot is None else ["--pilot", str(self.pilot)]
+        cost, budget = self.resources()
+        given = [("cost", text) for text in cost] + [("budget", text) for text in budget]
+        given += [("faults", self.faults), ("privacy", self.privacy)]
+        return shlex.join(
+            ["rhfedmtl", "plan", *parts, *(x for name, text in given if text for x in (f"--{name}", text))]
+        )
+
+
+def pilots(folder: Path) -> dict[str, Path]:
+    """Pilots that lie in a folder, by name."""
+    return {path.stem: path for path in sorted(folder.glob(f"*{ENDING}"))}
 
 
 def values(query: Mapping[str, str]) -> dict[str, float]:
@@ -67,13 +136,32 @@ def values(query: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
-def view(query: Mapping[str, str]) -> str:
+def view(query: Mapping[str, str], folder: Path) -> str:
     """Sliders, and the answer beneath."""
-    asked = values(query)
-    fields = "".join(_field(slider, asked[slider.name]) for slider in SLIDERS)
+    asked = Asked.of(query, folder)
+    fields = "".join(
+        _field(slider, asked[slider.name]) for slider in SLIDERS if asked.pilot is None or slider.name not in SIZES
+    )
     return (
         '<h1>What if</h1><p class="text">What a budget buys, before any of it is spent.</p>'
-        f'<form class="whatif" action="/whatif">{fields}</form><div id="answer">{answer(asked)}</div>'
+        f'<form class="whatif" action="/whatif">{_pilots(folder, asked)}{fields}</form>'
+        f'<div id="answer">{answer(asked)}</div>'
+    )
+
+
+def _pilots(folder: Path, asked: Asked) -> str:
+    """A choice of pilots, or how to make one."""
+    known = pilots(folder)
+    if not known:
+        make = f"rhfedmtl plan --data NAME --budget energy=1400 --pilot {shlex.quote(str(folder / f'mine{ENDING}'))}"
+        return f'<p class="hint">With a pilot the gap is predicted too: <code>{escape(make)}</code></p>'
+    options = "".join(
+        f'<option value="{escape(name)}"{" selected" if path == asked.pilot else ""}>{escape(name)}</option>'
+        for name, path in known.items()
+    )
+    return (
+        '<div class="slider"><label for="pilot">sizes, and the gap, from a pilot<select id="pilot" name="pilot">'
+        f'<option value="">none</option>{options}</select></label></div>'
     )
 
 
@@ -91,74 +179,44 @@ def _field(slider: Slider, value: float) -> str:
     )
 
 
-def answer(asked: Mapping[str, float]) -> str:
+def answer(asked: Asked) -> str:
     """The plan for these numbers, or why there is none."""
-    facts = tuple(sorted(asked.items()))
-    command = commands_html([("The same in a terminal", command_line(asked))])
+    command = commands_html([("The same in a terminal", asked.command_line())])
     try:
-        report = _plan(facts)
+        report = plan_of(asked)
     except RHFedMTLError as error:
         return f'<p class="finding odds">{escape(str(error))}</p>{command}'
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in _facts(report))
+    facts = [*words.facts(report), *(("note", note) for note in report.notes)]
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     drawn = "".join(figure_html("whatif", Section("curve", "", paired=True), chart) for chart in _charts(report))
     return f'<dl class="facts">{rows}</dl><div class="charts">{drawn}</div>{command}'
 
 
 @lru_cache(maxsize=256)
-def _plan(facts: tuple[tuple[str, float], ...]) -> PlanReport:
-    asked, options = dict(facts), Options()
+def plan_of(asked: Asked) -> PlanReport:
+    """What `rhfedmtl plan` would answer."""
+    options, (cost, budget) = Options(), read_resources(*asked.resources())
+    if asked.pilot is not None and asked.privacy:
+        raise ConfigError(
+            "a private run is planned from public numbers alone, and a pilot has looked at rows: choose one"
+        )
+    settings = Settings(scale=usual_scale("binary", private=bool(asked.privacy)), max_rounds=1_000_000)
+    ledger, faults = Ledger(cost, budget), Faults.parse(asked.faults)
+    if asked.pilot is not None:
+        known = _pilot(asked.pilot, asked.pilot.stat().st_mtime_ns)
+        return plan(known, settings=settings, ledger=ledger, faults=faults)
     shape = DataShape(
         int(asked["tasks"]), int(asked["terminals"]), int(asked["samples"]), features=int(asked["features"])
     )
-    cost, budget = read_resources(*_resources(asked))
-    if not budget:
-        raise ConfigError("no budget: give at least one")
-    settings = Settings(max_rounds=1_000_000)
-    return plan(
-        shape, options.method("binary"), options.chosen_policy("measured"), settings, ledger=Ledger(cost, budget)
-    )
+    if asked.privacy:
+        return plan_private(shape, options, settings, Privacy.parse(asked.privacy), ledger=ledger, faults=faults)
+    policy = options.chosen_policy("measured")
+    return plan(shape, options.method("binary"), policy, settings, ledger=ledger, faults=faults)
 
 
-def _resources(asked: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Prices and budgets in the words of the command line."""
-    cost = [f"energy={asked['energy_step']:g},{asked['energy_round']:g}"]
-    budget = [f"energy={asked['energy']:g}"]
-    if asked["time"]:
-        cost.append(f"time={asked['time_step']:g},{asked['time_round']:g}")
-        budget.append(f"time={asked['time']:g}")
-    if asked["bytes"]:
-        budget.append(f"bytes={asked['bytes']:g}")
-        cost.append("bytes=0,0,1")
-    return cost, budget
-
-
-def command_line(asked: Mapping[str, float]) -> str:
-    """The command that gives the same answer."""
-    sizes = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "features"}
-    parts = [f"--{word} {asked[name]:.0f}" for name, word in sizes.items()]
-    cost, budget = _resources(asked)
-    parts += [f"--cost {text}" for text in cost] + [f"--budget {text}" for text in budget]
-    return f"rhfedmtl plan {' '.join(parts)}"
-
-
-def _facts(report: PlanReport) -> list[tuple[str, str]]:
-    low, high = report.local_steps_range
-    varies = "" if low == high else f", {low} to {high} over the run"
-    found: list[tuple[str, Any]] = [
-        ("binding resource", report.binding or "none"),
-        ("H", f"{report.local_steps} rows a terminal visits in a round{varies}"),
-        ("K, M", f"{report.station_rounds:,} rounds of a station, {report.cloud_rounds:,} server iterations"),
-        ("rounds", f"{report.rounds:,} in all, {report.terminal_steps:,} steps of terminals"),
-        ("remaining suboptimality", f"{_share(report.remaining_suboptimality)} of what there is at the start"),
-    ]
-    for name, limit in report.budget.items():
-        fall = -math.expm1(-report.shadow_price[name] * limit / 100)
-        found.append((f"1 % more {name}", f"takes another {100 * fall:.2g} % off what remains"))
-    return [*found, *(("note", note) for note in report.notes)]
-
-
-def _share(value: float) -> str:
-    return short(value) if value >= LEAST else f"less than {short(LEAST)}"
+@lru_cache(maxsize=8)
+def _pilot(path: Path, _changed: int) -> Pilot:
+    return Pilot.load(path)
 
 
 def _charts(report: PlanReport) -> list[LineChart]:

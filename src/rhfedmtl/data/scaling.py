@@ -110,6 +110,8 @@ def total(moments: list[Moments]) -> Moments:
 
 def scalers(stations: list[Moments], how: str, per_station: bool = False) -> list[Scaler]:
     """Scaler of every base station: all the same, from the sums of all, or each from its own sums."""
+    if not how.startswith("standard"):
+        return [Scaler.from_moments(None, how)] * len(stations)
     if per_station:
         return [Scaler.from_moments(moments, how) for moments in stations]
     return [Scaler.from_moments(total(stations), how)] * len(stations)

@@ -26,8 +26,9 @@ def algorithm_of(job: wire.Job) -> Algorithm:
         algorithm = build(job.algorithm, options, kind_of(tuple(job.classes)))
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
-    if algorithm.method.channel.sums_only:
-        raise ConfigError("masked sums are simulated as yet, and not for networks of nodes: leave --masked out")
+    method = algorithm.method
+    if method.channel.sums_only and not (method.has_duals and job.classes):
+        raise ConfigError("masked sums in a network are for classes and methods with dual variables, as rhfedmtl")
     if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
         raise ConfigError(
             f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"

@@ -229,7 +229,7 @@ class InProcess:
         """The sums as each station's end of the channel has them, where anything arrived."""
         for b in () if self.method.channel.identity else np.flatnonzero(cohort.counts).tolist():
             address = self.seed, number, self._first_station + b
-            answers.delta[b] = self.method.channel.received(answers.delta[b], address)
+            answers.delta[b] = self.method.channel.received(answers.delta[b], address, int(cohort.counts[b]))
         return answers
 
     def _cohort(self, local_steps: IntArray, arrives: BoolArray | None) -> Cohort:

@@ -126,6 +126,22 @@ class ShareSums(Protocol):
         """Σ_t X_tᵀα_t of every station, without the noise that its U has."""
 
 
+class NoisedTerms(NamedTuple):
+    """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station as of a round, in noise; and over how many samples."""
+
+    round: int
+    terms: Float64Array
+    n_samples: Float64Array
+
+
+@runtime_checkable
+class TellsNoised(Protocol):
+    """A network whose stations, or terminals, hide themselves what a private certificate needs."""
+
+    def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
+        """Sums of every station under its model, in noise of these deviations."""
+
+
 @runtime_checkable
 class Keeping(Protocol):
     """A network that can be put away and taken up again: what checkpoints need."""

@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.losses import Loss
 
 Matrix = npt.NDArray[np.float64]
 LARGEST = 1e6
 """Largest ε and μ that are looked at: far beyond any that says something."""
+RADIUS = math.sqrt(2.0)
+"""Largest norm of a row of unit norm with its constant feature."""
 TAIL = 35.0
 """Standard deviations beyond which Φ is found by its series."""
 
@@ -52,6 +55,18 @@ def check(epsilon: float, delta: float) -> None:
         raise ConfigError(f"epsilon={epsilon:g}: a bound on what is learned is a number > 0, as in epsilon=1")
     if not 0.0 < delta < 1.0:
         raise ConfigError(f"delta={delta:g}: a chance, far below one in the number of terminals, as in delta=1e-6")
+
+
+def largest_term(loss: Loss, reach: float) -> float:
+    """τ: the most that L(z) + L*(−α) + αz of one row can be for |z| ≤ reach; it is convex in z and in α."""
+    ends = [(z, b) for z in (-reach, reach) for b in (0.0, 1.0)]
+    return max(loss.value(z, 1.0) + loss.conjugate(b, 1.0) + b * z for z, b in ends)
+
+
+def largest_terms(loss: Loss, model: Matrix) -> float:
+    """τ under a model, its columns added up, for rows of unit norm with their constant feature."""
+    reach = RADIUS * np.sqrt(np.square(model).sum(axis=1))
+    return sum(largest_term(loss, z) for z in reach.tolist())
 
 
 def noise_energy(M: Matrix, numbers: int, chance: float) -> float:

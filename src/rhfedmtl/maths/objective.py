@@ -127,11 +127,6 @@ def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models, relationship:
     return scaled_dual(np.column_stack([curves, np.zeros(len(W))]), n, V, relationship)
 
 
-def dual_sums(sums: Matrix) -> Vector:
-    """f_b(1) = Σ −L*(−α) of every task."""
-    return np.asarray(sums[:, 0] - sums[:, 1] / 2.0 if sums.shape[1] == 2 else sums[:, -1])
-
-
 def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, kept: KeptBack | None = None) -> float:
     """Largest D(θ_b α_b) over one θ_b in [0, 1] per task: a lower bound on P(W) for every W, and at least D(0) = 0.
 

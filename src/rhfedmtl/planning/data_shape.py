@@ -85,12 +85,8 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shared = method.shared_rows(columns)
     layout = _layout(subject)
     among = int(np.bincount(layout.terminal_task).max()) if method.channel.sums_only else 0
-    if features:
-        scaled = features if settings.scale.startswith("standard") else 0
-        labels = method.intercept and _regression(subject, method)
-        known = subject.preparation if isinstance(subject, Federation) else None
-        for event in _round_zero(layout, round_zero_bytes(scaled, labels=labels, preparation=known)):
-            ledger.charge(event)
+    for event in opening(subject, method, settings, cost):
+        ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
     samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
     lam, coupling = regularisation(method, samples)
@@ -113,6 +109,21 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     )
     ledger.charge(situation.certificate_event())  # the last one is paid for from the start
     return situation
+
+
+def opening(subject: Federation | DataShape, method: DualMethod, settings: Settings, cost: Cost) -> list[Event]:
+    """Messages of round zero, as a run charges them; none where nobody needs to know their sizes."""
+    features, _ = width_of(subject, cost)
+    if not features:
+        return []
+    layout, scaled = _layout(subject), features if settings.scale.startswith("standard") else 0
+    labels = method.intercept and _regression(subject, method)
+    known = subject.preparation if isinstance(subject, Federation) else None
+    up, down = (float(size) for size in round_zero_bytes(scaled, labels=labels, preparation=known))
+    return [
+        RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
+        CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),
+    ]
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:
@@ -146,12 +157,3 @@ def _layout(subject: Federation | DataShape) -> Placement:
 
 def _regression(subject: Federation | DataShape, method: DualMethod) -> bool:
     return subject.kind == "regression" if isinstance(subject, Federation) else not method.loss.classifier
-
-
-def _round_zero(layout: Placement, sizes: tuple[int, int]) -> tuple[Event, Event]:
-    """Messages of round zero, as a run charges them."""
-    up, down = (float(size) for size in sizes)
-    return (
-        RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
-        CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),
-    )

@@ -18,23 +18,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import array_file
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.planning.data_shape import situation_of
-from rhfedmtl.planning.dry_run import DryRun, dry_run, effort
+from rhfedmtl.errors import DataError
+from rhfedmtl.planning.data_shape import opening, situation_of
+from rhfedmtl.planning.dry_run import DryRun, dry_run, effort, empty_dry_run
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured, Outlook
-from rhfedmtl.resources.costs import BudgetLike
+from rhfedmtl.policies.measured.progress import keeping
+from rhfedmtl.resources.billing import Event
+from rhfedmtl.resources.costs import BudgetLike, Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Before, Moment, Result, Settings, train
+from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.packing import Packer, Unpacker
+from rhfedmtl.training.run import Before, Result, Settings, train
 
 FloatArray = npt.NDArray[np.float64]
 
+FILE = array_file.Kind("pilot", 1, [str(i) for i in range(64)])
+ENDING = ".pilot"
+"""How names of such files end, by custom."""
 LEVEL = 0.9
 PILOTS = 3
 LEAST_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 5, 64, 256
@@ -63,6 +73,8 @@ class Edges(NamedTuple):
 
 CLASSES, NUMBERS = Edges(2.0, 1.35, 0.6), Edges(1.8, 0.85, 0.23)
 UNTOLD = Edges(3.2, 0.63, 0.12)  # with q = 1
+DOUBT = 1.6
+"""`Pilot.doubt` of a pilot that was flown for other prices and budgets."""
 
 
 @dataclass(frozen=True)
@@ -80,73 +92,117 @@ class Forecast:
 
 
 @dataclass(frozen=True, eq=False)
+class Flight:
+    """One simulation: x and the certified gap at the end of every server iteration, and its last certificate."""
+
+    progress: FloatArray
+    gaps: FloatArray
+    gap: float
+    primal: float
+    dual: float
+
+    def gap_at(self, x: float, least: float) -> float:
+        """Logarithm of the gap after so much progress."""
+        return float(np.interp(math.log(x), np.log(self.progress), np.log(np.maximum(self.gaps, least))))
+
+    def fall(self, least: float) -> float:
+        """q over the second half."""
+        first = max(0, len(self.gaps) // 2 - 1)
+        gaps, x = np.log(np.maximum(self.gaps[first:], least)), np.log(self.progress[first:])
+        if len(x) < 2 or x[-1] - x[0] < 1e-9:
+            return LEAST_FALL
+        return -float(np.polyfit(x, gaps, 1)[0])
+
+
+@dataclass(frozen=True, eq=False)
 class Pilot:
     """What the first rounds showed: the situation at their start and end, and the certified gaps between.
 
-    ``result`` belongs to the run that is planned, ``others`` to runs that differ from it in their random numbers.
-    ``edges`` are those of the loss.
+    The first of ``flights`` belongs to the run that is planned, the others to runs that differ from it in their random
+    numbers; ``simulated`` is it as the first part of a plan. ``edges`` are those of the loss, ``opening`` what round
+    zero charges, ``dropout`` the share of updates that got lost, ``doubt`` the factor by which progress on paper may be
+    misjudged in either direction.
     """
 
     start: Situation
     end: Situation
-    first: Plan | None
-    result: Result
-    others: list[Result]
+    simulated: DryRun
+    outlook: Outlook
+    flights: list[Flight]
     edges: Edges
+    rounds: int
+    opening: list[Event]
+    dropout: float = 0.0
+    doubt: float = 1.0
 
-    @property
-    def rounds(self) -> int:
-        """BS iterations that were simulated."""
-        return self.result.rounds
+    def save(self, path: Path) -> None:
+        """Keep in a file what a plan needs of it: sizes, and what the last rounds and the gaps showed."""
+        start = replace(self.start, observed=self.end.observed[-Measured.memory :], planning_prices=None, memo={})
+        packer = Packer({"ledger": start.ledger})
+        bare = replace(self, start=start, end=start, simulated=empty_dry_run(()))
+        header = {"pilot": packer.pack(bare), "objects": packer.objects}
+        array_file.write(path, FILE, header, {str(i): np.asarray(each) for i, each in enumerate(packer.arrays)})
 
-    @cached_property
-    def outlook(self) -> Outlook:
-        """Model of progress as the policy ``measured`` would see it now."""
-        return Measured().outlook(self.end)
+    @classmethod
+    def load(cls, path: Path) -> Pilot:
+        """A pilot that was kept."""
+        header, arrays = array_file.read(path, FILE)
+        try:
+            unpacker = Unpacker([arrays[str(i)] for i in range(len(arrays))], header["objects"], {"ledger": Ledger({})})
+            found = unpacker.unpack(header["pilot"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DataError(f"{path} does not fit this version ({error!r}): make the pilot anew") from error
+        assert isinstance(found, Pilot)
+        return found
 
-    @cached_property
-    def simulated(self) -> DryRun:
-        """The pilot as the first part of a plan."""
-        steps = [seen.local_steps[seen.local_steps > 0] for seen in self.result.observed]
-        before = self.start.ledger.spent
-        return DryRun(
-            self.first,
-            self.result.rounds,
-            self.result.cloud_rounds,
-            self.result.terminal_steps,
-            min(int(H.min()) for H in steps),
-            max(int(H.max()) for H in steps),
-            {name: amount - before[name] for name, amount in self.end.ledger.spent.items()},
-            -float(self._progress(self.result)[-1]),
-            self.result.stopped,
-        )
+    def opened(self, cost: Cost) -> Situation:
+        """The situation before the first round of another run, under these prices: it knows what the pilot showed."""
+        start = replace(self.start, observed=self.end.observed, ledger=Ledger.replay(cost, None, self.opening), memo={})
+        start.ledger.charge(start.certificate_event())
+        return start
+
+    def under(self, start: Situation, faults: Faults) -> Pilot:
+        """The same evidence for a run that begins so, nothing of it done."""
+        kept = keeping(start, faults.dropout) / keeping(start, self.dropout)
+        outlook = self.outlook._replace(keep=min(self.outlook.keep * kept, 0.999))
+        nothing = empty_dry_run(start.ledger.cost)
+        return replace(self, start=start, end=start, simulated=nothing, outlook=outlook, doubt=DOUBT)
 
     def whole(self, policy: Policy, budget: BudgetLike, most_rounds: int) -> DryRun:
-        """The rounds of the pilot and, on paper, what the policy does with the rest of a budget."""
+        """The rounds that were simulated and, on paper, what the policy does with the rest of a budget."""
         rest = replace(self.end, ledger=self.end.ledger.with_budget(budget))
         return self.simulated.then(dry_run(policy, rest, self.outlook, most_rounds - self.end.rounds))
 
     def stretch(self, whole: DryRun) -> float:
-        """How many times the pilot's progress a plan makes that begins with it."""
-        return max(1.0, whole.log_left / min(self.simulated.log_left, -1e-12))
+        """How many times the pilot's progress a plan makes."""
+        return -whole.log_left / max(float(self.flights[0].progress[-1]), 1e-12)
 
     def forecast(self, whole: DryRun) -> Forecast:
-        """Interval for the gap at the end of ``whole``, a plan that begins with this pilot."""
-        gap, noise = self.gap
+        """Interval for the gap at the end of ``whole``: a plan that begins with this pilot, or one for other prices."""
+        (_, noise), stretch = self.gap, self.stretch(whole)
+        low = self._after(stretch * self.doubt)[0] / noise
+        expected, high = self._after(stretch)[1], self._after(stretch / self.doubt)[2] * noise
+        low = low if low > self._least else 0.0
+        return Forecast(low, max(expected, self._least), max(high, self._least), LEVEL, self.rounds)
+
+    def _after(self, stretch: float) -> tuple[float, float, float]:
+        """Gaps after so many times the pilot's progress: seen on the way where it is less, else by the edges."""
+        if stretch < 1.0 - 1e-9:
+            x = stretch * float(self.flights[0].progress[-1])
+            return (math.exp(np.mean([each.gap_at(x, self._least) for each in self.flights])),) * 3
         edges, q = (UNTOLD, 1.0) if self.fall is None else (self.edges, self.fall)
-        low, expected, high = (gap * math.exp(-fall) for fall in edges.falls(q, self.stretch(whole)))
-        low = low / noise if low / noise > self._least else 0.0
-        return Forecast(low, max(expected, self._least), max(high * noise, self._least), LEVEL, self.rounds)
+        low, expected, high = (self.gap[0] * math.exp(-fall) for fall in edges.falls(q, max(stretch, 1.0)))
+        return low, expected, high
 
     @cached_property
     def _least(self) -> float:
         """Smallest gap that is more than rounding."""
-        return max(_ROUNDING * abs(self.result.certificate.primal), np.finfo(float).tiny)
+        return max(_ROUNDING * abs(self.flights[0].primal), np.finfo(float).tiny)
 
     @cached_property
     def gap(self) -> tuple[float, float]:
         """Gap at the end of the pilot (geometric mean), and the factor by which that of one more run may differ."""
-        gaps = np.log([max(result.certificate.gap, self._least) for result in (self.result, *self.others)])
+        gaps = np.log([max(each.gap, self._least) for each in self.flights])
         variance = (_NOISE_WEIGHT * _NOISE**2 + np.sum((gaps - gaps.mean()) ** 2)) / (_NOISE_WEIGHT + len(gaps) - 1)
         half = 2.0 * math.sqrt(float(variance) * (1.0 + 1.0 / len(gaps)))
         return math.exp(gaps.mean()), math.exp(half)
@@ -154,31 +210,10 @@ class Pilot:
     @cached_property
     def fall(self) -> float | None:
         """q = −d log gap / d log x over the second half of the pilot, on average; None where it cannot be told."""
-        if self.result.certificate.dual <= 0.0 or len(_ends(self.result)) < 2:
+        if self.flights[0].dual <= 0.0 or len(self.flights[0].gaps) < 2:
             return None
-        falls = [self._fall(result) for result in (self.result, *self.others)]
+        falls = [each.fall(self._least) for each in self.flights]
         return float(np.clip(np.mean(falls), LEAST_FALL, MOST_FALL))
-
-    def _progress(self, result: Result) -> FloatArray:
-        """x at the end of every server iteration."""
-        ends = np.array([moment.round for moment in _ends(result)])
-        counts = np.diff(np.append(0, ends))
-        phi = [effort(self.start, self.outlook, seen.local_steps) for seen in result.observed]
-        last = np.maximum(ends - 1, 0)
-        return np.cumsum([-float(self.outlook.log_left(phi[i], k)) for i, k in zip(last, counts, strict=True)])
-
-    def _fall(self, result: Result) -> float:
-        gaps = np.log(np.maximum([moment.gap for moment in _ends(result)], self._least))
-        first = max(0, len(gaps) // 2 - 1)
-        x = np.log(self._progress(result)[first:])
-        if len(x) < 2 or x[-1] - x[0] < 1e-9:
-            return LEAST_FALL
-        return -float(np.polyfit(x, gaps[first:], 1)[0])
-
-
-def _ends(result: Result) -> list[Moment]:
-    """The last BS iteration of every server iteration."""
-    return list({moment.cloud_round: moment for moment in result.history}.values())
 
 
 def pilot_length(planned: DryRun) -> int:
@@ -193,10 +228,16 @@ def pilot_length(planned: DryRun) -> int:
 
 
 def fly(
-    federation: Federation, method: DualMethod, policy: Policy, settings: Settings, ledger: Ledger, rounds: int
+    federation: Federation,
+    method: DualMethod,
+    policy: Policy,
+    settings: Settings,
+    ledger: Ledger,
+    rounds: int,
+    faults: Faults | None = None,
 ) -> Pilot:
     """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers."""
-    scout = _Scout(policy)
+    scout, faults = _Scout(policy), faults or Faults()
     how = settings.execution.in_process
     short = replace(settings, execution=how, certify_every=1, free_evaluation=True, max_rounds=rounds)
     known = situation_of(federation, method, settings, ledger.cost)
@@ -204,9 +245,11 @@ def fly(
 
     def run(number: int) -> Result:
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)
-        return train(federation, method, scout, seeded, ledger=Ledger(ledger.cost, ledger.budget), before=last)
+        limits = Ledger(ledger.cost, ledger.budget)
+        return train(federation, method, scout, seeded, ledger=limits, faults=faults, before=last)
 
-    result, *others = [run(number) for number in range(PILOTS)]
+    results = [run(number) for number in range(PILOTS)]
+    result = results[0]
     first = replace(scout.seen[0], certificate_bytes=known.certificate_bytes, certify_every=settings.certify_every)
     end = replace(
         first,
@@ -215,8 +258,48 @@ def fly(
         rounds=result.rounds,
         cloud_rounds=result.cloud_rounds,
     )
-    edges = CLASSES if method.loss.classifier else NUMBERS
-    return Pilot(first, end, scout.first, result, others, edges)
+    outlook = Measured().outlook(end)
+    flights = [_flight(first, outlook, each) for each in results]
+    return Pilot(
+        first,
+        end,
+        _simulated(first, end, scout.first, result, flights[0]),
+        outlook,
+        flights,
+        CLASSES if method.loss.classifier else NUMBERS,
+        result.rounds,
+        opening(federation, method, settings, ledger.cost),
+        faults.dropout,
+    )
+
+
+def _flight(start: Situation, outlook: Outlook, result: Result) -> Flight:
+    """Gaps at the end of every server iteration, each with the progress until then."""
+    moments = list({moment.cloud_round: moment for moment in result.history}.values())
+    ends = np.array([moment.round for moment in moments])
+    counts, last = np.diff(np.append(0, ends)), np.maximum(ends - 1, 0)
+    phi = [effort(start, outlook, seen.local_steps) for seen in result.observed]
+    progress = np.cumsum([-float(outlook.log_left(phi[i], k)) for i, k in zip(last, counts, strict=True)])
+    certificate = result.certificate
+    gaps = np.array([moment.gap for moment in moments])
+    return Flight(progress, gaps, certificate.gap, certificate.primal, certificate.dual)
+
+
+def _simulated(start: Situation, end: Situation, first: Plan | None, result: Result, flight: Flight) -> DryRun:
+    """A pilot as the first part of a plan."""
+    steps = [seen.local_steps[seen.local_steps > 0] for seen in result.observed]
+    before = start.ledger.spent
+    return DryRun(
+        first,
+        result.rounds,
+        result.cloud_rounds,
+        result.terminal_steps,
+        min(int(H.min()) for H in steps),
+        max(int(H.max()) for H in steps),
+        {name: amount - before[name] for name, amount in end.ledger.spent.items()},
+        -float(flight.progress[-1]),
+        result.stopped,
+    )
 
 
 class _Scout:

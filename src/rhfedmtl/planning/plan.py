@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.display import amounts, facts_html
-from rhfedmtl.errors import BudgetError
+from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import theory
 from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of, width_of
@@ -27,10 +28,12 @@ from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_l
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.policies.measured.progress import keeping
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
 from rhfedmtl.resources.costs import amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, design
 from rhfedmtl.training.run import Settings
 
@@ -116,35 +119,50 @@ class PlanReport:
 
 
 def plan(
-    subject: Federation | DataShape,
+    subject: Federation | DataShape | Pilot,
     method: DualMethod | None = None,
     policy: Policy | None = None,
     settings: Settings | None = None,
     *,
     ledger: Ledger,
     pilot_rounds: int | None = None,
+    faults: Faults | None = None,
+    keep: Path | None = None,
 ) -> PlanReport:
     """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
 
-    ``subject`` is data, or its `DataShape`. With data a pilot of ``pilot_rounds`` rounds (a quarter of the run, 5 to
-    256) is simulated in memory to predict the gap; it is not charged, and ``ledger`` stays as it is. 0 plans from the
-    sizes alone.
+    ``subject`` is data, its `DataShape`, or a `Pilot` that was kept. With data a pilot of ``pilot_rounds`` rounds (a
+    quarter of the run, 5 to 256) is simulated in memory, under the ``faults``, to predict the gap; it is not charged,
+    ``ledger`` stays as it is, and ``keep`` names a file for the pilot. 0 plans from the sizes alone.
     """
     method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
-    start = situation_of(subject, method, settings, ledger.cost)
+    faults, pilot, cost = faults or Faults(), None, ledger.cost
+    start = subject.opened(cost) if isinstance(subject, Pilot) else situation_of(subject, method, settings, cost)
+    start = replace(start, planning_prices=faults.planning_prices(cost))
     _check_ends(policy, ledger)
     _check_affordable(start, policy, ledger)
     start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
-    pilot = None
-    if isinstance(subject, Federation) and pilot_rounds != 0:
+    if not isinstance(subject, Federation) or pilot_rounds == 0:
+        _check_seen(faults)
+    if isinstance(subject, Pilot):
+        pilot = subject.under(start, faults)
+    elif isinstance(subject, Federation) and pilot_rounds != 0:
         length = pilot_rounds or pilot_length(dry_run(policy, start, most_rounds=settings.max_rounds))
-        pilot = fly(subject, method, policy, settings, ledger, length)
+        pilot = fly(subject, method, policy, settings, ledger, length, faults)
         start = pilot.start
-    return _Planner(subject, policy, settings, start, pilot).report()
+        if keep is not None:
+            pilot.save(keep)
+    return _Planner(subject, policy, settings, start, pilot, faults).report()
 
 
 def plan_private(
-    subject: Federation | DataShape, options: Options, settings: Settings, privacy: Privacy, *, ledger: Ledger
+    subject: Federation | DataShape,
+    options: Options,
+    settings: Settings,
+    privacy: Privacy,
+    *,
+    ledger: Ledger,
+    faults: Faults | None = None,
 ) -> PlanReport:
     """What a bound on privacy buys together with a budget: R, H, C and noise, from public numbers alone."""
     kind = subject.kind if isinstance(subject, Federation) else "classes" if subject.columns > 1 else "binary"
@@ -157,7 +175,7 @@ def plan_private(
     algorithm = made.applied(build("rhfedmtl", options, kind))
     limited = made.ledger(ledger)
     assert isinstance(algorithm.method, DualMethod)
-    found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0)
+    found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0, faults=faults)
     price = {**found.shadow_price, **made.shadow_price}
     return replace(found, privacy=made, shadow_price=price, notes=[*found.notes, *made.notes])
 
@@ -171,11 +189,18 @@ class _Planner:
     """One plan in the making: the situation at the start, and what the pilot showed of it."""
 
     def __init__(
-        self, subject: Federation | DataShape, policy: Policy, settings: Settings, start: Situation, pilot: Pilot | None
+        self,
+        subject: Federation | DataShape | Pilot,
+        policy: Policy,
+        settings: Settings,
+        start: Situation,
+        pilot: Pilot | None,
+        faults: Faults,
     ) -> None:
         self.subject, self.policy, self.settings, self.start, self.pilot = subject, policy, settings, start, pilot
         self.budget = dict(start.ledger.budget)
-        self.outlook = Measured().outlook(start) if pilot is None else pilot.outlook
+        believed = Measured().outlook(start)._replace(keep=keeping(start, faults.dropout))
+        self.outlook = believed if pilot is None else pilot.outlook
         self.dry_run = self._dry_run(policy, self.budget)
 
     def report(self) -> PlanReport:
@@ -330,17 +355,18 @@ class _Planner:
             "terminals": int(s.members.sum()),
             "train_rows": int(s.sizes.sum()),
             "rows_per_terminal": [int(s.sizes.min()), int(s.sizes.max())],
-            "from": "data" if isinstance(self.subject, Federation) else "numbers",
+            "from": FROM[type(self.subject)],
         }
 
     def _notes(self) -> list[str]:
         """What a reader should know before believing the numbers."""
         notes = []
         if self.pilot is not None:
-            whole = "is the whole run" if self.dry_run.rounds <= self.pilot.rounds else "is extrapolated"
+            whole = "is the whole run" if self.pilot.stretch(self.dry_run) <= 1.0 else "is extrapolated"
+            known = "a pilot that was kept had" if isinstance(self.subject, Pilot) else "a pilot has"
             notes.append(
-                f"a pilot of {self.pilot.rounds} rounds was simulated in memory, {PILOTS} times, and is not charged; "
-                f"it {whole}, and the interval is meant to hold {LEVEL:.0%} of final gaps"
+                f"{known} {self.pilot.rounds} rounds, simulated in memory {PILOTS} times and not charged; "
+                f"it {whole}, and the interval is meant to hold {100 * LEVEL:.0f} % of final gaps"
             )
         else:
             notes.append(
@@ -356,11 +382,20 @@ class _Planner:
         return notes
 
 
+FROM = {Federation: "data", DataShape: "numbers", Pilot: "a stored pilot"}
 BOUND_NOTES = {
     "paper": "the paper's K is necessary, not sufficient: a run that does K rounds need not reach its target",
     "authors": "the authors' curve draws the paper's cost figure; it promises nothing",
     "sound": "the sound K is guaranteed in expectation and far too careful: use it to compare H",
 }
+
+
+def _check_seen(faults: Faults) -> None:
+    """Refuse faults of which a plan on paper would know nothing."""
+    if unseen := [name for name in ("station_away", "moves", "churn", "late_rows") if getattr(faults, name)]:
+        raise ConfigError(
+            f"what {', '.join(unseen)} would do is not known without rounds: give --data, so that a pilot meets with it"
+        )
 
 
 def _check_ends(policy: Policy, ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ from rhfedmtl.report.charts import Styles
 from rhfedmtl.report.costs import theory
 from rhfedmtl.report.folder import read
 from rhfedmtl.report.page import page
-from rhfedmtl.report.sections import Chapter, chapter
+from rhfedmtl.report.sections import Chapter, across, chapter
 from rhfedmtl.studies import cost_figure
 
 
@@ -40,6 +40,7 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
     results.sort(key=lambda result: _rank(result.study.name))
     chapters = [chapter(result, styles) for result in results] + ([theory(curves)] if curves else [])
     chapters.sort(key=lambda each: _rank(each.name))
+    chapters += across(results)
     runs = len({run for result in results for run in result.runs.values()})
     out = folder / "report.html" if out is None else out
     _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs)))

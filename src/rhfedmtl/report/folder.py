@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.runs import archive, records
+from rhfedmtl.runs import lookup, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.study import At, Cell, Point, Study, StudyResult, Variant, grid, place, short
@@ -62,7 +62,7 @@ def read(folder: Path) -> list[StudyResult]:
     names = sorted(path.stem for path in folder.glob("studies/*.json"))
     if names:
         return [StudyResult.load(folder, name) for name in names]
-    known = {name: records.load(path) for name, path in archive.find(folder).items()}
+    known = {name: records.load(path) for name, path in lookup.find(folder).items()}
     return [gather(known, folder)] if known else []
 
 
@@ -70,7 +70,7 @@ def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
     """Runs that differ in the seed alone are one variant; budgets span an axis, other differences make variants."""
     paying = {name: r for name, r in known.items() if not is_yardstick(r.configuration.algorithm)}
     some = paying or known
-    differing = {what: dict(zip(some, row, strict=True)) for what, row in archive.differing(some.values()).items()}
+    differing = {what: dict(zip(some, row, strict=True)) for what, row in lookup.differing(some.values()).items()}
     axes = {
         what: sorted(set(row.values()))
         for what, row in differing.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rhfedmtl.report import tables, views
@@ -58,6 +58,15 @@ def chapter(result: StudyResult, styles: Styles) -> Chapter:
     return Chapter(study.name, study.title, study.question, tuple(findings(result)), shown, settings(result))
 
 
+def across(results: Sequence[StudyResult]) -> list[Chapter]:
+    """Where several studies have methods in common: how those stand over all of them."""
+    table = tables.across(results)
+    if table is None:
+        return []
+    question = "Over all studies and budgets: which method learns most?"
+    return [Chapter("across", "All studies at once", question, (), (Section("areas", "", table=table, folded=False),))]
+
+
 def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     where = _where(result)
     if _drawn(result):
@@ -65,6 +74,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         charts = tuple(views.values(result, styles))
         yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
+        yield Section("overall", "All of them at once", table=tables.whole_axis(result), folded=False)
     else:
         yield _at_one_place(result)
         yield from _asked(result, styles)

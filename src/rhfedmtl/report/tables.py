@@ -14,7 +14,8 @@ from rhfedmtl.report.charts import short, signed
 from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread, tuned
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, Cell, StudyResult
+from rhfedmtl.studies.overall import Overall, overall
+from rhfedmtl.studies.study import At, Cell, StudyResult, judged
 
 SIGNS = {"better": "▲", "worse": "▼", "level": "≈", "": "\u2007"}
 VERDICTS = {"better": "better", "worse": "worse", "level": "not distinguishable", "": ""}
@@ -78,6 +79,56 @@ def _reading(result: StudyResult) -> str:
         f"▲ better and ▼ worse than {reference}, ≈ not distinguishable from it: by the 95 % interval of the "
         "difference, paired over seeds."
     )
+
+
+def whole_axis(result: StudyResult) -> Table | None:
+    """Variants along the whole axis of the pictures: area under the curve, rank, certificates."""
+    groups = [(said(at), tuple(_along_all(result, overall(result, at)))) for at in result.study.others]
+    known = tuple((name, rows) for name, rows in groups if len(rows) > 1)
+    if not known:
+        return None
+    metric, reference = metric_name(result.study.metric), result.labels[result.study.reference]
+    head = ("", metric, f"against {reference}", "mean rank", "relative gap")
+    note = (
+        f"The mean along the logarithm of {axis_label(result.study.x or '')}: the area under the curve. Ranks are "
+        "means over its values and seeds, 1 the best; relative gaps are geometric means."
+    )
+    return Table(head, known, f"{note} {_reading(result)}")
+
+
+def _along_all(result: StudyResult, rows: Sequence[Overall]) -> Iterator[tuple[TableCell, ...]]:
+    best = max(rows, key=lambda row: result.study.sign * row.area, default=None)
+    for row in rows:
+        sign = SIGNS[judged(row.against, result.study.seeds)] if result.study.seeds > 1 else ""
+        against = _difference(*row.against) if row.against else "reference"
+        yield (
+            TableCell(result.labels[row.variant]),
+            TableCell(spread(row.area, row.half), best=row is best),
+            TableCell(against, sign=sign if row.against else ""),
+            TableCell(f"{row.rank:.1f}"),
+            TableCell("–" if row.relative_gap is None else f"{row.relative_gap:.2g}"),
+        )
+
+
+def across(results: Sequence[StudyResult]) -> Table | None:
+    """Several studies: data sets down, the methods that all of them have across, and their mean ranks."""
+    places = [(result, at) for result in results for at in result.study.others]
+    every = [(result, at, {row.variant: row for row in overall(result, at)}) for result, at in places]
+    rows = [(result, at, found) for result, at, found in every if found]
+    shared = [name for name in (rows[0][2] if rows else {}) if all(name in found for _, _, found in rows)]
+    if len({result.study.name for result, _, _ in rows}) < 2 or len(shared) < 2:
+        return None
+    body = tuple(_across(result, at, [found[name] for name in shared]) for result, at, found in rows)
+    ranks = [float(np.mean([found[name].rank for _, _, found in rows])) for name in shared]
+    last = (TableCell("mean rank"), *(TableCell(f"{rank:.1f}", best=rank == min(ranks)) for rank in ranks))
+    note = "Area under the curve of each study, over its width in the logarithm; the best of each row is marked."
+    return Table(("", *shared), (("", (*body, last)),), note)
+
+
+def _across(result: StudyResult, at: At, rows: Sequence[Overall]) -> tuple[TableCell, ...]:
+    best = max(rows, key=lambda row: result.study.sign * row.area)
+    cells = (TableCell(f"{row.area:.3f}", f"± {row.half:.3f}" if row.half else "", best=row is best) for row in rows)
+    return TableCell(result.study.title, said(at)), *cells
 
 
 def ranking(result: StudyResult, at: At) -> Table:

@@ -14,14 +14,9 @@ ACKNOWLEDGED = 28
 
 
 def framed(n_bytes: int) -> int:
-    """Bytes that a message of so many takes on its link, with what gRPC, HTTP/2 and TLS put around it."""
+    """Bytes that a message of so many takes on its link, both ways, with what gRPC, HTTP/2 and TLS add to it."""
     whole = n_bytes + PREFIX
-    return whole + PIECE * -(-whole // FRAME)
-
-
-def acknowledged(n_bytes: int) -> int:
-    """The same with what the other end sends back for it."""
-    return framed(n_bytes) + ACKNOWLEDGED
+    return whole + PIECE * -(-whole // FRAME) + ACKNOWLEDGED
 
 
 class CertificateSizes(NamedTuple):

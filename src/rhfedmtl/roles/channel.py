@@ -24,12 +24,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
 from rhfedmtl.errors import ConfigError
 
 FINE = 2.0**-36
 """Step of numbers other than updates in masked sums: below 2^17 they add up exactly in any order."""
+LEAST_STEPS = 4
+"""Steps that the noise of one terminal is wide at least: on coarser grids sums tell more than is counted."""
 _NOISE = 0x6E6F697365
 """First word of the address of all noise, so that it is none of what else is drawn from a seed."""
 
@@ -63,15 +66,25 @@ class Noised(Clip):
     noise: float = 1.0
 
     tells_gains: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a bound or a noise that is none."""
         super().__post_init__()
         _check_positive("noise", self.noise)
 
-    def received(self, total: FloatArray, address: tuple[int, ...] | None) -> FloatArray:
+    @property
+    def price(self) -> float:
+        """(C/s)²."""
+        return (self.clip_norm / self.noise) ** 2
+
+    def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
         """With noise, from the operating system unless there is an address to draw it again."""
         return np.asarray(total + self.noise * standard_normal(total.shape, address))
+
+    def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
+        """s²."""
+        return np.full(np.shape(answers), self.noise**2)
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,74 @@ class MaskedSums(FixedPoint):
         return np.asarray(np.rint(values / FINE) * FINE)
 
 
+@dataclass(frozen=True)
+class NoisedSums(MaskedSums):
+    """Clipped to ``clip_norm``, C, with what was kept back, and hidden before the mask in a part of the noise s.
+
+    Every terminal adds noise of deviation s/√T, T = ``least_summed``, in whole steps: m of them bring s²m/T. A sum over
+    T or more is (C/s)-private: rounded Gaussian parts, four steps wide or more, add up to a rounded Gaussian but for
+    e^{−16π²}, and rounding after noise tells nothing.
+    """
+
+    clip_norm: float = 1.0
+    noise: float = 1.0
+
+    tells_gains: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is none, and noise that the grid would show through."""
+        super().__post_init__()
+        for name in ("clip_norm", "noise"):
+            _check_positive(name, getattr(self, name))
+        if self.part < LEAST_STEPS * self.grid_step:
+            raise ConfigError(
+                f"noise of {self.part:.3g} from each terminal on a grid of {self.grid_step:.3g}: {LEAST_STEPS} steps "
+                "are the least, take a larger clip"
+            )
+
+    @property
+    def part(self) -> float:
+        """Deviation of the noise of one terminal."""
+        return self.noise / math.sqrt(self.least_summed)
+
+    @property
+    def price(self) -> float:
+        """(C/s)²."""
+        return (self.clip_norm / self.noise) ** 2
+
+    def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
+        """Scaled so that what is sent, rounded and with what was kept back before, is no longer than the bound."""
+        norms = [
+            np.sqrt(np.square(_flat(each)).sum(axis=1)) for each in (delta, delta if residual is None else residual)
+        ]
+        room = self.clip_norm - self.rounding(delta[0].size) - (norms[1] if residual is not None else 0.0)
+        factor = np.divide(np.maximum(room, 0.0), norms[0], out=np.ones(len(delta)), where=norms[0] > room)
+        return super().send(factor[:, None, None] * delta, residual)._replace(factor=factor)
+
+    def rounding(self, numbers: int) -> float:
+        """Longest that rounding makes or takes of so many numbers."""
+        return 0.5 * self.grid_step * math.sqrt(numbers)
+
+    def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
+        """As it comes out of the masks, with the terminals' noise in it; a simulation draws it here."""
+        if address is None:
+            return total
+        spread = math.sqrt(float(self.noise_variance(answers)))
+        return np.asarray(total + self.rounded(spread * standard_normal(total.shape, address)))
+
+    def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
+        """s²m/T."""
+        return self.noise**2 * np.asarray(answers, dtype=np.float64) / self.least_summed
+
+
+def with_noise(channel: Channel, clip: float, noise: float) -> Noised | NoisedSums:
+    """A channel that clips and adds noise, by the station, or by terminals where sums are masked."""
+    if isinstance(channel, MaskedSums):
+        return NoisedSums(channel.grid_step, channel.least_summed, clip, noise)
+    return Noised(clip, noise)
+
+
 def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
     """‖res_t‖ and, under each of the models (m, terminal, row, feature), ⟨res_t, w⟩: a row for each terminal."""
     flat = _flat(residual)
@@ -180,10 +261,15 @@ def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) 
 
 
 def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
-    """Standard normal numbers: those at an address, or such as nobody can draw again (Box and Muller 1958)."""
+    """Standard normal numbers: those at an address, or such as nobody can draw again."""
     if address is not None:
         return np.random.default_rng([_NOISE, *address]).standard_normal(shape)
-    bits = np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64).reshape(2, *shape)
+    return normal_from(np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64)).reshape(shape)
+
+
+def normal_from(words: npt.NDArray[np.uint64]) -> FloatArray:
+    """Standard normal numbers from twice as many random words (Box and Muller 1958)."""
+    bits = words.reshape(2, -1)
     radius, angle = ((bits >> np.uint64(11)) + 1.0) * 2.0**-53
     return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle))
 

@@ -11,6 +11,7 @@ import numpy as np
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
+from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.objective import KeptBack, Points
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
@@ -255,7 +256,7 @@ class Cloud(CloudStates):
         points, number = self.candidates(), max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         self._keep_best(points, losses, primals, number)
-        plain, kept = objective.dual_sums(duals), self._kept_back(complete, points)
+        plain, kept = dual_sums(duals), self._kept_back(complete, points)
         self._best_dual = max(
             self._best_dual,
             objective.scaled_dual(duals, self._n, self.V, self.relationship, kept),

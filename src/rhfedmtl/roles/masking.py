@@ -5,8 +5,8 @@ After Bonawitz et al. (2017), on a sparse graph for large stations (Bell et al. 
 1. Terminals have keys, signed by whom their neighbours trust. A station tells each its neighbours (`Circle`).
 2. Every terminal deals (`Deal`) shares of two secrets of the slot to its neighbours: b hides its words from all, and p
    opens a backup of the seeds of its pairs. Shares go with the words of the slot before, so that nobody waits for them.
-3. A question goes down with the shares (`Question`). Words come up (`Masked`) under the mask of b, and of each pair:
-   plus for one, minus for the other.
+3. An order goes down with who else has one, and the shares (`Partners`). Words come up (`Masked`) under the mask of b,
+   and of each pair: plus for one, minus for the other.
 4. The station says whose words it has (`Unmask`). Every terminal answers once (`Opened`), for each neighbour: with its
    share of b where the words are there, with that of p where they are not. So the sum comes out, and nothing else does.
 
@@ -69,7 +69,7 @@ class Deal(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Question(Message):
+class Partners(Message):
     """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares."""
 
     slot: int
@@ -142,9 +142,9 @@ class MaskPhase(Enum):
 MASKER: Table[MaskPhase] = frozen(
     {
         MaskPhase.ALONE: {Key: MaskPhase.ALONE, Circle: MaskPhase.READY},
-        MaskPhase.READY: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED},
-        MaskPhase.MASKED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
-        MaskPhase.OPENED: {Circle: MaskPhase.READY, Question: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
+        MaskPhase.READY: {Circle: MaskPhase.READY, Partners: MaskPhase.MASKED},
+        MaskPhase.MASKED: {Circle: MaskPhase.READY, Partners: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
+        MaskPhase.OPENED: {Circle: MaskPhase.READY, Partners: MaskPhase.MASKED, Unmask: MaskPhase.OPENED},
     }
 )
 
@@ -245,29 +245,29 @@ class Masker:
         self._deal = Deal(self.terminal, slot, b"".join(both), masks.hidden(masks.to_bytes(back), seeds))
         return self._deal
 
-    def mask(self, question: Question, content: bytes, own_seat: bytes, words: Words, *, fixed: bool) -> Masked:
-        """Answer a question with words under masks: one in each slot, and the same again where it is repeated."""
-        after, dealt, sent = self._after(Question), self._dealt, self._sent
-        asked_for = hashlib.sha256(b"".join([content, own_seat, question.everyone, question.seats, words.tobytes()]))
-        if sent is not None and question.slot == sent.slot and asked_for.digest() == sent.asked_for:
+    def mask(self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, fixed: bool) -> Masked:
+        """Answer with words under masks: once in each slot, and the same again where it is asked again."""
+        after, dealt, sent = self._after(Partners), self._dealt, self._sent
+        asked_for = hashlib.sha256(b"".join([content, own_seat, partners.everyone, partners.seats, words.tobytes()]))
+        if sent is not None and partners.slot == sent.slot and asked_for.digest() == sent.asked_for:
             return sent.answer
-        everyone = from_bits(question.everyone)
+        everyone = from_bits(partners.everyone)
         asked = [t for t in self._pairs if t in everyone]
-        if dealt is None or question.slot != dealt.slot or self.terminal not in everyone:
+        if dealt is None or partners.slot != dealt.slot or self.terminal not in everyone:
             raise PeerError(
-                f"terminal {self.terminal} has dealt for another slot than {question.slot}, or is not in it"
+                f"terminal {self.terminal} has dealt for another slot than {partners.slot}, or is not in it"
             )
         if len(everyone) < self.least or len(asked) < self.least - 1:
             raise PeerError(f"a sum over {len(everyone)} terminals: terminal {self.terminal} needs {self.least}")
-        if len(question.seats) != SEAT * len(asked) or len(question.shares) != 2 * SEED * len(asked):
-            raise PeerError(f"a question to terminal {self.terminal} without the seats or shares of its neighbours")
+        if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
+            raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
         total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
         held = {}
         for place, t in enumerate(asked):
-            secret, its_seat = self._pairs[t], question.seats[SEAT * place : SEAT * (place + 1)]
-            seed = pair_seed(masks.derive(secret, "pair", dealt.slot), content, question.everyone, own_seat, its_seat)
+            secret, its_seat = self._pairs[t], partners.seats[SEAT * place : SEAT * (place + 1)]
+            seed = pair_seed(masks.derive(secret, "pair", dealt.slot), content, partners.everyone, own_seat, its_seat)
             total = add(total, masks.mask(seed, len(words)), self.terminal < t)
-            share = question.shares[2 * SEED * place : 2 * SEED * (place + 1)]
+            share = partners.shares[2 * SEED * place : 2 * SEED * (place + 1)]
             plain = masks.hidden(masks.derive(secret, "share", dealt.slot, t), share)
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
         answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
@@ -353,6 +353,10 @@ class MaskRoom:
         self._circles: dict[int, tuple[int, ...]] = {}
         self._deals: dict[int, Deal] = {}
 
+    def __contains__(self, terminal: object) -> bool:
+        """Whether a terminal's key is here."""
+        return terminal in self._keys
+
     def admit(self, key: Key) -> None:
         """Take a terminal's key; a new one makes new circles."""
         if key.terminal not in self._keys or self._keys[key.terminal].public != key.public:
@@ -420,14 +424,14 @@ class MaskedSum:
         self.arrived: Members | None = None
         self._shares: dict[int, dict[int, int]] = {t: {} for t in seats}
 
-    def questions(self) -> dict[int, Question]:
+    def partners(self) -> dict[int, Partners]:
         """What goes with each terminal's order."""
-        return {t: self._question(t) for t in self._seats}
+        return {t: self._partners(t) for t in self._seats}
 
-    def _question(self, t: int) -> Question:
+    def _partners(self, t: int) -> Partners:
         near = [n for n in self._circle[t] if n in self._seats]
         shares = b"".join(self._from(n, t) for n in near)
-        return Question(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares)
+        return Partners(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares)
 
     def _from(self, dealer: int, holder: int) -> bytes:
         place = self._circle[dealer].index(holder)

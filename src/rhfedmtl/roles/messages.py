@@ -108,6 +108,8 @@ class Probe(Message):
 
     A point is a combination of the models, a row of ``points`` each: many points cost few vectors. ``number`` tells
     the answers to one probe from those to another. With ``gradient`` the gradient under the first model is asked for.
+    With ``noise``, where updates are noised, Σ L(z) + L*(−α) + αz at the one point is asked for, alone: its sum over
+    the station's terminals is hidden in noise of this deviation.
     """
 
     terminal: int
@@ -116,6 +118,7 @@ class Probe(Message):
     points: Vector
     gradient: bool
     verdict: Verdict
+    noise: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +273,18 @@ class Centring(Message):
     level: float
 
 
+@dataclass(frozen=True)
+class Noising(Message):
+    """Cloud to stations to terminals before the first round of a private training: clip updates to C, hide sums in s.
+
+    ``delta`` is that of the bound on what is learned of a terminal.
+    """
+
+    clip: float
+    noise: float
+    delta: float
+
+
 DENSE = 50
 """In masked sums (`roles.masking`), neighbours of a terminal at most: in a smaller station, all others."""
 SEAT, SHARE = 10, 16
@@ -279,17 +294,17 @@ SEAT, SHARE = 10, 16
 def masking_bytes(terminals: int) -> tuple[int, int]:
     """Bytes down to and up from one terminal of a masked round, besides its order and its words.
 
-    The question goes with the order, the deal for the next slot with the words.
+    Partners go with the order, the deal for the next slot with the words.
     """
     if not terminals:
         return 0, 0
     near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
     shares = _bytes(bytes(2 * SHARE * near))
-    question = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
+    partners = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
     unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
     deal = _delimited(2 * _WHOLE + shares + _bytes(bytes(SHARE * near)))
     opened = framed(ENVELOPE + _delimited(2 * _WHOLE + _bytes(bytes(SHARE * (near + 1)))))
-    return question + unmask, deal + opened
+    return partners + unmask, deal + opened
 
 
 @cache

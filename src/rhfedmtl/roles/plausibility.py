@@ -22,6 +22,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.roles.messages import MomentsReport, Sums, Update, Vector, WorkOrder
@@ -141,6 +142,13 @@ class Bounds:
             self.check_share(sums.gradient, "a gradient")
         if sums.residual is not None:
             self._check_residual(sums.residual, models)
+
+    def check_term(self, sums: Sums, model: Vector, noise: float = 0.0) -> None:
+        """Refuse Σ L(z) + L*(−α) + αz, hidden in noise of this deviation or not, that rows and box do not allow."""
+        told, most = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model)
+        slack = PRECISION * (1.0 + most) + FAR * noise
+        if not -slack <= told <= most + slack:
+            raise self.refuse(f"{told:.3g} for a certificate, where {most:.3g} is possible")
 
     def _check_residual(self, told: Vector, models: Vector) -> None:
         """Refuse products with the models that are more than those of the lengths."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -13,12 +14,14 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
+from rhfedmtl.roles.channel import with_noise
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,
     Join,
     Leave,
     MomentsReport,
+    Noising,
     Probe,
     Release,
     Report,
@@ -141,6 +144,7 @@ class BaseStation:
         self.membership = 0
         self._probe = 0
         self._probed: tuple[tuple[int, ...], ...] = ()
+        self._probe_noise: float | None = None
         self._departed: dict[int, Member] = {}
         self.quarantined: dict[int, str] = {}
         self._suspects: dict[int, str] = {}
@@ -236,8 +240,7 @@ class BaseStation:
             found = self._merge()
         self._updates, self._orders = {}, {}
         self._probe += 1
-        for t in [*self._suspects]:
-            self.quarantine(t, self._suspects.pop(t))
+        self._take_out_suspects()
         return found
 
     def _merge(self) -> Merged:
@@ -245,7 +248,7 @@ class BaseStation:
         arrived = [update for update in updates if update is not None]
         if len(arrived) < self.method.channel.least:
             return Merged(self.round, (), 0.0, np.zeros(CURVE))
-        delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape))
+        delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape), len(arrived))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
         factor = self._factor(delta, updates)
         if not (np.isfinite(factor) and factor >= 0.0):  # nobody can be blamed: nothing of the round counts
@@ -258,25 +261,33 @@ class BaseStation:
             self._apply(update, factor)
         return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
 
-    def _received(self, total: Vector) -> Vector:
+    def _received(self, total: Vector, answers: int) -> Vector:
         address = None if self._seed is None else (self._seed, self.round, self.task)
-        return self.method.channel.received(total, address)
+        return self.method.channel.received(total, address, answers)
 
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""
         self.phase = self._after(Report)
         return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
 
-    def probes(self, models: Vector, points: Vector, *, gradient: bool = False) -> list[Probe]:
-        """Ask every member for its sums at combinations, rows of ``points``, of these models (m, columns, features)."""
+    def probes(
+        self, models: Vector, points: Vector, *, gradient: bool = False, noise: float | None = None
+    ) -> list[Probe]:
+        """Ask every member for its sums at combinations, rows of ``points``, of these models (m, columns, features).
+
+        With ``noise``, for the sum that a private certificate is made from.
+        """
         self.phase = self._after(Probe)
         self._probe += 1
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
-        asked = [Probe(t, self._probe, models, points, gradient, verdict) for t, verdict in verdicts.items()]
+        asked = [Probe(t, self._probe, models, points, gradient, verdict, noise) for t, verdict in verdicts.items()]
         self._probed_at = models, points
         shape = models.shape[1:] if gradient else (0,)
         kept = (1 + len(models),) if self.method.tells_residual else (0,)
         self._probed = ((len(points),), (dual_length(self.method.loss),), shape, kept)
+        if noise is not None:
+            self._probed = ((1,), (0,), (0,), (0,))
+        self._probe_noise = noise
         return asked
 
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
@@ -286,12 +297,9 @@ class BaseStation:
         """
         self.phase = self._after(Sums)
         for each in sums:
-            self._note(lambda told=each: self.check_sums(told))  # type: ignore[misc]
-        blamed = dict(self._suspects)
-        self._suspects.clear()
-        for t, reason in blamed.items():
-            self.quarantine(t, reason)
-        if blamed:
+            with self._noting():
+                self.check_sums(each)
+        if self._take_out_suspects():
             return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
         if set(by_id) != set(self.members):
@@ -305,7 +313,10 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
-        residual = kept if self.method.tells_residual else None
+        return self._told_sums(losses, dual, slope, kept)
+
+    def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
+        residual = kept if len(kept) else None
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
 
     def admit(self, join: Join) -> None:
@@ -378,7 +389,7 @@ class BaseStation:
         if terminal in self.members:
             self._suspects[terminal] = reason
             if self.phase is not StationPhase.OPEN:
-                self.quarantine(terminal, self._suspects.pop(terminal))
+                self._take_out_suspects()
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse sums, in answer to the last probe, that the terminal's rows and duals cannot have."""
@@ -389,7 +400,10 @@ class BaseStation:
             models, points = self._probed_at
             # Losses are those of models: a method may keep more beside them in what it sends.
             bounds = replace(self._bounds(sums.terminal, member), columns=models.shape[1])
-            bounds.check_sums(sums, models, points, member.share)
+            if self._probe_noise is not None:
+                bounds.check_term(sums, models[0])
+            else:
+                bounds.check_sums(sums, models, points, member.share)
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
         """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
@@ -401,18 +415,35 @@ class BaseStation:
         return total([Moments(m.count, m.mean, m.spread) for t, m in told.items() if t not in odd])
 
     def scaled(self, scaling: Scaling) -> None:
-        """Round zero: note what the scaling says about rows."""
+        """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
         if scaling.unit:
             self.row_norm = float(np.sqrt(1.0 + self.method.intercept))
+        for t, member in self.members.items() if self.method.has_duals else ():
+            with self._noting():
+                self._bounds(t, member).check_share(member.share)
+        self._take_out_suspects()
+
+    def hide(self, noising: Noising) -> None:
+        """Hide every sum in noise from now on. Told again, it changes nothing."""
+        if self.U.any() and not self.method.channel.noised:
+            raise ProtocolError(f"station {self.task} holds a sum without noise: noise comes before it")
+        self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
         n = member.n_samples
         weight = n * (member.mean_weight or 1.0)  # a terminal that says nothing of weights has none
         return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, self.norm * n)
 
-    def _note(self, check: Callable[[], None]) -> None:
+    def _take_out_suspects(self) -> bool:
+        blamed, self._suspects = self._suspects, {}
+        for t, reason in blamed.items():
+            self.quarantine(t, reason)
+        return bool(blamed)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
         try:
-            check()
+            yield
         except ImplausibleError as error:
             self._suspects[error.terminal] = error.reason
 
@@ -420,8 +451,8 @@ class BaseStation:
         """Refuse shares that the factor would make too long."""
         for update in arrived if self.method.has_duals and factor > 1.0 else ():
             member = self.members[update.terminal]
-            bounds = self._bounds(update.terminal, member)
-            self._note(lambda b=bounds, m=member, u=update: b.check_share(m.share + factor * u.delta))  # type: ignore[misc]
+            with self._noting():
+                self._bounds(update.terminal, member).check_share(member.share + factor * update.delta)
 
     def _drop(self, terminal: int, share: Vector) -> None:
         self.U = self.U - share

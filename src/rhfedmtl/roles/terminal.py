@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from dataclasses import dataclass
 from enum import Enum
@@ -15,9 +16,11 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
+from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
-from rhfedmtl.roles.channel import kept_back, settled
+from rhfedmtl.maths.kernels.rounds import dual_sums
+from rhfedmtl.roles.channel import kept_back, settled, with_noise
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -25,6 +28,7 @@ from rhfedmtl.roles.messages import (
     LabelsReport,
     Leave,
     MomentsReport,
+    Noising,
     Probe,
     Release,
     Scaling,
@@ -35,6 +39,8 @@ from rhfedmtl.roles.messages import (
     WorkOrder,
 )
 from rhfedmtl.roles.states import Event, Table, follow, frozen
+
+_NONE = np.empty(0)
 
 
 class Phase(Enum):
@@ -259,9 +265,25 @@ class Terminal:
         work = self.method.loss, self._rows, self._layout
         duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
         losses, dual = self._kernel.sums(*work, duals, models, probe.points)
+        if probe.noise is not None:
+            term = losses[0] - dual_sums(dual) + float((probe.models[0] * self._share()).sum())
+            return Sums(self.identity, probe.number, self.method.channel.counted(term), _NONE, _NONE)
         slope = gradients(self._kernel, *work, models[0]) if probe.gradient else np.empty((1, 0))
         losses, dual, slope = (self.method.channel.counted(part) for part in (losses, dual, slope))
         return Sums(self.identity, probe.number, losses[0], dual[0], slope[0], self._kept_back(models))
+
+    def certificate_price(self, probe: Probe) -> float:
+        """What the answer to a noised probe tells of this terminal, as μ²: (n_t τ/s)²."""
+        most = self.n_samples * largest_terms(self.method.loss, probe.models[0])
+        return (most / probe.noise) ** 2 if probe.noise else math.inf
+
+    def hide(self, noising: Noising) -> None:
+        """Clip updates from now on; whoever is asked adds the noise. Told again, it changes nothing."""
+        if self._weight is not None:
+            raise PeerError(f"terminal {self.identity} has row weights, and privacy counts rows as one each")
+        if self._last_round and not self.method.channel.noised:
+            raise ProtocolError(f"terminal {self.identity} has told updates without noise: noise comes before them")
+        self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
 
     def _kept_back(self, models: Vector) -> Vector | None:
         """What a certificate has to count of the residual; None where it has nothing to."""

@@ -1,7 +1,7 @@
-"""A run while it goes on: a file that grows by a line a round, and reads as a record of what there is so far.
+"""What is under way: a run as a file that grows by a line a round, a sweep as how many of its runs are there.
 
-The first line is the record before the run, every other line a round. The file lies in the folder of the run until
-``run.json`` takes its place.
+The first line of a run is the record before it, every other line a round. The file lies in the folder of the run until
+``run.json`` takes its place. That of a sweep lies beside its records until they are complete.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import Any, TextIO
 import numpy as np
 
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.plain import plain, read
 from rhfedmtl.resources.costs import binding
 from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary
 from rhfedmtl.training.run import Progress, Watcher, mean
 
 NAME = "progress.jsonl"
+SWEEP = "sweep.progress"
 LINES_A_SECOND = 20.0
 """Of faster trainings some rounds have no line: their record has them all, and nobody sees more."""
 MOST_TASKS = 200
@@ -101,13 +103,48 @@ class Running:
     @property
     def alive(self) -> bool:
         """Whether its process is there; of another machine's nothing is known."""
-        try:
-            os.kill(self.pid, 0)
-        except PermissionError:
-            return True
-        except OSError:
-            return False
+        return _alive(self.pid)
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """A sweep that goes on, or that was interrupted: so many of its runs are recorded."""
+
+    done: int
+    total: int
+    pid: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there."""
+        return _alive(self.pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
         return True
+    except OSError:
+        return False
+    return True
+
+
+def count(folder: Path, done: int, total: int) -> None:
+    """Say how far a sweep is, beside its records; nothing once they are complete. A full disk does not end it."""
+    with contextlib.suppress(OSError):
+        if done < total:
+            write_whole(folder / SWEEP, json.dumps(plain(Sweeping(done, total, os.getpid()))))
+        else:
+            (folder / SWEEP).unlink(missing_ok=True)
+
+
+def load_sweep(path: Path) -> Sweeping | None:
+    """How far a sweep is; None of one that has just ended."""
+    try:
+        return read(Sweeping, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def load(path: Path) -> Running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,7 +149,7 @@ class Session:
 
 def go_on(folder: Path) -> str:
     """The words that take a run up again."""
-    return f"rhfedmtl train --resume {folder}"
+    return shlex.join(["rhfedmtl", "train", "--resume", str(folder)])
 
 
 def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS) -> Session:

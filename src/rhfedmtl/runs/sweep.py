@@ -11,8 +11,10 @@ import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +24,17 @@ from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
-from rhfedmtl.runs import records
+from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.weights import settled
 from rhfedmtl.training.config import RunConfig
 
+T = TypeVar("T")
+R = TypeVar("R")
 _MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
 Watch = Callable[[int, int], None]
 Workers = int | Executor | None
@@ -126,24 +130,32 @@ def sweep(
     known = {key: record for key, config in by_key.items() if (record := store.read(config)) is not None}
     missing = [config for key, config in by_key.items() if key not in known]
     _check_data(missing)
-    for record in _made(missing, cores() if workers is None else workers):
+    progress.count(store.folder, len(known), len(by_key))
+    for record in made(execute, missing, workers):
         store.write(record)
         known[record.key] = record
+        progress.count(store.folder, len(known), len(by_key))
         if watch is not None:
             watch(len(known), len(by_key))
     return [known[config.key] for config in wanted]
 
 
-def _made(missing: Sequence[RunConfig], workers: int | Executor) -> Iterator[Record]:
-    """Records as they are made, in whatever order."""
+def made(make: Callable[[T], R], wanted: Sequence[T], workers: Workers) -> Iterator[R]:
+    """What is made of each, as soon as it is, in whatever order."""
+    workers = cores() if workers is None else workers
     if isinstance(workers, Executor):
-        yield from (job.result() for job in as_completed([workers.submit(execute, config) for config in missing]))
-    elif workers <= 1 or len(missing) <= 1:
-        yield from map(execute, missing)
+        yield from (job.result() for job in as_completed([workers.submit(make, each) for each in wanted]))
+    elif workers <= 1 or len(wanted) <= 1:
+        yield from map(make, wanted)
     else:
         with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
             try:
-                yield from _made(missing, pool)
+                yield from made(make, wanted, pool)
+            except BrokenProcessPool as error:
+                raise ClusterError(
+                    "a process that makes runs was ended from outside, perhaps for want of memory: what is finished is "
+                    f"kept, and the same command goes on from there; fewer than {workers} --workers take less memory"
+                ) from error
             finally:  # whoever ends early wants no more of them
                 pool.shutdown(wait=False, cancel_futures=True)
 

@@ -19,6 +19,8 @@ from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
 from rhfedmtl.studies.study import PlannedStudy, StudyResult, run_all
 
+GROUPS = {"all": "paper", "beyond": "beyond", "baselines": "baselines"}
+"""What groups of studies are called, and the folders of their specifications."""
 PROTOCOLS = ("text", "authors")
 FILES = {"har": "har.npz", "landmine": "landmine.npz", "landmine-authors": "small.mat"}
 """How files of data sets are called in a folder that holds several of them."""
@@ -50,7 +52,7 @@ def folder() -> Path:
 
 
 def names(group: str) -> list[str]:
-    """Names of a group (``paper`` or ``beyond``), the table first."""
+    """Names of a group, the table of the paper first."""
     found = sorted(path.stem for path in (folder() / group).glob("*.toml"))
     if group == "paper":
         found = sorted([*found, cost_figure.NAME], key=lambda name: (name.startswith("fig"), name))
@@ -67,9 +69,10 @@ def titles(group: str) -> dict[str, str]:
 
 
 def expand(asked: Sequence[str]) -> list[str]:
-    """Names of what was asked for; ``all`` is the paper, ``beyond`` is the second set."""
-    groups = {"all": names("paper"), "beyond": names("beyond"), "table3": ["table3", "table3-tuned"]}
-    known = ["all", *groups["all"], "beyond", *groups["beyond"]]
+    """Names of what was asked for: of single studies, or of groups."""
+    groups = {word: names(group) for word, group in GROUPS.items()}
+    known = [each for word, found in groups.items() for each in (word, *found)]
+    groups["table3"] = ["table3", "table3-tuned"]
     for name in asked:
         if name not in known:
             hint = nearest(name, known)
@@ -99,8 +102,8 @@ def reproduce(
 ) -> Reproduced:
     """Run what was asked for, and write tables and records into ``out``.
 
-    ``path`` is the file of the data set, or a folder that holds several. A specification of the second set whose data
-    is not at hand is left out, with the reason; one that was asked for by its name is refused.
+    ``path`` is the file of the data set, or a folder that holds several. A specification whose data is not at hand is
+    left out, with the reason; one of the paper, or that was asked for by its name, is refused.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
@@ -129,22 +132,23 @@ class DataMissingError(ConfigError):
 def _study(name: str, path: Path | None, seeds: int | None, protocol: str) -> PlannedStudy:
     file = next(folder().glob(f"*/{name}.toml"))
     changes = dict(AUTHORS) if protocol == "authors" else {}
-    asked = changes.get("data.name") or tomllib.loads(file.read_text())["data"]["name"]
-    if (place := _file(asked, path)) is not None:
+    data = tomllib.loads(file.read_text())["data"]
+    asked = changes.get("data.name") or data["name"]
+    if (place := _file(asked, FILES.get(asked, data.get("path")), path)) is not None:
         changes["data.path"] = str(place)
     return specs.read(file, changes=changes, seeds=seeds)
 
 
-def _file(data: str, path: Path | None) -> Path | None:
+def _file(data: str, name: str | None, path: Path | None) -> Path | None:
     """File of a data set: the one that was given, or that of its name beside it; None where the loader knows."""
-    if data not in FILES:
+    if name is None:
         return None
     if path is None:
-        path = cache.find([FILES[data]])
+        path = cache.find([name])
         if path is None and data != "har":  # which can be downloaded
-            raise DataMissingError(f"data {data}: give --path with {FILES[data]}, or a folder that holds it")
+            raise DataMissingError(f"data {data}: give --path with {name}, or a folder that holds it")
         return path
-    beside = (path if path.is_dir() else path.parent) / FILES[data]
+    beside = (path if path.is_dir() else path.parent) / name
     if path.is_file() and data == "landmine-authors":
         return beside if path.name in FILES.values() else path
     if path.is_file() and data == "har":

@@ -1,8 +1,9 @@
 """Specifications: a TOML file becomes a study. What is wrong in it is refused with its line, before anything runs.
 
 Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; one ``[[methods]]`` each,
-whose own settings override those of ``[learning]``; and ``[axes]``, which spans the grid: a setting by its place, and
-its values. ``[[paper]]`` holds printed values of a method, in the order of the grid, the last axis fastest.
+whose own settings override those of ``[learning]`` (a list of algorithms is a method each); and ``[axes]``, which
+spans the grid: a setting by its place, and its values. ``[[paper]]`` holds printed values of a
+method, in the order of the grid, the last axis fastest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.resources.costs import Cost
-from rhfedmtl.runs.archive import flat
+from rhfedmtl.runs.lookup import flat
 from rhfedmtl.studies.study import PlannedStudy, Point, Printed, Study, Variant, grid, taking_part
 from rhfedmtl.training.config import RunConfig
 
@@ -101,6 +102,7 @@ def study(
         _put(document, where, value)
     if seeds is not None:
         document["seeds"] = seeds
+    document, lines = _one_algorithm_each(document, lines)
     _check_sections(document, lines)
     variants = [_variant(i, method, lines) for i, method in enumerate(document["methods"])]
     if len({v.name for v in variants}) < len(variants):
@@ -137,6 +139,19 @@ def study(
         paper=list(_printed(document, variants, axes, lines)),
     )
     return PlannedStudy(planned, {point.run: config for point, config in entries})
+
+
+def _one_algorithm_each(document: Document, lines: SourceLines) -> tuple[Document, SourceLines]:
+    """Methods that name several algorithms, as one for each; they stand in the lines where those did."""
+    methods: list[Document] = []
+    line = {where: number for where, number in lines.line.items() if not where.startswith("methods.")}
+    for i, method in enumerate(document.get("methods", ())):
+        several = method.get("algorithm")
+        for algorithm in several if isinstance(several, list) else [None]:
+            own = {f"methods.{i}", *(f"methods.{i}.{key}" for key in method)} & lines.line.keys()
+            line |= {where.replace(f".{i}", f".{len(methods)}", 1): lines.line[where] for where in own}
+            methods.append(method if algorithm is None else {"name": algorithm, **method, "algorithm": algorithm})
+    return {**document, "methods": methods} if methods else document, SourceLines(lines.file, line)
 
 
 def _check_sections(document: Document, lines: SourceLines) -> None:

@@ -185,10 +185,15 @@ class Cell:
 
         One seed has no interval, so it decides nothing.
         """
-        if self.against is None or self.seeds < 2:
-            return ""
-        difference, half = self.against
-        return "better" if difference > half else "worse" if difference < -half else "level"
+        return judged(self.against, self.seeds)
+
+
+def judged(against: tuple[float, float] | None, seeds: int) -> str:
+    """A paired difference with half of its interval, in a word."""
+    if against is None or seeds < 2:
+        return ""
+    difference, half = against
+    return "better" if difference > half else "worse" if difference < -half else "level"
 
 
 @dataclass(frozen=True, eq=False)

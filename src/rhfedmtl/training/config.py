@@ -153,8 +153,9 @@ class RunConfig:
             "--tune and weights that are auto look at rows: give the weights as numbers": self.tune or options.auto,
             "standard scaling looks at rows: take --scale unit, which needs no sums": self.scale not in (None, "unit"),
             "a line search is told sums of losses: take --merge add": options.merge == "line-search",
-            f"--channel {options.channel} is in the way of clipping and noise: leave it out": options.channel
-            != DEFAULTS["channel"],
+            f"--channel {options.channel} is in the way of clipping and noise: leave it out, or take masked": (
+                options.channel not in (DEFAULTS["channel"], "masked")
+            ),
             "the plan is made before the first round, and no policy looks at what rounds show: leave --policy out "
             "(and take rhfedmtl for lbfgs, fedavg for adaptive-fl)": looks,
             "one certificate leaves, at the end: leave out --target-gap and --certify-every": self.target_gap

@@ -12,7 +12,7 @@ noise of the model after R rounds has the norm √d R B/(N_b μ), whatever λ_b 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,21 +20,22 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import Add
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.options import DEFAULTS, Options, build
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.engines.network import NoisedTerms, ShareSums, TellsNoised
 from rhfedmtl.errors import ConfigError, nearest
-from rhfedmtl.maths.gaussian_privacy import check, epsilon_of, mu_of, noise_energy
+from rhfedmtl.maths.gaussian_privacy import check, epsilon_of, largest_terms, mu_of, noise_energy
+from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.losses import Hinge, Logistic, Loss, SmoothedHinge
-from rhfedmtl.maths.objective import Points, dual_sums
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.billing import Placement, event_totals, steps_affordable
 from rhfedmtl.resources.costs import Cost, Prices, times_affordable
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import Noised
+from rhfedmtl.roles.channel import NoisedSums, with_noise
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.messages import message_sizes
 
@@ -52,8 +53,6 @@ ALIGNED = 0.5
 """Cosine between one terminal's update and the sum of all, where terminals have a few rows: for estimates alone."""
 ASSUMED_FEATURES = 32
 BOUNDED = (SmoothedHinge, Hinge, Logistic)
-RADIUS = math.sqrt(2.0)
-"""Largest norm of a row of unit norm with its constant feature."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +106,15 @@ class Privacy:
 class Released:
     """What a private run has released by its end, and what its certificate rests on.
 
-    ``V`` as the cloud has it, noise and all; ``merged`` is Σ η² over the rounds in which each station added noise;
-    ``normal`` is a standard normal number, drawn for the certificate alone.
+    ``V`` as the cloud has it, noise and all; ``noise`` is the variance Σ η² s² of the noise in each station's U, over
+    the rounds in which it was added. ``seed`` addresses what a simulation draws for the certificate alone.
     """
 
-    loss: Loss
+    method: Method
     relationship: Relationship
     V: npt.NDArray[np.float64]
-    merged: npt.NDArray[np.float64]
-    normal: float
+    noise: npt.NDArray[np.float64]
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -160,9 +159,7 @@ class PrivatePlan:
 
     def applied(self, built: Algorithm, station_rounds: int = 1) -> Algorithm:
         """The algorithm through a channel that clips and adds noise, with the work of the plan."""
-        method = replace(built.method, channel=Noised(self.clip, self.noise))
-        if isinstance(method, DualMethod) and type(method.merge) is not Add:
-            method = replace(method, merge=Add())
+        method = built.method.hidden(with_noise(built.method.channel, self.clip, self.noise))
         policy = Fixed(self.local_steps, station_rounds, -(-self.rounds // station_rounds))
         return built._replace(method=method, policy=policy)
 
@@ -177,8 +174,15 @@ def private(
     data = built.regroup(federation)
     columns = len(data.class_names) if data.kind == "classes" else 1
     start = _situation(data, built.method, ledger, columns)
-    options, found = design(name, options, data.kind, start, privacy, (columns, data.n_features + options.intercept))
-    return found.applied(build(name, options, federation.kind), options.station_rounds or 1), found
+    return planned(name, options, data.kind, start, privacy, (columns, data.n_features + options.intercept))
+
+
+def planned(
+    name: str, options: Options, kind: str, start: Situation, privacy: Privacy, shape: tuple[int, int]
+) -> tuple[Algorithm, PrivatePlan]:
+    """The same, for what a network knows of itself."""
+    options, found = design(name, options, kind, start, privacy, shape)
+    return found.applied(build(name, options, kind), options.station_rounds or 1), found
 
 
 def design(
@@ -193,7 +197,9 @@ def design(
     share = CERTIFICATE_SHARE if isinstance(built.method, DualMethod) else 0.0
     mu = privacy.mu * math.sqrt(1.0 - share)
     terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
-    strength = terminals * mu / math.sqrt(numbers)
+    hidden = build(name, options, kind).method.channel.summed
+    excess = math.sqrt(terminals / hidden) if hidden else 1.0  # of noise, where each brings a part that few would need
+    strength = terminals * mu / (math.sqrt(numbers) * excess)
     travel, rounds = _travel(strength)
     if privacy.rounds is not None or options.cloud_rounds is not None:
         rounds = privacy.rounds or (options.cloud_rounds or 1) * (options.station_rounds or 1)
@@ -202,9 +208,12 @@ def design(
     clip = privacy.clip or travel / rounds * rows * scale
     price = mu**2 / rounds
     method = build(name, options, kind).method
-    predicted = _predicted(method, start, clip * rounds / mu, numbers) if isinstance(method, DualMethod) else None
+    predicted = (
+        _predicted(method, start, excess * clip * rounds / mu, numbers) if isinstance(method, DualMethod) else None
+    )
     total, certificate = privacy.mu**2, privacy.mu**2 * share
-    enough = math.ceil(math.sqrt(numbers) / (mu * ALIGNED * math.pi * 0.01))
+    enough = math.sqrt(numbers) / (mu * ALIGNED * math.pi * 0.01)
+    enough = math.ceil(enough**2 / hidden if hidden else enough)
     if terminals < enough:
         notes.append(
             f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {enough:,} "
@@ -305,31 +314,42 @@ def check_loss(loss: Loss) -> None:
         )
 
 
-def largest_term(loss: Loss, reach: float) -> float:
-    """τ: the most that L(z) + L*(−α) + αz of one row can be for |z| ≤ reach; it is convex in z and in α."""
-    ends = [(z, b) for z in (-reach, reach) for b in (0.0, 1.0)]
-    return max(loss.value(z, 1.0) + loss.conjugate(b, 1.0) + b * z for z, b in ends)
-
-
-def certificate(
-    plan: PrivatePlan, released: Released, network: Network, shares: npt.NDArray[np.float64]
-) -> NoisedCertificate:
+def certificate(plan: PrivatePlan, released: Released, network: Network) -> NoisedCertificate:
     """The one certificate of a private run: e + (√a + √b)² at W = Ṽ G, where a = 0; e is hidden in noise of its own.
 
-    e = (1/N) Σ_b (1/n_b) Σ_i [L(z_i) + L*(−α_i) + α_i z_i] needs no Ξ, as ``shares`` are Σ_t X_tᵀα_t without
-    it; of b the law of Ξ is public. How many rows a terminal has is public.
+    e = (1/N) Σ_b (1/n_b) Σ_i [L(z_i) + L*(−α_i) + α_i z_i] needs no Ξ. Each station's sum is hidden by itself, as one
+    terminal is in one of them; of b the law of Ξ is public, and so is how many rows a terminal has. What rounding keeps
+    back counts as a part of Ξ.
     """
-    models, loss = released.relationship.solve(released.V), released.loss
+    models, method = released.relationship.solve(released.V), released.method
+    largest = np.zeros(len(models))
+    np.maximum.at(largest, network.station[network.station >= 0], network.sizes[network.station >= 0])
+    tau = np.array([largest_terms(method.loss, model) for model in models])
+    deviation = largest * tau / math.sqrt(plan.certificate_price)
+    told = _noised_terms(network, models, deviation, released.seed)
+    n, members = told.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))
+    spread = deviation * np.sqrt(method.channel.noise_variance(members.astype(np.float64))) / plan.noise
+    s = float(np.linalg.norm(spread / n)) / len(n)
+    e = float(np.mean(told.terms / n)) + s * float(ndtri(1.0 - CHANCE / 2))
+    b = noise_bound(released.relationship, np.sqrt(released.noise), n, models[0].size)
+    if isinstance(method.channel, NoisedSums):
+        kept = members * method.channel.rounding(models[0].size) / n
+        G = released.relationship.dense(len(n)).G
+        b = (math.sqrt(b) + math.sqrt(float(np.linalg.eigvalsh(G)[-1] * (kept @ kept)) / (2.0 * len(n)))) ** 2
+    zero = method.loss.value(0.0, 1.0) * models.shape[1]
+    return NoisedCertificate.made(told.round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)
+
+
+def _noised_terms(
+    network: Network, models: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64], seed: int
+) -> NoisedTerms:
+    """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station, in noise: its own, or what a simulation draws for it."""
+    if isinstance(network, TellsNoised):
+        return network.noised_terms(models, deviation)
+    assert isinstance(network, ShareSums)
     sums = [told for told in network.sums(Points(models[None], np.ones((1, 1)))) if told is not None]
     n = np.array([float(max(told.n_samples, 1)) for told in sums])
     terms = np.array([told.losses[0] for told in sums]) - dual_sums(np.array([told.dual for told in sums]))
-    terms = terms + np.einsum("bcd,bcd->b", models, shares)
-    largest = np.zeros(len(n))
-    np.maximum.at(largest, network.station, network.sizes)
-    reach = RADIUS * np.linalg.norm(models, axis=2)
-    tau = np.array([sum(largest_term(loss, z) for z in row) for row in reach.tolist()])
-    s = float(np.max(largest / n * tau)) / (len(n) * math.sqrt(plan.certificate_price))
-    e = float(np.mean(terms / n)) + s * (released.normal + float(ndtri(1.0 - CHANCE / 2)))
-    b = noise_bound(released.relationship, plan.noise * np.sqrt(released.merged), n, models[0].size)
-    zero = loss.value(0.0, 1.0) * models.shape[1]
-    return NoisedCertificate.made(sums[0].round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)
+    terms = terms + np.einsum("bcd,bcd->b", models, network.station_shares())
+    normal = np.random.default_rng([seed, *b"certificate"]).standard_normal(len(n))
+    return NoisedTerms(sums[0].round, terms + deviation * normal, n)

@@ -19,7 +19,7 @@ from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping, LabelCentring, ShareSums
+from rhfedmtl.engines.network import Keeping, LabelCentring, ShareSums, TellsNoised
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
@@ -201,6 +201,8 @@ class Run:
         self.round = 0
         self.terminal_steps = 0
         self.certificate: Certificate | None = None
+        self.noise = np.zeros(federation.n_tasks)  # variance of the noise in every station's sum
+        self._released = -1  # round of the last certificate that was charged for what it tells
         self.metrics: Metrics = {}
         self.events: list[Event] = []
         self.certifying: dict[str, float] = {}  # what certificates have cost
@@ -463,12 +465,15 @@ class Run:
 
     def _noised_certificate(self, plan: PrivatePlan) -> Certificate:
         """What a private run releases of it, charged before; none for one that is interrupted, or has no dual."""
-        if isinstance(self.cloud, Cloud) and isinstance(self.network, ShareSums) and not self._interrupted:
-            self._charge(ReleaseEvent(self.round, self._layout(), {privacy.RESOURCE: plan.certificate_price}))
-            merged = sum(np.where(seen.answers > 0, seen.factor, 0.0) ** 2 for seen in self.observed)
-            normal = float(np.random.default_rng([self.settings.seed, *b"certificate"]).standard_normal())
-            released = Released(self.method.loss, self.cloud.relationship, self.cloud.V, np.asarray(merged), normal)
-            return privacy.certificate(plan, released, self.network, self.network.station_shares())
+        tells = isinstance(self.network, ShareSums | TellsNoised)
+        if isinstance(self.cloud, Cloud) and tells and not self._interrupted:
+            if self._released != self.round:  # asked again, stations answer the same
+                self._charge(ReleaseEvent(self.round, self._layout(), {privacy.RESOURCE: plan.certificate_price}))
+                self._released = self.round
+            released = Released(
+                self.method, self.cloud.relationship, self.cloud.V, np.asarray(self.noise), self.settings.seed
+            )
+            return privacy.certificate(plan, released, self.network)
         if isinstance(self.cloud, Cloud):
             models = self.cloud.relationship.solve(self.cloud.V)
         else:
@@ -614,6 +619,10 @@ class Run:
         self.terminal_steps += total
         seen = done if total else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
+        if self.private is not None:
+            heard = outcome.answers.astype(np.float64)
+            variance = self.method.channel.noise_variance(heard)
+            self.noise = self.noise + np.where(heard > 0, outcome.factor, 0.0) ** 2 * variance
         self.history.append(self._moment())
         if self._forgets:
             del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
@@ -665,6 +674,8 @@ _KEPT = (
     "round",
     "terminal_steps",
     "certificate",
+    "noise",
+    "_released",
     "metrics",
     "events",
     "certifying",

@@ -17,7 +17,8 @@ from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_num
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every
-from rhfedmtl.training.config import PRECISION
+from rhfedmtl.training.config import PRECISION, RunConfig
+from rhfedmtl.training.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Learning:
     is ever asked for: with H = 1 an update is a scaled data row; 0 is one pass over each terminal's own rows.
     ``precision`` is that of orders and updates. A training ends at either target; with a ``target_relative_gap`` of 0
     it goes on while its budget lasts, for members to come. ``feature_names`` go into the models: rows with named
-    columns are put into their order.
+    columns are put into their order. ``privacy`` bounds what is learned of a terminal, as in "epsilon=1,delta=1e-6".
     """
 
     features: int
@@ -46,6 +47,7 @@ class Learning:
     precision: str = "float64"
     test_rows: str = STATION
     feature_names: tuple[str, ...] = ()
+    privacy: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no node could follow."""
@@ -59,7 +61,34 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        self._options()
+        if self._options().channel == "masked":
+            self._check_masked()
+        if self.privacy:
+            self.check_private(self.privacy)
+
+    @property
+    def terminal_bound(self) -> dict[str, Any]:
+        """What terminals insist on: ε and δ, or nothing."""
+        bound = Privacy.parse(self.privacy) if self.privacy else None
+        return {"epsilon": bound.epsilon, "delta": bound.delta} if bound else {}
+
+    def check_private(self, privacy: str) -> Privacy:
+        """The bound, once all that would tell more is refused."""
+        given = {"certify_every": self.certify_every, "target_gap": self.target_gap}
+        config = RunConfig(self.algorithm, options=self._options(), scale=self.scale or None, privacy=privacy, **given)  # type: ignore[arg-type]
+        config.check()
+        _choose("test_rows", self.test_rows, (STATION,))
+        if len(self.classes) < 2:
+            raise ConfigError(f"--privacy {privacy}: labels of a regression have no bound; it is for classes")
+        return Privacy.parse(privacy)
+
+    def _check_masked(self) -> None:
+        """Where sums are masked nothing of one terminal is told: no moments of its rows, no counts of its test rows."""
+        if self.scale not in ("unit", "none"):
+            raise ConfigError(
+                f"scale = {self.scale!r} looks at rows of single terminals, which masked sums hide: choose unit or none"
+            )
+        _choose("test_rows", self.test_rows, (STATION,))
 
     def job(self) -> wire.Job:
         """What the cloud tells the stations, and they their terminals."""

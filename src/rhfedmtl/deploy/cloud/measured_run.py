@@ -19,6 +19,7 @@ from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, char
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
+from rhfedmtl.training.privacy import PrivatePlan
 from rhfedmtl.training.result import Metrics
 from rhfedmtl.training.run import Run, Settings
 from rhfedmtl.training.site import RoundHeld, Site, asked_steps
@@ -154,12 +155,17 @@ class RemoteEvaluation:
 
 
 def measured_run(
-    config: CloudConfig, people: Federation, network: RemoteNetwork, ledger: Ledger, settings: Settings
+    config: CloudConfig,
+    people: Federation,
+    network: RemoteNetwork,
+    ledger: Ledger,
+    settings: Settings,
+    private: PrivatePlan | None = None,
 ) -> Run:
     """A run of the stations of a network, all of which hold one BS iteration at a time."""
     accounting = MeasuredAccounting(config, network, ledger)
     site = Site(network, Membership(network), accounting, RemoteEvaluation(network), forgets=True)
-    return Run(people, network.method, settings, ledger, site=site)
+    return Run(people, network.method, settings, ledger, site=site, private=private)
 
 
 def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
@@ -178,11 +184,11 @@ def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
     )
 
 
-def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: bool) -> Settings:
+def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: bool, private: bool = False) -> Settings:
     """How to run, from the configuration; without any end, until the gap is small beside the objective."""
     learning = config.learning
     return Settings(
-        scale=learning.scale or usual_scale(kind, private=False),
+        scale=learning.scale or usual_scale(kind, private=private),
         certify_every=learning.certify_every,
         seed=learning.seed,
         target_gap=target_gap,

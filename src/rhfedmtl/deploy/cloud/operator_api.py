@@ -150,17 +150,19 @@ class OperatorApi:
         return await self.COMMANDS[name](self, **arguments)
 
     async def _status(self) -> dict[str, Any]:
-        now, stations = time.time(), []
+        now, stations, bill = time.time(), [], await asyncio.to_thread(self._trainer.bill)
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
-            known = sorted({*self._registry.homes(b), *seats})
+            known = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
             stations.append(
                 {
                     "station": b,
                     "task": task,
                     "connected": session is not None,
                     "connected_seconds": now - session.since if session else None,
+                    "heard_seconds": self._stations.quiet(b) if session else None,
+                    "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
                     "last_error": outlook.last_error,
                     "terminals": [
@@ -169,6 +171,7 @@ class OperatorApi:
                             "member": t in seats,
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
+                            "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
                         }
@@ -186,11 +189,18 @@ class OperatorApi:
     def _waits_for(self) -> list[str]:
         return self._stations.waited_for() if self._trainer.state is Training.RUNNING else []
 
-    async def _train(self, budget: list[str] | None = None, target_gap: float | None = None) -> dict[str, Any]:
+    async def _train(
+        self, budget: list[str] | None = None, target_gap: float | None = None, privacy: str | None = None
+    ) -> dict[str, Any]:
         gap = self._config.learning.target_gap if target_gap is None else float(target_gap)
         if not (math.isfinite(gap) and gap >= 0.0):
             raise ConfigError(f"a target gap of {gap}: give a number from 0")
-        spec = {"budget": budget, "target_gap": gap, "at": time.time()}
+        privacy = self._config.learning.privacy if privacy is None else privacy
+        if privacy:
+            self._config.learning.check_private(privacy)
+            if gap:
+                raise ConfigError("one certificate leaves a private training, at its end: leave --target-gap out")
+        spec = {"budget": budget, "target_gap": gap, "privacy": privacy, "at": time.time()}
         self._trainer.order(spec)
         return spec
 
@@ -206,6 +216,7 @@ class OperatorApi:
 
     async def _forget(self, terminal: int) -> dict[str, Any]:
         """Take out a terminal that will not come back."""
+        self._refuse_sealed(terminal)
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
         facts = {"terminal": terminal, "from": holder, "to": -1}
         if self._registry.station.get(terminal, -1) >= 0:
@@ -228,8 +239,17 @@ class OperatorApi:
             raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         return {"terminal": terminal, "station": holder}
 
+    def _refuse_sealed(self, terminal: int) -> None:
+        """Nobody can take a share out of a sum that hides its parts, and the sum without it would tell the share."""
+        if self._trainer.network.method.channel.sealed:
+            raise ConfigError(
+                f"sums of this network are masked or noised: what terminal {terminal} put into them cannot be taken "
+                "out, so it stays where it is; its owner may stop it"
+            )
+
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
+        self._refuse_sealed(terminal)
         registry = self._registry
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
@@ -349,6 +369,7 @@ class OperatorApi:
 
     def _settings(self, role: str, number: int) -> dict[str, Any]:
         registry, config, job = self._registry, self._config, self._config.learning.job()
+        method = method_of(job)
         station = registry.station.get(number, -1) if role == TERMINAL else number
         host, port = config.enrolment.address.rpartition(":")[0], config.node.listen.rpartition(":")[2]
         return {
@@ -358,7 +379,9 @@ class OperatorApi:
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
             "least_steps": config.learning.least_steps,
-            "message_bytes": jobs.message_limit(job, method_of(job), config.limits),
+            "least_summed": method.channel.summed,
+            **config.learning.terminal_bound,
+            "message_bytes": jobs.message_limit(job, method, config.limits),
         }
 
 

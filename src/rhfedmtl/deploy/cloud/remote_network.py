@@ -15,7 +15,7 @@ from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, NoisedTerms, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.maths.objective import Points
@@ -27,6 +27,7 @@ from rhfedmtl.roles.messages import (
     LabelsReport,
     Message,
     MomentsReport,
+    Noising,
     Report,
     Scaling,
     StationSums,
@@ -75,6 +76,7 @@ class RemoteNetwork:
         self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
         self.levels: Float64Array | None = None
+        self.noising: Noising | None = None
         self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
         self.announced = 0
@@ -91,7 +93,9 @@ class RemoteNetwork:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
-        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
+        channel, here = self.method.channel, self.station[self.station >= 0]
+        among = int(np.bincount(here).max(initial=0)) if channel.sums_only else 0
+        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, channel.dtype, among)
         if self._job.precision != wire.FLOAT32:
             return sizes
         return sizes._replace(order=sizes.order - _FLOAT32_SAVES * self._matrix[0] * self._matrix[1])
@@ -181,6 +185,23 @@ class RemoteNetwork:
         answers = self._ask("sums", len(points.combinations), self._all(asked), 2.0 * self.config.waits.answer)
         return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
 
+    def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
+        """What a private certificate is made from, hidden where it comes from; asked again, it is told the same."""
+
+        def asked(b: int) -> wire.Request:
+            model, point = codec.tensor(models[b][None]), codec.tensor(np.ones((1, 1)))
+            return wire.Request(sums=wire.SumsRequest(models=model, points=point, noise=float(deviation[b])))
+
+        answers = self._ask("sums", 1, self._all(asked), 2.0 * self.config.waits.answer)
+        told = [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
+        n = np.array([float(max(sums.n_samples, 1)) for sums in told])
+        return NoisedTerms(told[0].round, np.array([sums.losses[0] for sums in told]), n)
+
+    def hide(self, method: Method, noising: Noising) -> None:
+        """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
+        self.method, self.noising = method, noising
+        self._agree("hide", [noising] * self.n_stations)
+
     def trial(self, models: Float64Array) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
         requests = self._all(lambda b: wire.Request(trial=wire.TrialRequest(model=codec.tensor(models[b]))))
@@ -188,7 +209,9 @@ class RemoteNetwork:
         return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
-        """Round zero: moments of the training rows of every station."""
+        """Round zero: moments of the rows of every station; where sums are masked or noised nobody is asked."""
+        if self.method.channel.sealed:
+            return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
         requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
         answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
         reports = [codec.from_wire(MomentsReport, self._need(answers, b).moments) for b in range(self.n_stations)]

@@ -126,6 +126,8 @@ class CloudService:
             welcome.scaling.CopyFrom(codec.to_wire(Scaling.of(scalers[station])))
         if (levels := network.levels) is not None:
             welcome.centring.CopyFrom(codec.to_wire(Centring(float(levels[station]))))
+        if network.noising is not None:
+            welcome.noising.CopyFrom(codec.to_wire(network.noising))
         if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome

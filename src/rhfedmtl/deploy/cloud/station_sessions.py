@@ -23,7 +23,7 @@ from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.resources.sizes import acknowledged
+from rhfedmtl.resources.sizes import framed
 
 QUIET_S = 3.0
 """Stations speak every second: one that has not for so long is told of by who is asked what a training waits for."""
@@ -102,7 +102,7 @@ class StationSessions:
         finally:
             del self._pending[station][request.id]
         answer.seconds = time.monotonic() - pending.began
-        answer.bytes_down = acknowledged(len(data)) * pending.sent
+        answer.bytes_down = framed(len(data)) * pending.sent
         if answer.away and station not in self._absent:  # of one that stays away, it is said once
             self._log("no answer", "warning", reason=answer.trouble)
         (self._absent.add if answer.away else self._absent.discard)(station)
@@ -168,7 +168,7 @@ class StationSessions:
             self._strike(b, content.roster)
             if b in self.outlooks:  # which come every second, and rounds faster
                 self.outlooks[b].round = max(self.outlooks[b].round, content.round.round)
-            content.bytes_up = acknowledged(len(data))
+            content.bytes_up = framed(len(data))
             content.away &= pending.request.HasField("round") and not content.HasField("round")
             pending.answer.set_result(content)
 
@@ -256,14 +256,18 @@ class StationSessions:
             return self.missing()
         return [self._stands(b) for b in self._pending if self._is_waited_for(b)]
 
+    def quiet(self, station: int) -> float:
+        """Seconds since the last word of a station."""
+        return time.monotonic() - self._heard[station]
+
     def _is_waited_for(self, station: int) -> bool:
-        away = station not in self.acceptor.sessions or time.monotonic() - self._heard[station] > QUIET_S
+        away = station not in self.acceptor.sessions or self.quiet(station) > QUIET_S
         return (bool(self._pending[station]) and away) or len(self._absent) == len(self._pending)
 
     def _stands(self, station: int) -> str:
         if station not in self.acceptor.sessions:
             return f"station {station} (not connected)"
-        quiet = time.monotonic() - self._heard[station]
+        quiet = self.quiet(station)
         return f"station {station} ({f'silent for {quiet:.0f} s' if quiet > QUIET_S else 'none of its terminals'})"
 
     def missing(self) -> list[str]:

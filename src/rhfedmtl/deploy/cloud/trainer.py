@@ -20,7 +20,7 @@ from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
-from rhfedmtl.deploy.methods import algorithm_of
+from rhfedmtl.deploy.methods import algorithm_of, options_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
@@ -28,16 +28,19 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFe
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.messages import Noising
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
+from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
+BILL_S = 2.0
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
 
@@ -111,6 +114,8 @@ class Trainer:
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
         self._curve: list[dict[str, Any]] = []
+        self._bill: dict[tuple[int, int], dict[str, float]] = {}
+        self._bill_due = 0.0
 
     @property
     def state(self) -> Training:
@@ -121,6 +126,20 @@ class Trainer:
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
         return {"state": self.state.value, **self._facts}
+
+    def bill(self) -> dict[tuple[int, int], dict[str, float]]:
+        """What each terminal, by (station, terminal), and each station itself, with terminal -1, took of every type.
+
+        While a training runs it is added up anew at most every `BILL_S` seconds, however many look on.
+        """
+        run, now = self._run, time.monotonic()
+        if run is not None and (now >= self._bill_due or self.state is not Training.RUNNING):
+            bill: dict[tuple[int, int], dict[str, float]] = {}
+            for name, by_node in run.ledger.totals("task", "terminal").items():
+                for node, amount in by_node.items():
+                    bill.setdefault(node, {})[name] = amount
+            self._bill_due, self._bill = now + BILL_S, bill
+        return self._bill
 
     def curve(self) -> list[dict[str, Any]]:
         """Rounds since the cloud was started, thinned out where they are many."""
@@ -217,30 +236,70 @@ class Trainer:
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
         cost, budget = self._resources(spec)
-        policy = self._policy(cost)
+        private = self._config.learning.check_private(spec["privacy"]) if spec["privacy"] else None
         ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
-        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended)
+        settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended, private=private is not None)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._run is None:
             self.network.sync(first=True)
             people = census(self._config, self.network)
-            run = measured_run(self._config, people, self.network, Ledger(cost, budget), settings)
+            ledger, plan = self._hidden(Ledger(cost, budget), private)
+            run = measured_run(self._config, people, self.network, ledger, settings, plan)
             self._take_up(run, self._journal.begun())
             self._check_round(run)
             self._run = run
         else:
             self._check_left(self._run.ledger.spent, budget)
+            budget = self._check_bound(self._run, private, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
+        policy = self._policy(cost)
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
         self._result = result
         found: dict[str, Any] = plain(summary(result))
-        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot)}
+        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
         found["certified_round"] = result.certificate.round
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _hidden(self, ledger: Ledger, private: Privacy | None) -> tuple[Ledger, PrivatePlan | None]:
+        """Before the first round of a private training: the plan, from public numbers, and who clips and adds noise."""
+        if private is None:
+            return ledger, None
+        network, learning = self.network, self._config.learning
+        here = network.station >= 0
+        start = Situation(
+            network.sizes[here],
+            Placement(network.station[here], network.n_stations),
+            ledger,
+            lam=0.0,
+            gamma=network.method.loss.smoothness,
+            bytes=network.message_sizes,
+        )
+        options = options_of(json.loads(learning.job().options))
+        self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
+        network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
+        return plan.ledger(ledger), plan
+
+    @staticmethod
+    def _check_bound(run: Run, private: Privacy | None, budget: Budget) -> Budget:
+        """Limits of a training that goes on; a bound is for all of them together, and a certificate is the end."""
+        known = run.private.privacy if run.private else None
+        if (known is None) != (private is None) or (known and private and known != private):
+            raise ConfigError(
+                f"this network has learned with {known or 'no bound'}, and what was told stays told: go on with the "
+                "same, or forget it with `rhfedmtl network reset`"
+            )
+        if run.private is None:
+            return budget
+        if run.certificate is not None and np.isfinite(run.certificate.gap):
+            raise ConfigError(
+                "the one certificate of a private training is told, and its bound is spent: begin anew with "
+                "`rhfedmtl network reset`, and add what that tells"
+            )
+        return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 
     def _check_round(self, run: Run) -> None:
         """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow."""
@@ -252,8 +311,8 @@ class Trainer:
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
             f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
-            f"costs {amounts_text(price)}: raise it, or make the network anew and allow fewer steps with "
-            "--least-steps"
+            f"costs {amounts_text(price)}: raise it, or make the network anew: --least-steps allows fewer "
+            "steps, and --masked hides updates in sums, of which one step tells no row"
         )
 
     @staticmethod

@@ -131,6 +131,7 @@ class _Writer:
         job = self._learning.job()
         method = method_of(job)
         method.check(self._data)
+        self._least_summed = method.channel.summed
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
         norm = plan.limits.norm * _largest(self._data, self._learning.scale)
         self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm)
@@ -188,6 +189,8 @@ class _Writer:
             self._learning.least_steps,
             kernel=NUMPY if self._plan.light else AUTO,
             row_seed=self._plan.row_seed,
+            least_summed=self._least_summed,
+            **self._learning.terminal_bound,
         )
         self._write(name, config)
         rows = slice(int(data.terminal_offsets[t]), int(data.terminal_offsets[t + 1]))

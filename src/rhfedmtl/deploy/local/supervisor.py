@@ -177,6 +177,7 @@ def bring_up(
     show: Callable[[dict[str, Any]], None],
     *,
     grouped: int = 1,
+    privacy: str | None = None,
 ) -> dict[str, Any]:
     """Start all, train, end all; what the training came to. ``show`` is called with the status as it goes."""
     with Supervisor(folder, grouped) as supervisor:
@@ -196,7 +197,7 @@ def bring_up(
         if status["training"]["state"] in UNDER_WAY:
             operator.command("stop")  # a training that was interrupted: this one goes on from where it was
             rest(status)
-        operator.command("train", budget=budget, target_gap=target_gap)
+        operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
         training: dict[str, Any] = rest(operator.command("status"))["training"]
         if training["state"] != "ended":
             raise ConfigError(f"the training {training['state']}: {training.get('error', '')}; see {folder / 'logs'}")

@@ -116,6 +116,8 @@ class TerminalConfig(Config):
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
     Whatever its station asks for, it takes orders of ``least_steps`` (0: one pass over its rows) to ``most_steps``, no
     more than ``steps_per_day`` (UTC) and ``most_updates`` ever (0: any number), of ``algorithms`` (none named: of any).
+    With a ``least_summed`` of 2 or more it works only where sums over so many terminals are masked, with an
+    ``epsilon`` (and ``delta``) only while noise keeps all that ever left within that bound.
     The order in which it visits rows comes from a secret of its own, which it makes; a ``row_seed`` of 0 or more is
     known to others instead, for comparisons with a simulation.
     ``link`` is as in `Waits`.
@@ -136,6 +138,9 @@ class TerminalConfig(Config):
     budget_days: int = 0
     link: float = 5.0
     row_seed: int = -1
+    least_summed: int = 0
+    epsilon: float = 0.0
+    delta: float = 1e-6
 
 
 @dataclass(frozen=True)

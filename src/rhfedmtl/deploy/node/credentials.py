@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -235,6 +237,27 @@ class Credentials:
             raise ConfigError(f"{self.own} must hold one private key and its certificate")
         return keys[0], b"".join(others)
 
+    def sign(self, text: bytes) -> bytes:
+        """Proof that a text is of this node: its certificate, and a signature."""
+        secret, certificate = self.pair()
+        key: Any = serialization.load_pem_private_key(secret, None)
+        der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
+        return struct.pack("<H", len(der)) + der + bytes(key.sign(text, ec.ECDSA(hashes.SHA256())))
+
+    def check_signed(self, identity: Identity, text: bytes, proof: bytes) -> None:
+        """Refuse a text that this node did not sign, with a certificate that an authority trusted here made."""
+        try:
+            end = 2 + struct.unpack_from("<H", proof)[0]
+            found = x509.load_der_x509_certificate(proof[2:end])
+            peer = PeerCertificate.read(found.public_bytes(serialization.Encoding.PEM))
+            _check_issued(found, _bytes(self.authorities))
+            key: Any = found.public_key()
+            key.verify(proof[end:], text, ec.ECDSA(hashes.SHA256()))
+        except (ValueError, TypeError, AttributeError, struct.error, InvalidSignature) as error:
+            raise PeerError(f"a proof of {identity} that is none: {error or type(error).__name__}") from None
+        if peer.identity != identity or peer.expired:
+            raise PeerError(f"a proof of {identity} by {peer.identity.uri}, valid until {peer.until:%Y-%m-%d}")
+
     def client(self) -> grpc.ChannelCredentials:
         """Credentials to call the node above."""
         return grpc.ssl_channel_credentials(_bytes(self.authorities), *self.pair())
@@ -322,6 +345,14 @@ def caller(auth_context: dict[str, Any]) -> PeerCertificate:
     if peer.expired:  # on a connection that was made before
         raise PeerError(f"the certificate of {peer.identity} has expired")
     return peer
+
+
+def _check_issued(certificate: x509.Certificate, authorities: bytes) -> None:
+    """Refuse a certificate that none of these authorities made."""
+    for authority in x509.load_pem_x509_certificates(authorities):
+        with suppress(ValueError, TypeError, InvalidSignature):
+            return certificate.verify_directly_issued_by(authority)
+    raise ValueError("no authority that is trusted here made its certificate")
 
 
 def _bytes(path: Path) -> bytes:

@@ -68,6 +68,11 @@ TERMINAL_TO_STATION = Dialogue(
         "withdraw",
         "rest",
         "declined",
+        "key",
+        "deal",
+        "masked",
+        "opened",
+        "noised",
     ),
     _lower_end(
         "order",
@@ -80,6 +85,9 @@ TERMINAL_TO_STATION = Dialogue(
         "centring",
         "trial",
         "drain",
+        "circle",
+        "unmask",
+        "noising",
     ),
 )
 STATION_TO_CLOUD = Dialogue(

@@ -48,6 +48,10 @@ class Token:
             raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
 
 
+RULES = ("least_steps", "least_summed", "epsilon", "delta")
+"""What a new terminal lets itself be asked for, as the network was made."""
+
+
 def enrol(
     token_text: str,
     folder: Path,
@@ -117,7 +121,8 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config
     if token.role == TERMINAL:
         assert data is not None
         node = NodeConfig(token.network, TERMINAL, token.number)
-        return TerminalConfig(node, station, address, str(data.resolve()), least_steps=settings["least_steps"])
+        rules = {name: settings[name] for name in RULES if name in settings}
+        return TerminalConfig(node, station, address, str(data.resolve()), **rules)
     node = NodeConfig(token.network, STATION, token.number, listen=bind(address))
     return StationConfig(node, settings["cloud"], limits=Limits(message_bytes=settings["message_bytes"]))
 

@@ -19,8 +19,9 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.messages import Centring, Scaling
+from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.summed import SummingStation
 
 NOWHERE = 0xFFFFFFFF
 """Station of a `Place` that is none: the terminal leaves the network."""
@@ -38,7 +39,7 @@ class Rounds(StrEnum):
 
 
 _ALWAYS = ("round", "roster", "transfer")
-_BETWEEN_ROUNDS = ("assign", "report", "sums", "moments", "scale", "labels", "centre", "models", "trial")
+_BETWEEN_ROUNDS = ("assign", "report", "sums", "moments", "scale", "labels", "centre", "hide", "models", "trial")
 ROUNDS: Table[Rounds] = {
     Rounds.UNTOLD: {"job": Rounds.IDLE, **dict.fromkeys((*_ALWAYS, *_BETWEEN_ROUNDS), Rounds.UNTOLD)},
     Rounds.IDLE: {
@@ -77,6 +78,8 @@ class Memory:
         self.job: wire.Job | None = None
         self.scaling: Scaling | None = None
         self.centring: Centring | None = None
+        self.noising: Noising | None = None
+        self.secret = secrets.token_bytes(32)
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -84,6 +87,8 @@ class Memory:
         self.rounds = Machine(ROUNDS, Rounds.UNTOLD)
         self._interrupted: wire.OpenFile | None = None
         self.epoch = secrets.token_hex(8)
+        self.from_disk = False
+        """Whether this process took it from its files, so that it may be an old copy."""
         self._restore()
 
     @property
@@ -92,6 +97,21 @@ class Memory:
         if self.role is None:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
+
+    @property
+    def masked(self) -> SummingStation | None:
+        """The role of a station that sees sums over its terminals alone."""
+        return self.role if isinstance(self.role, SummingStation) else None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no share of a terminal goes into the sum, or out of it, by itself."""
+        return self.role is not None and self.role.method.channel.sealed
+
+    def hide(self, noising: Noising) -> None:
+        """Hide every sum in noise from now on."""
+        self.station.hide(noising)
+        self.noising = noising
 
     def begin(self, job: wire.Job) -> bool:
         """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
@@ -109,10 +129,13 @@ class Memory:
         """A station without members. It counts from anywhere: no problem of another epoch has the same number."""
         method = method_of(job)
         matrix, shared = matrix_of(job, method)
-        role = BaseStation(self.task, matrix, method, shared)
+        kind = SummingStation if method.channel.sums_only else BaseStation
+        role = kind(self.task, matrix, method, shared)
         role.membership, role.norm = secrets.randbits(40), self._norm
         if self.scaling is not None:
             role.scaled(self.scaling)
+        if self.noising is not None:
+            role.hide(self.noising)
         return role
 
     @property
@@ -124,8 +147,9 @@ class Memory:
     def begin_anew(self, reason: str) -> None:
         """Forget the members, in a turn: what is known of them is older than what they know."""
         assert self.job is not None
-        anchor, self.role = self.station.anchor, self._new_role(self.job)
-        self.epoch, self.last, self._interrupted = secrets.token_hex(8), None, None
+        before, self.role = self.station, self._new_role(self.job)
+        self.role.quarantined, anchor = before.quarantined, before.anchor
+        self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
         if anchor is not None:
             self.role.receive_anchor(anchor)
         self.rounds = Machine(ROUNDS, Rounds.IDLE)
@@ -195,6 +219,7 @@ class Memory:
             revoked=sorted(self.revoked),
             members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
             quarantined=state.quarantined,
+            secret=self.secret,
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -202,6 +227,8 @@ class Memory:
             record.scaling.CopyFrom(codec.to_wire(self.scaling))
         if self.centring is not None:
             record.centring.CopyFrom(codec.to_wire(self.centring))
+        if self.noising is not None:
+            record.noising.CopyFrom(codec.to_wire(self.noising))
         if self.last is not None:
             record.last.CopyFrom(self.last)
         return record
@@ -219,9 +246,12 @@ class Memory:
             return
         if payload is None:
             return
+        self.from_disk = True
         record = wire.StationFile.FromString(payload)
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
+        self.secret = record.secret or self.secret
+        self.noising = codec.from_wire(Noising, record.noising) if record.HasField("noising") else None
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
         self.scaling = codec.from_wire(Scaling, record.scaling) if record.HasField("scaling") else None

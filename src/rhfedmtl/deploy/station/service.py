@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
+from rhfedmtl.deploy.station.masked import Held, hold
 from rhfedmtl.deploy.station.memory import Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -33,8 +35,23 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles.messages import Anchor, Centring, LabelsReport, MomentsReport, Scaling, StationSums, Sums
+from rhfedmtl.roles import masks
+from rhfedmtl.roles.channel import normal_from
+from rhfedmtl.roles.messages import (
+    Anchor,
+    Centring,
+    LabelsReport,
+    MomentsReport,
+    Noising,
+    Probe,
+    Scaling,
+    StationSums,
+    Sums,
+    WorkOrder,
+)
 from rhfedmtl.roles.plausibility import ImplausibleError
+from rhfedmtl.roles.station import Merged
+from rhfedmtl.roles.summed import SummingStation
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -128,6 +145,8 @@ class StationService:
             memory.station.scaled(memory.scaling)
         if welcome.HasField("centring") and memory.centring is None:
             memory.centring = codec.from_wire(Centring, welcome.centring)
+        if welcome.HasField("noising") and memory.noising is None:
+            memory.hide(codec.from_wire(Noising, welcome.noising))
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if welcome.epoch == memory.epoch:
             await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
@@ -265,6 +284,8 @@ class StationService:
         assert job is not None
         single = job.precision == wire.FLOAT32
         orders = role.open_round(content.round, steps)
+        if self.memory.masked is not None:
+            return await self._masked_round(self.memory.masked, orders, content.deadline)
         messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o, single=single)) for o in orders}
         try:
             question = await self.members.ask("update", messages, content.deadline, role.receive)
@@ -275,6 +296,27 @@ class StationService:
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
 
+    async def _masked_round(self, role: SummingStation, orders: list[WorkOrder], seconds: float) -> wire.RoundResult:
+        """The same with nothing but the sum of the updates."""
+        merged = None
+        try:
+            held = await hold(self.members, {o.terminal: o for o in orders}, role.update_words, seconds)
+            merged = self._merged_sum(role, held)
+        finally:
+            merged = merged or role.close_void()
+        ordered = [o for o in orders if held.told is not None and o.terminal in held.told.messages]
+        efforts = [_masked_effort(held, o, o.terminal in merged.answered) for o in ordered]
+        return wire.RoundResult(
+            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
+        )
+
+    def _merged_sum(self, role: SummingStation, held: Held) -> Merged | None:
+        try:
+            return None if held.words is None else role.close_sum(held.arrived, held.words)
+        except PeerError as error:  # nobody can be blamed alone
+            self._log("round void", "error", round=role.round, reason=str(error))
+            return None
+
     async def _report(self, content: int, answer: wire.Answer) -> None:
         answer.report.CopyFrom(codec.to_wire(self.memory.station.report(content)))
 
@@ -282,27 +324,32 @@ class StationService:
         models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
         here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
-            found, missing = await self._add_sums(models, points, here, content.gradient)
+            found, missing = await self._add_sums(models, points, here, content)
             while found is None and self.members.heed_quarantine():  # without whoever told what cannot be
-                found, missing = await self._add_sums(models, points, here, content.gradient)
+                found, missing = await self._add_sums(models, points, here, content)
         if found is None:
             raise PeerError(f"no sums from terminals {', '.join(map(str, missing)) or 'that changed'}")
         answer.sums.CopyFrom(codec.to_wire(found))
 
     async def _add_sums(
-        self, models: Any, points: Any, here: list[int], gradient: bool
+        self, models: Any, points: Any, here: list[int], content: wire.SumsRequest
     ) -> tuple[StationSums | None, list[int]]:
         """Sums of all members, or who of them did not tell."""
         role = self.memory.station
         if silent := sorted(set(role.members) - set(here)):
             raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
-        probes = role.probes(models, points, gradient=gradient)
+        noise = content.noise if content.HasField("noise") else None
+        if role.method.channel.noised != (noise is not None):
+            raise PeerError(f"a certificate with noise {noise}, where sums are noised: {role.method.channel.noised}")
+        probes = role.probes(models, points, gradient=content.gradient, noise=noise)
+        if self.memory.masked is not None:
+            return await self._masked_sums(self.memory.masked, probes)
         messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
 
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
                 return False
-            if sums.losses.shape != (len(points),):
+            if sums.losses.shape != (len(points),):  # one, where it is hidden in noise
                 raise PeerError(f"loss sums of shape {sums.losses.shape}")
             try:
                 role.check_sums(sums)
@@ -312,7 +359,18 @@ class StationService:
             return True
 
         question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
-        return role.add_sums([arrival.content for arrival in question.arrived.values()]), question.missing
+        found = role.add_sums([arrival.content for arrival in question.arrived.values()])
+        if found is not None and noise is not None:
+            found = replace(found, losses=found.losses + noise * again_the_same(self.memory.secret, content, found))
+        return found, question.missing
+
+    async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
+        """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
+        asked = {probe.terminal: probe for probe in probes}
+        held = await hold(self.members, asked, role.sums_words, self.config.waits.answer, whole=True)
+        if held.words is None or held.arrived != asked.keys():
+            return None, sorted(asked.keys() - held.arrived)
+        return role.told_sums(held.words), []
 
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
         features = self.memory.job.features if self.memory.job else 0
@@ -332,6 +390,7 @@ class StationService:
         async with self.memory.turn:
             self.memory.scaling = codec.from_wire(Scaling, content)
             self.memory.station.scaled(self.memory.scaling)
+            self.members.heed_quarantine()
             self.memory.save()
         await self._tell_all("scaled", scaling=content)
         answer.done.SetInParent()
@@ -345,6 +404,13 @@ class StationService:
             self.memory.centring = codec.from_wire(Centring, content)
             self.memory.save()
         await self._tell_all("centred", centring=content)
+        answer.done.SetInParent()
+
+    async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
+        async with self.memory.turn:
+            self.memory.hide(codec.from_wire(Noising, content))
+            self.memory.save()
+        await self._tell_all("noised", noising=content)
         answer.done.SetInParent()
 
     async def _told(
@@ -378,6 +444,11 @@ class StationService:
 
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
+        if memory.sealed and not content.readmit:
+            raise PeerError(
+                f"sums of station {memory.task} are masked or noised: without terminal {t} they would tell what it put "
+                "into them"
+            )
         async with memory.turn:
             if content.forget:
                 self.members.forget(t)
@@ -400,6 +471,7 @@ class StationService:
         "scale": _scale,
         "labels": _labels,
         "centre": _centre,
+        "hide": _hide,
         "models": _models,
         "trial": _trial,
         "roster": _tell_roster,
@@ -478,7 +550,8 @@ class StationService:
         while True:
             await asyncio.sleep(OUTLOOK_S)
             async with self.memory.turn:
-                for t in self.members.silent(seconds) if self.memory.role is not None else ():
+                known = self.memory.role is not None and not self.memory.sealed  # a part of such a sum stays in it
+                for t in self.members.silent(seconds) if known else ():
                     self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {seconds:g} s")
                     self.members.forget(t)
 
@@ -500,6 +573,24 @@ def _effort(question: Question, terminal: int, local_steps: int, answered: bool)
         bytes_down=question.bytes_down(terminal),
         bytes_up=question.bytes_up(terminal),
     )
+
+
+def again_the_same(secret: bytes, content: wire.SumsRequest, found: StationSums) -> Any:
+    """Standard normal numbers that are others for another request or another sum: asked again, nothing new is told."""
+    request = content.SerializeToString(deterministic=True)
+    seed = masks.derive(secret, "certificate", request, found.losses.tobytes())
+    return normal_from(masks.mask(seed, 2 * found.losses.size))
+
+
+def _masked_effort(held: Held, order: WorkOrder, answered: bool) -> wire.Effort:
+    """The same in a masked sum, with the bytes of all its messages."""
+    assert held.told is not None
+    effort = _effort(held.told, order.terminal, order.local_steps, answered)
+    for other in held.others:
+        if order.terminal in other.messages:
+            more = _effort(other, order.terminal, 0, answered)
+            effort.bytes_down, effort.bytes_up = effort.bytes_down + more.bytes_down, effort.bytes_up + more.bytes_up
+    return effort
 
 
 def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:

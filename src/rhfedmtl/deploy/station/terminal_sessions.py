@@ -20,7 +20,8 @@ from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.resources.sizes import acknowledged
+from rhfedmtl.resources.sizes import framed
+from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
 from rhfedmtl.roles.messages import Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
 from rhfedmtl.roles.station import Member
 
@@ -29,6 +30,9 @@ GATHER_S = 3.0
 
 MOST_SENT = 2
 """How often a terminal is asked the same: once more where its link broke, so that bytes have a bound."""
+
+WORK = ("update", "masked")
+"""Answers to an order."""
 
 REASON_LENGTH = 200
 """Characters of a terminal's own words that are passed on."""
@@ -43,10 +47,12 @@ class Arrival(NamedTuple):
 
 
 class Question:
-    """Messages to some terminals and their answers so far; those who connect anew get theirs once more."""
+    """Messages to some terminals and their answers so far; if ``again``, who connects anew gets its own once more."""
 
-    def __init__(self, answer: str, messages: dict[int, bytes], fits: Callable[[Any], bool]) -> None:
-        self.answer, self.messages, self.fits = answer, messages, fits
+    def __init__(
+        self, answer: str, messages: dict[int, bytes], fits: Callable[[Any], bool], *, again: bool = True
+    ) -> None:
+        self.answer, self.messages, self.fits, self.again = answer, messages, fits, again
         self.arrived: dict[int, Arrival] = {}
         self.at: dict[int, float] = {}
         self.sent: dict[int, int] = dict.fromkeys(messages, 0)
@@ -55,12 +61,12 @@ class Question:
 
     def bytes_down(self, terminal: int) -> int:
         """Bytes to a terminal, with what its link puts around them."""
-        return acknowledged(len(self.messages[terminal])) * self.sent[terminal]
+        return framed(len(self.messages[terminal])) * self.sent[terminal]
 
     def bytes_up(self, terminal: int) -> int:
         """Bytes of its answer."""
         arrival = self.arrived.get(terminal)
-        return 0 if arrival is None else acknowledged(arrival.n_bytes)
+        return 0 if arrival is None else framed(arrival.n_bytes)
 
     def take(self, terminal: int, arrival: Arrival) -> None:
         """Note what a terminal answered, and when."""
@@ -99,6 +105,14 @@ class TerminalSessions:
         """Of all questions so far and their answers, with what links put around them."""
         self.declined: dict[int, wire.Declined] = {}
         """What the site of a terminal did not allow when it was last asked."""
+        self._room: MaskRoom | None = None
+
+    @property
+    def room(self) -> MaskRoom:
+        """Keys and deals of the terminals, where sums are masked; keys are for one stream, so slots begin anew."""
+        if self._room is None:
+            self._room = MaskRoom(self._memory.station.method.channel.least)
+        return self._room
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for terminals."""
@@ -107,7 +121,8 @@ class TerminalSessions:
     def present(self) -> list[int]:
         """Members that are connected, are who the station knows, and do not owe an answer since a deadline."""
         members = self._memory.station.members
-        return [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
+        here = [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
+        return [t for t in here if t in self.room] if self._memory.masked else here
 
     def changes(self, terminal: int) -> bool:
         """Whether a terminal waits to be let out, or in anew: it answers nothing before."""
@@ -130,6 +145,11 @@ class TerminalSessions:
             for session in list(self.acceptor.sessions.values()):
                 session.end("its station begins anew")
         self._changed()
+
+    async def _blame(self, terminal: int, reason: str) -> None:
+        async with self._memory.turn:
+            self._memory.station.suspect(terminal, reason)
+            self.heed_quarantine()
 
     async def _catch_up_with(self, epoch: str, reason: str) -> None:
         if epoch == self._memory.epoch:  # not where another terminal has said so already
@@ -161,12 +181,14 @@ class TerminalSessions:
         messages: dict[int, wire.TerminalDown],
         seconds: float,
         fits: Callable[[Any], bool] = lambda _: True,
+        *,
+        again: bool = True,
     ) -> Question:
         """Send to each terminal its message and collect answers of kind ``answer``, until all are there or time is up.
 
         Terminals that have gone are waited for only a little, and those that are about to change not at all.
         """
-        question = Question(answer, {t: m.SerializeToString() for t, m in messages.items()}, fits)
+        question = Question(answer, {t: m.SerializeToString() for t, m in messages.items()}, fits, again=again)
         question.lost.update(filter(self.changes, messages))
         self._question = question
         for t in question.missing:
@@ -237,6 +259,9 @@ class TerminalSessions:
             )
         if hello.epoch == memory.epoch and self._knows_more(hello, known):
             reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
+            if not memory.from_disk:  # no terminal can have seen more of it
+                self._later(self._blame(t, f"of round {hello.round}, where {memory.latest} is the last"))
+                raise PeerError(f"{reason}: there was none")
             self._later(self._catch_up_with(hello.epoch, f"{reason}: it was put back from an old copy"))
             raise NotReadyError(f"station {memory.task} was put back from an old copy and begins anew: try again")
         session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
@@ -245,10 +270,13 @@ class TerminalSessions:
         )
         self._resting.discard(t)
         self.declined.pop(t, None)
+        self.room.forget(t)  # its key was for the stream before
         if memory.scaling is not None and not hello.prepared:
             welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
         if memory.centring is not None and not hello.prepared:
             welcome.centring.CopyFrom(codec.to_wire(memory.centring))
+        if memory.noising is not None:
+            welcome.noising.CopyFrom(codec.to_wire(memory.noising))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
@@ -271,7 +299,7 @@ class TerminalSessions:
         member = self._memory.station.members.get(t)
         if self._question is not None and t in self._question.missing:
             known = member is not None and self._incarnation(t) == member.incarnation
-            if not (known and self._send_question(t)):
+            if not (known and self._question.again and self._send_question(t)):
                 self._question.lost.add(t)  # it comes as somebody new, or was asked often enough
         if t in self._memory.leaving:
             self.release_when_idle(t)
@@ -301,9 +329,14 @@ class TerminalSessions:
             self._changed()
         elif name == "rest":
             session.rests = True
+        elif isinstance(read, Key):
+            self.room.admit(read)
+            self._news.set()
         elif name == "declined":
             self._on_declined(session.number, Arrival(read, len(data), 0.0))
         else:
+            if name == "masked" and content.HasField("next"):
+                self.room.receive(codec.from_wire(Deal, content.next))
             self._on_answer(session.number, name, Arrival(read, len(data), max(0.0, seconds)))
 
     def _on_answer(self, t: int, name: str, arrival: Arrival) -> None:
@@ -312,19 +345,22 @@ class TerminalSessions:
         if question is None or question.answer != name or t not in question.missing or not question.fits(read):
             return
         question.take(t, arrival)
-        if name == "update":
+        if name in WORK:
             self.declined.pop(t, None)
         self._news.set()
 
     def _on_declined(self, t: int, arrival: Arrival) -> None:
         """Go on without a terminal whose site does not allow what it was asked for; the cloud hears of it."""
         question, said = self._question, arrival.content
+        asked = question is not None and t in question.missing
         if not said.reason:
             self.declined.pop(t, None)
+        elif asked and not said.round:  # it keeps its part of a sum to itself
+            self._lose(t)
         elif not said.round:
             self._awaited.discard(t)
             self.declined[t] = said
-        elif question is not None and question.answer == "update" and t in question.missing:
+        elif question is not None and asked and question.answer in WORK:
             question.take(t, arrival)
             self.declined[t] = said
         else:
@@ -354,13 +390,17 @@ class TerminalSessions:
 
         Who comes anew, or is on its way out, no longer answers what it was asked.
         """
-        if self._question is not None and session.number in self._question.missing:
-            self._question.lost.add(session.number)
-            self._news.set()
+        self._lose(session.number)
         waits = session.number in self._wishes
         self._wishes[session.number] = session, wish
         if not waits:
             self._later(self._carry_out(session.number))
+
+    def _lose(self, terminal: int) -> None:
+        """Wait no longer for the answer of a terminal."""
+        if self._question is not None and terminal in self._question.missing:
+            self._question.lost.add(terminal)
+            self._news.set()
 
     async def _carry_out(self, terminal: int) -> None:
         async with self._memory.turn:
@@ -375,6 +415,11 @@ class TerminalSessions:
                 session.end(str(error))
 
     def _admit(self, session: PeerSession, join: Join) -> None:
+        known = self._memory.station.members.get(join.terminal)
+        if self._memory.sealed and known is not None and known.applied_round and join.incarnation > known.incarnation:
+            # It begins with nothing, and the sum without it would tell what it put in.
+            reason = f"terminal {join.terminal} has lost what it put into a masked or noised sum"
+            return self._later(self._catch_up_with(self._memory.epoch, reason))
         self._memory.station.admit(join)
         self._memory.leaving.pop(join.terminal, None)
         self._memory.save()
@@ -404,6 +449,8 @@ class TerminalSessions:
     def on_gone(self, session: PeerSession) -> None:
         """Note when a stream ended."""
         self._gone[session.number] = time.monotonic()
+        if self._question is not None and not self._question.again:
+            self._lose(session.number)
         self._silent.discard(session.number)
         if session.rests:
             self._resting.add(session.number)
@@ -492,6 +539,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
+    "noised": lambda given: given,
+    "key": partial(codec.from_wire, Key),
+    "deal": partial(codec.from_wire, Deal),
+    "masked": partial(codec.from_wire, Masked),
+    "opened": partial(codec.from_wire, Opened),
     "withdraw": lambda given: given,
     "rest": lambda given: given,
     "declined": _declined,

@@ -29,7 +29,11 @@ CONTENTS = {
     "sums": "sums of losses and of dual terms over all rows, and a gradient",
     "tally": "how many test rows were taken for which class",
     "leave": "the share Xᵀα, to take it out of the sum",
-    "declined": "that its site does not allow what was asked for, and why",
+    "declined": "that its site does not allow what was asked for, or that it keeps its part of a sum, and why",
+    "key": "a public key for masks, and the proof that it is its own",
+    "deal": "shares of the secrets of a sum under pads, for its neighbours",
+    "masked": "an update or sums under masks: random to whoever has fewer than all",
+    "opened": "shares that take the masks off a sum over several terminals",
     "rest": "that it stays away for a while",
     "withdraw": "that its owner takes it out of the network",
 }

@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         "  steps_per_day = 100_000       orders beyond it are declined, whatever the station says\n"
         "  most_updates = 500            updates that may ever leave\n"
         "  least_steps = 200             smallest H; without this line, one pass over the rows\n"
+        "  least_summed = 3              only where updates are hidden in sums over so many terminals\n"
+        "  epsilon = 1.0                 only while noise keeps all that ever left within it, at delta = 1e-6\n"
         '  algorithms = ["rhfedmtl"]     no other is taken part in\n'
         '  kernel = "numpy"              or compiled; without this line, compiled where numba is installed',
     )
@@ -186,7 +188,7 @@ def _account(given: Any) -> None:
     standing = f"withdrawn on {owner.gone}" if owner.gone else "paused" if owner.paused else "takes part"
     if given.json:
         facts = {"terminal": str(config.identity.uri), "standing": standing, "lines": [asdict(line) for line in lines]}
-        _print_json({**facts, "used": account.used, "byte_budget": config.byte_budget, "epsilon": None})
+        _print_json({**facts, "used": account.used, "byte_budget": config.byte_budget, **_told(config)})
         return
     told = [f"{config.identity} of {config.identity.network}: {standing}", ""]
     for way, title in ((UP, "left this machine"), ("down", "came in")):
@@ -200,11 +202,26 @@ def _account(given: Any) -> None:
         told += [f"  {'all':<15} {sum(s.messages for s in some):>9,} {sum(s.bytes for s in some):>12,}", ""]
     if config.byte_budget:
         told.append(f"byte budget: {account.in_words}")
+    found = _told(config)
     told += [
-        "ε: none. What is sent is exact, without noise: a long series of updates can tell about rows.",
+        f"ε: {found['epsilon']:.4g} at δ = {found['delta']:g} of all that left, by the noise that it is hidden in."
+        if found["epsilon"] is not None
+        else "ε: none. What is sent is exact, without noise: a long series of updates can tell about rows.",
         f"Rows ({config.data}) and their dual variables never left.",
     ]
     sys.stdout.write("\n".join(told) + "\n")
+
+
+def _told(config: Any) -> dict[str, Any]:
+    """What all that left tells of this terminal: ε at δ, from what was charged before it left."""
+    from rhfedmtl.deploy.node.state import StateFile
+    from rhfedmtl.deploy.wire import wire_pb2 as wire
+    from rhfedmtl.maths.gaussian_privacy import epsilon_of
+
+    state = wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+    if not state.HasField("noising"):
+        return {"epsilon": None}
+    return {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
 
 
 def _pause(given: Any) -> None:
@@ -230,6 +247,11 @@ def _withdraw(given: Any) -> None:
     config = _config(given.folder)
     if not given.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
+    if config.least_summed or config.epsilon:
+        raise ConfigError(
+            f"sums of {config.identity.network} are masked or noised: nobody can take out what {config.identity} "
+            "put into them; `rhfedmtl-terminal pause` keeps it out of all that follow"
+        )
     owner = Owner(config.state)
     owner.withdraw()
     try:

@@ -6,10 +6,12 @@ The role decides; this service carries messages, and writes the role's state dow
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,7 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.masked import MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import SitePolicy
 from rhfedmtl.deploy.wire import codec
@@ -33,13 +36,15 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
-from rhfedmtl.roles.messages import Centring, Goodbye, Probe, Release, Scaling, Verdict, WorkOrder
+from rhfedmtl.resources.sizes import framed
+from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.roles.messages import Centring, Goodbye, Noising, Probe, Release, Scaling, Sums, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
 """A terminal trusts its station with large messages: its shapes are known only after the greeting."""
-FRAME_BYTES = 60
-"""What gRPC, HTTP/2 and TLS put around a message, with what is acknowledged; measured."""
+REST = 2 * framed(0)
+"""What it takes to say that nothing follows."""
 HANDSHAKE_BYTES = {UP: 2600, DOWN: 3600}
 """What a connection with mutual TLS takes; measured."""
 ENVELOPE_BYTES = 512
@@ -66,8 +71,11 @@ class TerminalService:
         self._job: wire.Job | None = None
         self._scaling: Scaling | None = None
         self._centring: Centring | None = None
+        self._noising: Noising | None = None
+        self._certified = b""
         self._epoch = ""
         self._secret = secrets.token_bytes(32)
+        self._masked: MaskedAnswers | None = None
         self._tests: jobs.NodeRows | None = None
         self._role: Terminal | None = None
         self._warm_up: Callable[[], None] = lambda: None
@@ -155,11 +163,13 @@ class TerminalService:
             self._told = False
             for each, taken in HANDSHAKE_BYTES.items():
                 self.account.note(each, "connection", self._place.station, taken)
-        elif way == UP and kind != "rest" and not self.account.allows(n_bytes + 3 * FRAME_BYTES):  # a rest follows it
+        elif (
+            way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + 2 * framed(0))
+        ):  # a rest follows it
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.link.rest(f"byte budget: {self.account.in_words}")
             return False
-        self.account.note(way, kind, self._place.station, n_bytes + FRAME_BYTES)
+        self.account.note(way, kind, self._place.station, framed(n_bytes))
         return True
 
     # Greeting.
@@ -183,16 +193,20 @@ class TerminalService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
             self.begin(welcome.job, int(welcome.incarnation))
-            if refusal := self.site.refuses_job(welcome.job, self.role.n_samples):
+            if refusal := self._refuses_job(welcome.job):
                 self._role = None
                 return self._decline(wire.Declined(reason=refusal))
         elif self._job != welcome.job:
             raise PeerError("the network learns something else now: this terminal's state belongs to another job")
         await asyncio.to_thread(self._warm_up)
+        if self._masked is not None:
+            self.link.send(**self._masked.begin())
         if welcome.HasField("scaling"):
             self._scale(codec.from_wire(Scaling, welcome.scaling))
         if welcome.HasField("centring"):
             self._centre(codec.from_wire(Centring, welcome.centring))
+        if welcome.HasField("noising"):
+            self._hide(codec.from_wire(Noising, welcome.noising))
         if welcome.epoch != self._epoch:
             if self._epoch and self.role.phase is not Phase.DETACHED:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
@@ -213,7 +227,15 @@ class TerminalService:
         if self.role.phase is Phase.LEAVING:
             self._leave(Release(self.identity.number, Verdict()))
         elif self.role.pending is None:
+            sealed = self.role.method.channel.sealed
+            if sealed and self.role.phase is Phase.DETACHED and self.role.state.alpha.any():
+                assert self._job is not None
+                self._log("state given up", "warning", reason="sums are sealed: a terminal joins one with nothing")
+                self.begin(self._job, self.role.incarnation)
+                self._prepare()
             join = self.role.join()
+            if sealed:  # a member that comes back tells nothing of what it holds
+                join = replace(join, share=np.zeros(self.role.shape))
             self._save()
             self.link.send(join=codec.to_wire(join))
 
@@ -227,6 +249,10 @@ class TerminalService:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
         self._job = wire.Job()
         self._job.CopyFrom(job)
+        if self._masked is None and isinstance(method.channel, MaskedSums):
+            self._masked = MaskedAnswers(
+                self.identity, self.config.credentials(), method.channel, self._secret, self._save
+            )
         y = encode(rows.y, classes)
         if best_kernel(self.config.kernel) == COMPILED:
             self._warm_up = partial(self._compile, method, rows.X[:2], y[:2], rows.weight)
@@ -271,6 +297,7 @@ class TerminalService:
     async def _on_order(self, content: wire.WorkOrder) -> None:
         order = codec.from_wire(WorkOrder, content)
         self._mine(order.terminal)
+        partners = partners_of(content) if self._masked is not None else None
         pending, began = self.role.pending, time.perf_counter()
         known = pending is not None and pending.round == order.round
         if not known and (refusal := self._refusal(order.local_steps)):
@@ -284,10 +311,13 @@ class TerminalService:
         self._meters.work.observe(seconds)
         self._meters.round.set(order.round)
         if update is not pending:
-            self.site.note(order.local_steps)
+            self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
-        single = self.role.method.channel.dtype == np.float32
-        self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
+        if partners is not None:
+            self.link.send(**self._in_sums.mask(order, update, partners), seconds=seconds)
+        else:
+            single = self.role.method.channel.dtype == np.float32
+            self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -295,13 +325,62 @@ class TerminalService:
     async def _on_probe(self, content: wire.Probe) -> None:
         probe = codec.from_wire(Probe, content)
         self._mine(probe.terminal)
+        partners = partners_of(content) if self._masked is not None else None
+        self._refuse_exact(probe)
         sums = await asyncio.to_thread(self.role.probe, probe)
-        if sums is not None:
+        if sums is None or (probe.noise is not None and not self._may_tell(probe, sums)):
+            return
+        if partners is not None:
+            self.link.send(**self._in_sums.mask(probe, sums, partners))
+        else:
             self.link.send(sums=codec.to_wire(sums))
+
+    def _refuse_exact(self, probe: Probe) -> None:
+        """Where updates are noised, so is what a certificate is made from, and it is one number."""
+        alone = probe.points.tolist() == [[1.0]] and not probe.gradient
+        noised = self.role.method.channel.noised or self.config.epsilon > 0.0
+        if noised != (probe.noise is not None) or (noised and not alone):
+            raise PeerError(f"a probe with noise {probe.noise}, where updates are noised: {noised}")
+
+    def _may_tell(self, probe: Probe, sums: Sums) -> bool:
+        """Charge what a private certificate tells before it leaves; the same told again tells nothing new."""
+        parts = probe.models, np.float64(probe.noise), sums.losses
+        told = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+        if told != self._certified:
+            price = self.role.certificate_price(probe)
+            if refusal := self.site.refuses_telling(price):
+                self._decline(wire.Declined(reason=refusal))
+                return False
+            self.site.note_told(price)
+            self._certified = told
+        self._save()
+        return True
+
+    async def _on_circle(self, content: wire.Circle) -> None:
+        self.link.send(**self._in_sums.deal(content))
+
+    async def _on_unmask(self, content: wire.Unmask) -> None:
+        self.link.send(**self._in_sums.open(content))
+
+    @property
+    def _in_sums(self) -> MaskedAnswers:
+        if self._masked is None:
+            raise PeerError("sums of this network are not masked")
+        return self._masked
+
+    def _refuse_alone(self, what: str) -> None:
+        """Nothing of this terminal alone is told where sums are masked or noised."""
+        if self._masked is not None or self._noising is not None or self.config.epsilon:
+            raise PeerError(f"sums of this network are masked or noised: {what} of a single terminal are not told")
 
     async def _on_release(self, content: wire.Release) -> None:
         self._mine(content.terminal)
+        self._refuse_alone("shares")
         self._leave(codec.from_wire(Release, content))
+
+    async def _on_noising(self, content: wire.Noising) -> None:
+        self._hide(codec.from_wire(Noising, content))
+        self.link.send(noised=wire.Nothing())
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
         self._mine(content.terminal)
@@ -324,6 +403,7 @@ class TerminalService:
         self.link.again()
 
     async def _on_ask_moments(self, _: wire.Nothing) -> None:
+        self._refuse_alone("moments")
         self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
@@ -331,6 +411,7 @@ class TerminalService:
         self.link.send(scaled=wire.Nothing())
 
     async def _on_ask_labels(self, _: wire.Nothing) -> None:
+        self._refuse_alone("labels")
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
     async def _on_centring(self, content: wire.Centring) -> None:
@@ -338,6 +419,7 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
+        self._refuse_alone("test rows")
         model = codec.array(content.model, "a model")
         self.link.send(tally=self._tally(int(content.number), model))
 
@@ -352,6 +434,9 @@ class TerminalService:
         "ask_labels": _on_ask_labels,
         "centring": _on_centring,
         "trial": _on_trial,
+        "circle": _on_circle,
+        "unmask": _on_unmask,
+        "noising": _on_noising,
     }
 
     # Doing it.
@@ -374,12 +459,25 @@ class TerminalService:
             self.role.centre(centring)
             self._save()
 
+    def _hide(self, noising: Noising) -> None:
+        if self._noising is None:
+            self.role.hide(noising)
+            self._noising = noising
+            self._save()
+        elif self._noising != noising:
+            raise PeerError(f"{noising}, where {self._noising} was agreed on")
+        if self._masked is not None and isinstance(self.role.method.channel, MaskedSums):
+            self._masked.channel = self.role.method.channel
+
     def _prepare(self) -> None:
         """Round zero as it was agreed on, for rows that were just loaded."""
         if self._scaling is not None:
             self.role.scale(self._scaling)
         if self._centring is not None:
             self.role.centre(self._centring)
+        if self._noising is not None:
+            self.role.hide(self._noising)
+            self._hide(self._noising)
 
     def _tally(self, number: int, model: Any) -> wire.Tally:
         """How a model does on the test rows here."""
@@ -400,8 +498,11 @@ class TerminalService:
     def _refusal(self, steps: int) -> str:
         """Why the site does not allow an order of so many steps; empty if it does."""
         assert self._job is not None
-        rows = self.role.n_samples
-        return self.site.refuses_job(self._job, rows) or self.site.refuses(steps, rows)
+        price = self.role.method.channel.price
+        return self._refuses_job(self._job) or self.site.refuses(steps, self.role.n_samples, price)
+
+    def _refuses_job(self, job: wire.Job) -> str:
+        return self.site.refuses_job(job, self.role.n_samples, self.role.method.channel)
 
     def _decline(self, declined: wire.Declined) -> None:
         self._log("declined", "warning", round=declined.round or None, reason=declined.reason)
@@ -431,6 +532,7 @@ class TerminalService:
             place=self._place,
             rows=len(state.alpha),
             secret=self._secret,
+            certified=self._certified,
         )
         for name, number in self.site.used.items():
             setattr(record, name, number)
@@ -438,6 +540,10 @@ class TerminalService:
             record.scaling.CopyFrom(codec.to_wire(self._scaling))
         if self._centring is not None:
             record.centring.CopyFrom(codec.to_wire(self._centring))
+        if self._noising is not None:
+            record.noising.CopyFrom(codec.to_wire(self._noising))
+        if self._masked is not None:
+            self._masked.note(record)
         return record
 
     def _restore(self) -> None:
@@ -466,5 +572,10 @@ class TerminalService:
             self._scaling = codec.from_wire(Scaling, record.scaling)
         if record.HasField("centring"):
             self._centring = codec.from_wire(Centring, record.centring)
+        if record.HasField("noising"):
+            self._noising = codec.from_wire(Noising, record.noising)
+        self._certified = record.certified
         self._prepare()
         self.role.restore(codec.from_wire(TerminalState, record))
+        if self._masked is not None:
+            self._masked.restore(record)

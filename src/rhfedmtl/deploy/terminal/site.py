@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from typing import Any
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.gaussian_privacy import mu_of
 
 DAY_S = 86_400
 
@@ -16,21 +20,25 @@ class SitePolicy:
     """Policy of one terminal, from its own configuration; ``used`` is written down with its state."""
 
     def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:
-        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates"):
+        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates", "least_summed"):
             if getattr(config, name) < 0:
                 raise ConfigError(f"{name} = {getattr(config, name)}: give a number from 0")
         self._config, self._now = config, now
-        self.used = {"day": 0, "steps_of_day": 0, "releases": 0}
+        self.used: dict[str, Any] = {"day": 0, "steps_of_day": 0, "releases": 0, "privacy": 0.0}
+        self._most = mu_of(config.epsilon, config.delta) ** 2 if config.epsilon else math.inf
 
-    def refuses_job(self, job: wire.Job, rows: int) -> str:
+    def refuses_job(self, job: wire.Job, rows: int, channel: Channel) -> str:
         """Why nothing of a job is done here; empty if it may be."""
+        if channel.summed < self._config.least_summed:
+            over = f"over {channel.summed} terminals" if channel.summed else "in the clear"
+            return f"sums {over}, where sums over {self._config.least_summed} terminals, masked, are allowed"
         allowed, asked, least = self._config.algorithms, job.least_steps or rows, self._config.least_steps or rows
         if allowed and job.algorithm not in allowed:
             return f"{job.algorithm}, where {', '.join(allowed)} is allowed"
         return f"H from {asked}, where H from {least} is allowed" if asked < least else ""
 
-    def refuses(self, steps: int, rows: int) -> str:
-        """Why an order of so many steps is not taken now; empty if it is."""
+    def refuses(self, steps: int, rows: int, price: float = math.inf) -> str:
+        """Why an order of so many steps, whose update tells so much, is not taken now; empty if it is."""
         config, taken, sent = self._config, self.steps_of_today, self.used["releases"]
         least = config.least_steps or rows
         if not least <= steps <= config.most_steps:
@@ -39,12 +47,27 @@ class SitePolicy:
             return f"{steps:,} steps after {taken:,} of this day, where {config.steps_per_day:,} are allowed"
         if config.most_updates and sent >= config.most_updates:
             return f"an update after {sent:,}, where {config.most_updates:,} are allowed"
-        return ""
+        return self.refuses_telling(price)
 
-    def note(self, steps: int) -> None:
+    def refuses_telling(self, price: float) -> str:
+        """Why nothing that costs so much of μ² may leave; empty if it may."""
+        config, spent = self._config, self.used["privacy"]
+        bound = f"epsilon={config.epsilon:g} at delta={config.delta:g}"
+        if math.isinf(price) and config.epsilon:
+            return f"what no noise hides, where {bound} is allowed"
+        if spent + price <= self._most * (1.0 + 1e-9) or not config.epsilon:
+            return ""
+        return f"{price:.3g} of privacy after {spent:.3g}, where {bound} allows {self._most:.3g}"
+
+    def note(self, steps: int, price: float = math.inf) -> None:
         """Count an order that was worked on."""
         taken, releases = self.steps_of_today + steps, self.used["releases"] + 1
-        self.used = {"day": self._today, "steps_of_day": taken, "releases": releases}
+        self.used |= {"day": self._today, "steps_of_day": taken, "releases": releases}
+        self.note_told(price)
+
+    def note_told(self, price: float) -> None:
+        """Count what is about to leave."""
+        self.used["privacy"] += price
 
     @property
     def steps_of_today(self) -> int:

@@ -187,6 +187,16 @@ def _check_labels(report: said.LabelsReport) -> None:
         raise PeerError(f"label sums {sums.tolist()[:NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed")
 
 
+def _check_noising(noising: said.Noising) -> None:
+    if not (noising.clip > 0.0 and noising.noise > 0.0 and 0.0 < noising.delta < 1.0):
+        raise PeerError(f"clip {noising.clip}, noise {noising.noise} and delta {noising.delta} hide nothing")
+
+
+def _check_probe(probe: said.Probe) -> None:
+    if probe.noise is not None and not 0.0 < probe.noise < math.inf:
+        raise PeerError(f"a probe with noise {probe.noise}")
+
+
 def _check_key(key: masking.Key) -> None:
     if len(key.public) != masks.PUBLIC:
         raise PeerError(f"a key of terminal {key.terminal} with {len(key.public)} bytes: {masks.PUBLIC} are needed")
@@ -204,11 +214,11 @@ def _check_deal(deal: masking.Deal) -> None:
         )
 
 
-def _check_question(question: masking.Question) -> None:
-    masking.from_bits(question.everyone)
-    asked, rest = divmod(len(question.seats), said.SEAT)
-    if rest or len(question.shares) != 2 * masks.SEED * asked:
-        raise PeerError(f"a question with {len(question.seats)} bytes of seats and {len(question.shares)} of shares")
+def _check_partners(partners: masking.Partners) -> None:
+    masking.from_bits(partners.everyone)
+    asked, rest = divmod(len(partners.seats), said.SEAT)
+    if rest or len(partners.shares) != 2 * masks.SEED * asked:
+        raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
 
 
 def _check_unmask(unmask: masking.Unmask) -> None:
@@ -240,7 +250,7 @@ FORMS: dict[type, Form] = {
     said.Anchor: Form(wire.Anchor, infinite=("lam",)),
     said.WorkOrder: Form(wire.WorkOrder, rounded=("model",), infinite=("scale",)),
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
-    said.Probe: Form(wire.Probe),
+    said.Probe: Form(wire.Probe, check=_check_probe),
     said.Sums: Form(wire.Sums),
     said.Report: Form(wire.Report),
     said.StationSums: Form(wire.StationSums),
@@ -252,12 +262,13 @@ FORMS: dict[type, Form] = {
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
     said.Centring: Form(wire.Centring),
+    said.Noising: Form(wire.Noising, check=_check_noising),
     said.ColumnsReport: Form(wire.ColumnsReport),
     said.ColumnsAgreed: Form(wire.ColumnsAgreed),
     masking.Key: Form(wire.Key, check=_check_key),
     masking.Circle: Form(wire.Circle, check=_check_circle),
     masking.Deal: Form(wire.Deal, check=_check_deal),
-    masking.Question: Form(wire.Question, check=_check_question),
+    masking.Partners: Form(wire.Partners, check=_check_partners),
     masking.Masked: Form(wire.Masked),
     masking.Unmask: Form(wire.Unmask, check=_check_unmask),
     masking.Opened: Form(wire.Opened, check=_check_opened),

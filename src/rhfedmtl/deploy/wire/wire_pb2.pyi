@@ -69,7 +69,7 @@ class Job(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring", "place")
+    __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring", "place", "noising")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Welcome(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    NOISING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     epoch: str
     job: Job
@@ -92,7 +93,8 @@ class Welcome(_message.Message):
     verdict: Verdict
     centring: Centring
     place: Place
-    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    noising: Noising
+    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., incarnation: _Optional[int] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "reason")
@@ -127,20 +129,22 @@ class Anchor(_message.Message):
     def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ...) -> None: ...
 
 class WorkOrder(_message.Message):
-    __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict")
+    __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict", "partners")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
     round: int
     terminal: int
     model: Tensor
     scale: float
     local_steps: int
     verdict: Verdict
-    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+    partners: Partners
+    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("round", "terminal", "delta", "gains", "profile")
@@ -157,20 +161,24 @@ class Update(_message.Message):
     def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., delta: _Optional[_Union[Tensor, _Mapping]] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., profile: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Probe(_message.Message):
-    __slots__ = ("terminal", "number", "models", "verdict", "points", "gradient")
+    __slots__ = ("terminal", "number", "models", "verdict", "points", "gradient", "partners", "noise")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     POINTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
     models: Tensor
     verdict: Verdict
     points: Tensor
     gradient: bool
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ...) -> None: ...
+    partners: Partners
+    noise: float
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., noise: _Optional[float] = ...) -> None: ...
 
 class Sums(_message.Message):
     __slots__ = ("terminal", "number", "losses", "dual", "gradient", "residual")
@@ -302,6 +310,16 @@ class Centring(_message.Message):
     level: float
     def __init__(self, level: _Optional[float] = ...) -> None: ...
 
+class Noising(_message.Message):
+    __slots__ = ("clip", "noise", "delta")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    clip: float
+    noise: float
+    delta: float
+    def __init__(self, clip: _Optional[float] = ..., noise: _Optional[float] = ..., delta: _Optional[float] = ...) -> None: ...
+
 class ColumnsReport(_message.Message):
     __slots__ = ("sender", "counts", "sums", "vocabulary")
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -354,7 +372,7 @@ class Deal(_message.Message):
     backup: bytes
     def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
 
-class Question(_message.Message):
+class Partners(_message.Message):
     __slots__ = ("slot", "everyone", "seats", "shares")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     EVERYONE_FIELD_NUMBER: _ClassVar[int]
@@ -367,14 +385,16 @@ class Question(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class Masked(_message.Message):
-    __slots__ = ("terminal", "slot", "words")
+    __slots__ = ("terminal", "slot", "words", "next")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     slot: int
     words: bytes
-    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
+    next: Deal
+    def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., words: _Optional[bytes] = ..., next: _Optional[_Union[Deal, _Mapping]] = ...) -> None: ...
 
 class Unmask(_message.Message):
     __slots__ = ("slot", "arrived")
@@ -437,7 +457,7 @@ class Declined(_message.Message):
     def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class TerminalUp(_message.Message):
-    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "declined", "seconds")
+    __slots__ = ("hello", "update", "sums", "join", "leave", "moments", "tally", "scaled", "labels", "centred", "withdraw", "rest", "declined", "key", "deal", "masked", "opened", "noised", "seconds")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
@@ -451,6 +471,11 @@ class TerminalUp(_message.Message):
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
     DECLINED_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DEAL_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    NOISED_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     update: Update
@@ -465,11 +490,16 @@ class TerminalUp(_message.Message):
     withdraw: Nothing
     rest: Nothing
     declined: Declined
+    key: Key
+    deal: Deal
+    masked: Masked
+    opened: Opened
+    noised: Nothing
     seconds: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., key: _Optional[_Union[Key, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., masked: _Optional[_Union[Masked, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., noised: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TerminalDown(_message.Message):
-    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring")
+    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring", "circle", "unmask", "noising")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +512,9 @@ class TerminalDown(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     ASK_LABELS_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
+    CIRCLE_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_FIELD_NUMBER: _ClassVar[int]
+    NOISING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refusal: Refusal
     order: WorkOrder
@@ -494,7 +527,10 @@ class TerminalDown(_message.Message):
     drain: Nothing
     ask_labels: Nothing
     centring: Centring
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
+    circle: Circle
+    unmask: Unmask
+    noising: Noising
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., circle: _Optional[_Union[Circle, _Mapping]] = ..., unmask: _Optional[_Union[Unmask, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ...) -> None: ...
 
 class RoundRequest(_message.Message):
     __slots__ = ("round", "terminals", "local_steps", "deadline")
@@ -545,14 +581,16 @@ class RoundResult(_message.Message):
     def __init__(self, round: _Optional[int] = ..., efforts: _Optional[_Iterable[_Union[Effort, _Mapping]]] = ..., factor: _Optional[float] = ..., gains: _Optional[_Union[Tensor, _Mapping]] = ..., seconds: _Optional[float] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ...) -> None: ...
 
 class SumsRequest(_message.Message):
-    __slots__ = ("models", "points", "gradient")
+    __slots__ = ("models", "points", "gradient", "noise")
     MODELS_FIELD_NUMBER: _ClassVar[int]
     POINTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     models: Tensor
     points: Tensor
     gradient: bool
-    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ...) -> None: ...
+    noise: float
+    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., noise: _Optional[float] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
     __slots__ = ("model",)
@@ -626,7 +664,7 @@ class Transfer(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ..., readmit: _Optional[bool] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer", "labels", "centre")
+    __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer", "labels", "centre", "hide")
     ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +678,7 @@ class Request(_message.Message):
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CENTRE_FIELD_NUMBER: _ClassVar[int]
+    HIDE_FIELD_NUMBER: _ClassVar[int]
     id: int
     assign: Anchor
     round: RoundRequest
@@ -653,7 +692,8 @@ class Request(_message.Message):
     transfer: Transfer
     labels: Nothing
     centre: Centring
-    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ...) -> None: ...
+    hide: Noising
+    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ..., hide: _Optional[_Union[Noising, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away", "bytes_below")
@@ -782,7 +822,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "told_update", "told_value", "noising", "privacy", "certified")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -802,6 +842,12 @@ class TerminalFile(_message.Message):
     DAY_FIELD_NUMBER: _ClassVar[int]
     STEPS_OF_DAY_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIXED_FIELD_NUMBER: _ClassVar[int]
+    TOLD_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    TOLD_VALUE_FIELD_NUMBER: _ClassVar[int]
+    NOISING_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -821,7 +867,13 @@ class TerminalFile(_message.Message):
     day: int
     steps_of_day: int
     releases: int
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ...) -> None: ...
+    told_fixed: bytes
+    told_update: bytes
+    told_value: bytes
+    noising: Noising
+    privacy: float
+    certified: bytes
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., told_update: _Optional[bytes] = ..., told_value: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
@@ -844,7 +896,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "secret")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -875,6 +927,8 @@ class StationFile(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     CENTRING_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    NOISING_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -891,7 +945,9 @@ class StationFile(_message.Message):
     leaving: _containers.MessageMap[int, Place]
     centring: Centring
     quarantined: _containers.ScalarMap[int, str]
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ...) -> None: ...
+    noising: Noising
+    secret: bytes
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")

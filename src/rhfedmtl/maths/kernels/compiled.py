@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,6 +24,11 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from rhfedmtl.maths import losses
 from rhfedmtl.registry import sources
+
+try:
+    import fcntl
+except ImportError:  # Windows: processes that start together each compile what they need
+    fcntl = None  # type: ignore[assignment]
 
 F = TypeVar("F", bound=Callable[..., Any])
 CACHE_LINE = 64
@@ -80,7 +86,24 @@ def compiled(function: F) -> F:
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES}"
     kernel = _njit(nogil=True, error_model="numpy", _nrt=False)(function)
     kernel._cache = _Cache(function)
+    kernel.compile = _by_one_process(kernel)
     return cast(F, kernel)
+
+
+def _by_one_process(kernel: Any) -> Callable[[Any], Any]:
+    """Compile a kernel while no other process on this machine does: it finds in the cache what the first has made."""
+    compile_here = kernel.compile
+
+    def compile_once(signature: Any) -> Any:
+        with ExitStack() as held:
+            if fcntl is not None:
+                folder = Path(kernel._cache.cache_path)
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = held.enter_context((folder / f"{kernel.__name__}.lock").open("a"))
+                fcntl.lockf(lock, fcntl.LOCK_EX)  # unlike flock, not shared with processes that are forked meanwhile
+            return compile_here(signature)
+
+    return compile_once
 
 
 def compiled_sum(function: F) -> F:

@@ -255,3 +255,8 @@ def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def dual_length(loss: Loss) -> int:
     """How many numbers describe f(θ) = Σ −s L*(−θα/s): two where the conjugate is quadratic, else one for a θ."""
     return 2 if loss.quadratic else len(THETAS)
+
+
+def dual_sums(sums: Float64Array) -> Float64Array:
+    """f(1) = Σ −L*(−α) of every row of sums."""
+    return np.asarray(sums[:, 0] - sums[:, 1] / 2.0 if sums.shape[1] == 2 else sums[:, -1])

@@ -102,8 +102,7 @@ class Evidence:
         # Rows of the terminal on which an average row lies.
         _, rows, counts = s.alike
         self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
-        members = len(s.home) / np.count_nonzero(s.members) if len(rows) else 1.0
-        self.believed = min(kept_by_merge(members), kept_by_merge(partners(s.coupling, s.layout.n_tasks)))
+        self.believed = keeping(s)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
@@ -157,6 +156,13 @@ class Evidence:
                     phi, later = (-math.expm1(-rate / self.rows * each.steps) for each in (one, other))
                     shown.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
         return (prior * self.believed + sum(shown)) / (prior + len(shown))
+
+
+def keeping(s: Situation, dropout: float = 0.0) -> float:
+    """ρ as it is believed without any round: fewer updates solve less, but a merge keeps more of each."""
+    members = max(1.0, (1.0 - dropout) * len(s.home) / np.count_nonzero(s.members)) if len(s.home) else 1.0
+    kept = min(kept_by_merge(members), kept_by_merge(partners(s.coupling, s.layout.n_tasks)))
+    return (1.0 - dropout) * kept
 
 
 def kept_by_merge(members: float) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rhfedmtl.algorithms.cocoa import one_task
+from rhfedmtl.algorithms.baselines.cocoa import one_task
+from rhfedmtl.algorithms.baselines.mocha import one_terminal_per_task
 from rhfedmtl.algorithms.method import FloatArray
-from rhfedmtl.algorithms.mocha import one_terminal_per_task
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod

@@ -16,9 +16,9 @@ from tests.reference.sdca import visits
 from tests.reference.sgd import descend, with_constant
 from tests.training.test_checkpoint import assert_same, until
 
+from rhfedmtl.algorithms.baselines.scaffnew import Coin
+from rhfedmtl.algorithms.baselines.scaffold import Corrected
 from rhfedmtl.algorithms.options import Options, build
-from rhfedmtl.algorithms.rivals.scaffnew import Coin
-from rhfedmtl.algorithms.rivals.scaffold import Corrected
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rhfedmtl.algorithms.baselines.scaffold import Corrected
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.rivals.scaffold import Corrected
 from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.policies.fixed import Fixed
 

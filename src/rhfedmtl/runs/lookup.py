@@ -16,7 +16,7 @@ from rhfedmtl.runs.records import RECORD, Record
 def find(folder: Path, *, under_way: bool = False) -> dict[str, Path]:
     """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep.
 
-    Runs that are ``under_way`` have a file of progress instead, and are found where they are asked for.
+    Runs and sweeps that are ``under_way`` have files of progress, and are found where they are asked for.
     """
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
@@ -28,6 +28,8 @@ def find(folder: Path, *, under_way: bool = False) -> dict[str, Path]:
         place = Path(text)
         if under_way and progress.NAME in names:
             going[place.name] = place / progress.NAME
+        if under_way and progress.SWEEP in names:
+            going[str(place)] = place / progress.SWEEP
         if RECORD in names:
             made[place.name] = place / RECORD
         if place.name == "runs":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rhfedmtl.algorithms.ditto import Ditto
+from rhfedmtl.algorithms.baselines.ditto import Ditto
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import check_weight

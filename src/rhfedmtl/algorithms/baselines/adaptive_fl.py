@@ -14,7 +14,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.maths.kernels.rounds import Slots
-from rhfedmtl.policies.adaptive import AdaptiveControl
+from rhfedmtl.policies.adaptive_fl import AdaptiveControl
 from rhfedmtl.policies.base import check_count
 
 

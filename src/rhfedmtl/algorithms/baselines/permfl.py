@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rhfedmtl.algorithms.fedprox import FedProx
+from rhfedmtl.algorithms.baselines.fedprox import FedProx
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, wide
 from rhfedmtl.algorithms.options import Options

@@ -1,0 +1,70 @@
+"""Sums that a station holds under masks: circles and deals, orders and words, one set unmasked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.masking import Masked
+from rhfedmtl.roles.masks import Words
+from rhfedmtl.roles.messages import Probe, WorkOrder
+from rhfedmtl.roles.summed import content_of, seat_of
+
+DEALS = 3
+"""How often circles are made for one sum: who connects anew has a new key."""
+
+
+class Held(NamedTuple):
+    """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else."""
+
+    words: Words | None
+    arrived: frozenset[int]
+    told: Question | None
+    others: list[Question]
+
+
+async def hold(
+    members: TerminalSessions,
+    orders: Mapping[int, WorkOrder | Probe],
+    length: int,
+    seconds: float,
+    *,
+    whole: bool = False,
+) -> Held:
+    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked."""
+    room, others = members.room, []
+    for _ in range(DEALS):
+        circles = room.prepare(t for t in members.present() if t in orders)
+        if not circles:
+            break
+        messages = {t: wire.TerminalDown(circle=codec.to_wire(circle)) for t, circle in circles.items()}
+        others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
+    nobody: frozenset[int] = frozenset()
+    seats = {t: seat_of(order) for t, order in orders.items()}
+    summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
+    if summed is None or (whole and len(summed.partners()) < len(orders)):
+        return Held(None, nobody, None, others)
+    messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}
+
+    def fits(masked: Masked) -> bool:
+        if len(masked.words) != length:
+            raise PeerError(f"{len(masked.words)} words of terminal {masked.terminal}: {length} are needed")
+        return summed.receive(masked)
+
+    told = await members.ask("masked", messages, seconds, fits, again=False)
+    unmask = None if whole and len(told.arrived) < len(orders) else summed.close()
+    if unmask is None or summed.arrived is None:
+        return Held(None, nobody, told, others)
+    down = dict.fromkeys(sorted(summed.arrived), wire.TerminalDown(unmask=codec.to_wire(unmask)))
+    others.append(await members.ask("opened", down, seconds, summed.open, again=False))
+    words = summed.total()
+    return Held(words, nobody if words is None else summed.arrived, told, others)
+
+
+def _with_partners(order: WorkOrder | Probe, partners: object) -> wire.TerminalDown:
+    form = codec.to_wire(order, partners=codec.to_wire(partners))
+    return wire.TerminalDown(order=form) if isinstance(order, WorkOrder) else wire.TerminalDown(probe=form)

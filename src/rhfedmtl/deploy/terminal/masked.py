@@ -1,0 +1,109 @@
+"""A terminal's part in masked sums: a key for each stream, proved with its certificate; what it declines, it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rhfedmtl.deploy.node.credentials import TERMINAL, Credentials, Identity
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError, RHFedMTLError
+from rhfedmtl.roles.channel import MaskedSums, NoisedSums
+from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, Told, Unmask, from_bits, to_bits
+from rhfedmtl.roles.messages import Probe, Sums, Update, WorkOrder
+from rhfedmtl.roles.summed import content_of, noise_for, seat_of, words_of
+
+Body = dict[str, Any]
+
+
+class MaskedAnswers:
+    """What a terminal answers where sums are masked. ``save`` is called before anything is opened."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        credentials: Credentials,
+        channel: MaskedSums,
+        secret: bytes,
+        save: Callable[[], None],
+    ) -> None:
+        self._identity, self._credentials, self.channel, self._save = identity, credentials, channel, save
+        self._secret = secret
+        self.told = Told()
+        self._masker = self._new()
+
+    def begin(self) -> Body:
+        """A new key for a new stream: nothing of the stream before can be opened any more."""
+        self._masker = self._new()
+        return {"key": codec.to_wire(self._masker.key)}
+
+    def deal(self, content: wire.Circle) -> Body:
+        """Shares for the neighbours, whose keys are checked."""
+        return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
+
+    def mask(self, asked: WorkOrder | Probe, answer: Update | Sums, content: wire.Partners) -> Body:
+        """An answer under masks, and shares for the next."""
+
+        def masked() -> Body:
+            partners, words = codec.from_wire(Partners, content), words_of(answer, self.channel)
+            fixed = isinstance(asked, Probe)
+            if isinstance(self.channel, NoisedSums):
+                words = words + noise_for(words, asked, self.channel, self._secret)
+            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed)
+            return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
+
+        return self._said(masked)
+
+    def open(self, content: wire.Unmask) -> Body:
+        """Shares for one set; for whom is written down before they go out."""
+
+        def opened() -> Body:
+            found = self._masker.open(codec.from_wire(Unmask, content))
+            self.told = self._masker.told
+            self._save()
+            return {"opened": codec.to_wire(found)}
+
+        return self._said(opened)
+
+    def note(self, record: wire.TerminalFile) -> None:
+        """Write down for whom sums were opened."""
+        told = self.told
+        record.told_fixed = to_bits(told.fixed) if told.fixed else b""
+        record.told_update, record.told_value = to_bits(told.update) if told.update else b"", told.value
+
+    def restore(self, record: wire.TerminalFile) -> None:
+        """Remember what was written down."""
+        fixed, update = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_update))
+        self.told = Told(fixed, update, record.told_value)
+
+    def _said(self, answer: Callable[[], Body]) -> Body:
+        try:
+            return answer()
+        except RHFedMTLError as error:
+            return {"declined": wire.Declined(reason=str(error)[:400])}
+
+    def _new(self) -> Masker:
+        return Masker(
+            self._identity.number,
+            least=self.channel.least,
+            sign=lambda public: self._credentials.sign(self._text(public)),
+            check=self._check,
+            told=self.told,
+        )
+
+    def _check(self, key: Key) -> None:
+        peer = Identity(self._identity.network, TERMINAL, key.terminal)
+        self._credentials.check_signed(peer, self._text(key.public), key.proof)
+
+    def _text(self, public: bytes) -> bytes:
+        return b"rhfedmtl key for masks, " + self._identity.network.encode() + b", " + public
+
+
+def partners_of(content: wire.WorkOrder | wire.Probe) -> wire.Partners:
+    """Who else is asked; where sums are masked nothing is answered alone."""
+    if not content.HasField("partners"):
+        raise PeerError(
+            "sums of this network are masked: nothing is told to a station without others that are asked too"
+        )
+    return content.partners

@@ -1,0 +1,95 @@
+"""A plan in words, for the terminal and for the live page alike."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rhfedmtl.planning.plan import PlanReport
+
+
+def facts(report: PlanReport) -> list[tuple[str, str]]:
+    """All that is told of a plan but its curve and its notes, what a little more of each budget would buy among it."""
+    more = [
+        (f"1 % more {name}", f"takes another {fall(report.shadow_price[name] * limit / 100)} off what remains")
+        for name, limit in report.budget.items()
+    ]
+    return [*work(report), *outcome(report), *more]
+
+
+def work(report: PlanReport) -> list[tuple[str, str]]:
+    """H, K, M and what they add up to."""
+    low, high = report.local_steps_range
+    varies = "" if low == high else f" at first, {low} to {high} over the run"
+    lines = [("H", f"{report.local_steps}{varies} (rows that a terminal visits in a round)")]
+    if report.local_steps_by_station is not None:
+        parts = [f"{a}" if a == b else f"{a}–{b}" for a, b in report.local_steps_by_station[:12]]
+        lines.append(("H by station", ", ".join(parts) + (" …" if len(report.local_steps_by_station) > 12 else "")))
+    cut = " planned, cut short by the budget" if report.station_rounds > report.rounds else ""
+    lines += [
+        ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
+        ("M", f"{report.cloud_rounds:,} server iterations; {report.rounds:,} rounds in all"),
+        ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
+    ]
+    return lines
+
+
+def outcome(report: PlanReport) -> list[tuple[str, str]]:
+    """What binds, what remains, and what is predicted."""
+    lines = [("binding", report.binding or "nothing: no limited type is used")]
+    if report.case is not None:
+        lines.append(("case", f"{report.case} (by the bound '{report.case_by}')"))
+    together = report.feasible_steps.get("together", [])
+    if len(report.budget) > 1:
+        lines.append(("feasible H", f"{ranges(together)} under all budgets together"))
+    remaining = number(report.remaining_suboptimality)
+    lines.append(("remaining", f"{remaining} of the initial suboptimality, by the model of progress"))
+    gap = report.predicted_gap
+    if gap is not None:
+        interval = f"between {gap.low:.2e} and {gap.high:.2e} ({percent(gap.level)})"
+        lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
+    return lines + _private(report)
+
+
+def _private(report: PlanReport) -> list[tuple[str, str]]:
+    """What a bound on privacy buys."""
+    plan = report.privacy
+    if plan is None:
+        return []
+    noise = "" if plan.predicted_noise is None else f", which may cost {number(plan.predicted_noise)} of the objective"
+    more = f"0.1 more of epsilon: noise costs {fall(plan.shadow_price['epsilon'] / 10)} less"
+    return [
+        ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
+        ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
+        ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
+        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
+    ]
+
+
+def ranges(ranges: list[list[int]]) -> str:
+    """Stretches of H."""
+    from rhfedmtl.planning.plan import MOST_STEPS
+
+    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
+    return ", ".join(parts) or "none"
+
+
+def fall(price: float) -> str:
+    """Relative fall of a number whose logarithm falls by ``price``."""
+    return "0" if price == 0.0 else percent(-math.expm1(-price))
+
+
+def percent(share: float | None) -> str:
+    """A share to two digits, or to whole percents above ten."""
+    percent = 100 * (share or 0.0)
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def number(value: float | None) -> str:
+    """A number to four digits."""
+    if value is None or not math.isfinite(value):
+        return "∞" if value is not None else ""
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"

@@ -1,0 +1,159 @@
+"""Rounds and certificates of which a station sees sums alone: what goes through masks, and what is merged."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rhfedmtl.algorithms.merges import Arrived
+from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.roles import masks
+from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
+from rhfedmtl.roles.masking import seat
+from rhfedmtl.roles.masks import Words
+from rhfedmtl.roles.messages import Probe, StationSums, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
+from rhfedmtl.roles.station import BaseStation, Merged
+
+
+def content_of(asked: WorkOrder | Probe) -> bytes:
+    """What all are asked alike: masks rest on it, so that unequal orders do not cancel."""
+    if isinstance(asked, WorkOrder):
+        head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale), [asked.model]
+    else:
+        head, arrays = struct.pack("<cQ?", b"p", asked.number, asked.gradient), [asked.models, asked.points]
+    shapes = repr([each.shape for each in arrays]).encode()
+    return hashlib.sha256(b"".join([head, shapes, *(each.tobytes() for each in arrays)])).digest()
+
+
+def seat_of(asked: WorkOrder | Probe) -> bytes:
+    """What one terminal is asked that others are not."""
+    steps = asked.local_steps if isinstance(asked, WorkOrder) else 0
+    return seat(asked.verdict.incarnation, asked.verdict.round, steps)
+
+
+def words_of(answer: Update | Sums, channel: FixedPoint) -> Words:
+    """An answer as words: updates in the steps of the channel, all else in finer ones."""
+    if isinstance(answer, Update):
+        parts = [(answer.delta, channel.grid_step), (answer.gains, FINE)]
+    else:
+        kept = np.empty(0) if answer.residual is None else answer.residual
+        parts = [(part, FINE) for part in (answer.losses, answer.dual, answer.gradient, kept)]
+    return np.concatenate([masks.to_words(values, step) for values, step in parts])
+
+
+def noise_for(words: Words, asked: WorkOrder | Probe, channel: NoisedSums, secret: bytes) -> Words:
+    """A terminal's part of the noise on what it answers: the same again for the same answer, as nothing new is told.
+
+    It rests on the answer itself: whatever else was asked meanwhile, no answer is hidden in another's noise.
+    """
+    hidden, part, step = len(words), channel.part, channel.grid_step
+    if isinstance(asked, WorkOrder):
+        hidden, of = len(words) - CURVE, f"round {asked.round} of {asked.verdict.incarnation}"
+    else:
+        part, step = (asked.noise or 0.0) / math.sqrt(channel.least), FINE
+        of = f"certificate in {asked.noise}"
+    seed = masks.derive(secret, of, hashlib.sha256(words.tobytes()).digest())
+    noise = masks.to_words(part * normal_from(masks.mask(seed, 2 * hidden)), step)
+    return np.concatenate([noise, np.zeros(len(words) - hidden, dtype=np.uint64)])
+
+
+def _numbers_of(words: Words, shapes: Sequence[tuple[int, ...]], steps: Sequence[float]) -> list[Vector]:
+    """The parts of a sum of words, by their shapes and steps."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    pieces = np.split(words, ends[:-1])
+    return [masks.to_numbers(w, step).reshape(shape) for w, shape, step in zip(pieces, shapes, steps, strict=True)]
+
+
+class SummingStation(BaseStation):
+    """A station that learns sums over its terminals, and nothing of one.
+
+    It holds no shares, so that nobody can be taken out, and checks sums by the bounds of all who are in them: where one
+    cannot be, the round is void, and those who are in it are named together.
+    """
+
+    @property
+    def channel(self) -> MaskedSums:
+        """How numbers become words."""
+        assert isinstance(self.method.channel, MaskedSums)
+        return self.method.channel
+
+    @property
+    def update_words(self) -> int:
+        """Words of an update."""
+        return int(np.prod(self.shape)) + CURVE
+
+    @property
+    def sums_words(self) -> int:
+        """Words of what the last probe asks for."""
+        return sum(int(np.prod(shape)) for shape in self._probed)
+
+    def close_void(self) -> Merged:
+        """Close a round of which no sum came out, or none that can be."""
+        self.phase = self._after("close round")
+        self._updates, self._orders = {}, {}
+        self._probe += 1
+        return Merged(self.round, (), 0.0, np.zeros(CURVE))
+
+    def close_sum(self, answered: Iterable[int], words: Words) -> Merged:
+        """Merge a sum of updates; refused, with the round still open, where it cannot be."""
+        steps = (self.channel.grid_step, FINE)
+        delta, gains = _numbers_of(words, (self.shape, (CURVE,)), steps)
+        arrived = sorted(self._asked & set(answered))
+        self._check(arrived, lambda bounds: self._check_sum(bounds, delta, gains))
+        void = self.close_void()
+        if len(arrived) < self.channel.least:
+            return void
+        delta = self._received(delta, len(arrived))
+        samples = sum(self.members[t].n_samples for t in arrived)
+        scale = self._anchored().lam * max(self.n_samples, 1)
+        factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, np.empty(0), samples))
+        if not (np.isfinite(factor) and factor >= 0.0):
+            return void
+        self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
+        for t in arrived:
+            self.members[t] = replace(self.members[t], applied_round=self.round, applied_factor=factor)
+        return Merged(self.round, tuple(arrived), factor, gains)
+
+    def told_sums(self, words: Words) -> StationSums:
+        """What the last probe asked for, of all members together; refused where it cannot be."""
+        self.phase = self._after(Sums)
+        parts = _numbers_of(words, self._probed, (FINE,) * len(self._probed))
+        found, (models, points) = self._told_sums(*parts), self._probed_at
+        told = Sums(-1, self._probe, found.losses, found.dual, found.gradient, found.residual)
+        if self._probe_noise is not None:
+            spread = self._probe_noise * math.sqrt(len(self.members) / self.channel.least)
+            self._check(self.members, lambda bounds: bounds.check_term(told, models[0], spread))
+        else:
+            columns = models.shape[1]
+            self._check(
+                self.members,
+                lambda bounds: replace(bounds, columns=columns).check_sums(told, models, points, self.U),
+            )
+        return found
+
+    def _check_sum(self, bounds: Bounds, delta: Vector, gains: Vector) -> None:
+        if self.channel.noised:
+            spread = math.sqrt(float(self.channel.noise_variance(len(self._asked))) * delta.size)
+            bounds = replace(bounds, weight=bounds.weight + FAR * spread, largest=bounds.largest + FAR * spread)
+        order = next(iter(self._orders.values()))
+        update = Update(self.round, -1, delta, gains, np.empty(0))
+        bounds.check_update(update, np.zeros(self.shape), order)
+
+    def _check(self, terminals: Iterable[int], check: Callable[[Bounds], None]) -> None:
+        """Hold what these told together against what they can say together."""
+        each = [self._bounds(t, self.members[t]) for t in terminals]
+        if not each:
+            return
+        weight, largest = (sum(getattr(one, name) for one in each) for name in ("weight", "largest"))
+        try:
+            check(replace(each[0], terminal=-1, weight=weight, largest=largest))
+        except ImplausibleError as error:
+            names = ", ".join(str(one.terminal) for one in each)
+            raise PeerError(f"terminals {names} together told {error.reason}") from None

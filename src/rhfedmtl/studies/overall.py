@@ -1,0 +1,102 @@
+"""All budgets at once: the area under a method's curve, its mean rank, and how small its certified gaps are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl.runs.sweep import interval
+from rhfedmtl.studies.study import At, StudyResult
+
+Float64Array = npt.NDArray[np.float64]
+SMALLEST = 1e-12
+"""Relative gaps below count as this much: their logarithms are averaged."""
+
+
+@dataclass(frozen=True)
+class Overall:
+    """A variant along the whole of an axis.
+
+    ``area`` is the mean of the metric over the logarithm of the axis, ``half`` half of its 95 % interval over seeds,
+    ``against`` the difference to the reference, paired over seeds, with half of its interval. ``rank`` is the mean over
+    places and seeds (1 is the best), ``relative_gap`` the geometric mean of certificates.
+    """
+
+    variant: str
+    area: float
+    half: float
+    against: tuple[float, float] | None
+    rank: float
+    relative_gap: float | None
+
+
+def overall(result: StudyResult, at: At) -> list[Overall]:
+    """Variants that pay, the best rank first, where the axes that are not drawn along are at ``at``.
+
+    Those that have no result at one of the places are left out: their curves cannot be laid beside the others.
+    """
+    if not _is_along_budgets(result):
+        return []
+    line = result.study.line(at)
+    values = {name: _values(result, name, line) for name in result.running}
+    known = {name: v for name, v in values.items() if v is not None}
+    if len({v.shape for v in known.values()}) != 1:
+        return []
+    weights = _weights(np.array(result.study.along, dtype=np.float64))
+    areas = {name: weights @ v for name, v in known.items()}
+    ranks = _ranks(result.study.sign * np.stack(list(known.values())))
+    rows = [
+        Overall(
+            name,
+            *interval(areas[name]),
+            _against(result, areas, name),
+            float(rank),
+            _relative_gap(result, name, line),
+        )
+        for name, rank in zip(known, ranks, strict=True)
+    ]
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def _is_along_budgets(result: StudyResult) -> bool:
+    return len(result.study.along) > 1 and (result.study.x or "").startswith("budget.")
+
+
+def _values(result: StudyResult, name: str, line: Sequence[At]) -> Float64Array | None:
+    """Metric at every place of the line, for every seed."""
+    found = [result.values(name, at) for at in line]
+    known = [values for values in found if values is not None]
+    return np.stack(known) if len(known) == len(line) and len({len(v) for v in known}) == 1 else None
+
+
+def _weights(x: Float64Array) -> Float64Array:
+    """Of a mean along the logarithm of x, by trapezoids."""
+    steps = np.diff(np.log(x))
+    return np.asarray((np.append(steps, 0.0) + np.append(0.0, steps)) / (2.0 * steps.sum()))
+
+
+def _ranks(values: Float64Array) -> Float64Array:
+    """Mean rank of each of the first axis; equals share theirs."""
+    above = (values[None] > values[:, None]).sum(axis=1)
+    level = (values[None] == values[:, None]).sum(axis=1) - 1
+    return np.asarray((1.0 + above + level / 2.0).mean(axis=(1, 2)))
+
+
+def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> tuple[float, float] | None:
+    reference = areas.get(result.study.reference)
+    if reference is None or name == result.study.reference:
+        return None
+    return interval(result.study.sign * (areas[name] - reference))
+
+
+def _relative_gap(result: StudyResult, name: str, line: Sequence[At]) -> float | None:
+    gaps = [
+        record.result.relative_gap
+        for at in line
+        for record in result.records(name, at)
+        if record.result is not None and record.result.relative_gap is not None
+    ]
+    return float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST))))) if gaps else None

@@ -1,0 +1,225 @@
+"""Networks whose stations see sums alone: the numbers of one process, whoever is killed; and what nobody is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy import inside, nets
+from tests.deploy.liar import liar
+from tests.deploy.test_network import assert_same, in_process
+from typer.testing import CliRunner
+
+from rhfedmtl import failpoints
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.cloud.config import Learning
+from rhfedmtl.deploy.local import supervisor as supervision
+from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key
+from rhfedmtl.deploy.node.state import StateFile
+from rhfedmtl.deploy.terminal.account import read as read_account
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
+from rhfedmtl.roles.masking import Masker, Told
+from rhfedmtl.roles.messages import Verdict, WorkOrder
+
+MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
+
+
+def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
+    """Models, certificate and ledger are those of a simulation, to the bit; nothing of one terminal was sent."""
+    federation = nets.small(2, 4, 40)
+    folder = nets.build(tmp_path / "net", federation, learning=MASKED)
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=300"])
+        operator.export(tmp_path / "out")
+        with pytest.raises(ConfigError, match="cannot be taken out"):
+            operator.command("move", terminal=0, station=1)
+        with pytest.raises(ConfigError, match="cannot be taken out"):
+            operator.command("forget", terminal=0)
+    result = in_process(federation, "energy=300", options=Options(channel="masked"), scale="unit")
+    assert_same(tmp_path / "out", result)
+    assert nets.assert_invariant(folder, 2) == 8
+    left = {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv") if line.way == "up"}
+    assert left == {"connection", "hello", "key", "join", "scaled", "deal", "masked", "opened"}
+    told = nets.terminal_file(folder, 0)
+    assert told.told_fixed
+    assert told.told_update
+
+
+def rounds(status: dict[str, Any]) -> int:
+    """Rounds so far."""
+    return status["training"].get("round") or 0
+
+
+PLACES = [
+    ("terminal.send-masked-before",),
+    ("terminal.send-masked-after", "terminal.send-deal-after"),  # whoever comes again makes all deal again
+    ("terminal.send-opened-before",),
+    ("terminal.send-opened-after",),
+    ("station.send-question opened-before",),
+    ("station.save-station.state-before",),
+]
+
+
+@pytest.mark.slow
+def test_whoever_is_killed_in_a_masked_round_leaves_the_sums_right(tmp_path: Path, monkeypatch: Any) -> None:
+    """At every step, of a terminal or of the station: rounds go on by the shares, or are void; U_b is exact."""
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setenv(failpoints.VARIABLE, str(places))
+    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    slow = {"options": {"channel": "masked", "policy": "fixed", "local_steps": 1}, "algorithm": "hfedmtl"}
+    folder = nets.build(tmp_path / "net", nets.small(1, 5, 2000), learning={**MASKED, **slow})
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=100000"])
+        for armed in PLACES:
+            for place in armed:
+                (places / place).touch()
+            nets.wait(operator, lambda _: not [*places.glob("*-before"), *places.glob("*-after")], supervisor.keep_up)
+            before = rounds(operator.command("status"))
+            nets.wait(operator, lambda s, k=before: rounds(s) > k + 2, supervisor.keep_up)  # type: ignore[misc]
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    assert nets.assert_invariant(folder, 1) == 5
+
+
+@pytest.mark.slow
+def test_a_liar_in_a_masked_round_voids_it(tmp_path: Path) -> None:
+    """Its station knows that somebody lied, and names the group; rounds count again once it has gone."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 5, 200), learning=MASKED)
+    with nets.running(folder) as (supervisor, operator):
+        with liar(folder, supervisor, "terminal-2", "update × 999"):
+            operator.command("train", budget=["energy=2000"])
+            nets.wait(operator, lambda _: bool(nets.logged(folder, "station-0", "round void")))
+            reason = nets.logged(folder, "station-0", "round void")[0]["reason"]
+            assert "terminals 0, 1, 2, 3, 4 together told an update of norm" in reason
+            assert not nets.station_file(folder, 0).quarantined
+        nets.wait(operator, nets.at_rest, supervisor.keep_up)
+    assert np.any(codec.array(nets.station_file(folder, 0).U, "U"))
+    assert nets.assert_invariant(folder, 1) == 5
+
+
+@pytest.mark.slow
+def test_a_terminal_that_lost_its_part_of_a_sum_lets_the_station_begin_anew(tmp_path: Path) -> None:
+    """Nobody knows what to take out: all come with nothing, and the sum is right again."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    with nets.running(folder) as (supervisor, operator):
+        nets.trained(operator, budget=["energy=150"])
+        epoch = nets.station_file(folder, 0).epoch
+        supervisor.kill("terminal-1")
+        supervisor.processes["terminal-1"].join()
+        StateFile(folder / "terminal-1" / "state" / "terminal.state", fsync=False).path.unlink()
+        nets.wait(operator, lambda _: nets.station_file(folder, 0).epoch != epoch, supervisor.keep_up)
+        nets.wait(operator, nets.all_connected)
+        nets.trained(operator, budget=["energy=300"])
+    assert nets.logged(folder, "station-0", "begins anew")
+    assert nets.assert_invariant(folder, 1) == 4
+
+
+def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
+    """Whatever its station asks: an order without others, moments, labels, test rows, its share."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    order = WorkOrder(1, 0, inside.SHARE, 1.0, 5, Verdict(0, 0.0, 0, 1))
+
+    async def attempts() -> None:
+        service = inside.make_terminal(folder, tmp_path / "state")
+        service.link.hello()
+        job = inside.job(folder)
+
+        async def tell(**body: Any) -> None:
+            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+
+        await tell(welcome=wire.Welcome(job=job, epoch="e"))
+        nothing = wire.Nothing()
+        for body in (
+            {"order": codec.to_wire(order)},
+            {"probe": wire.Probe(models=codec.tensor(inside.SHARE[None]), points=codec.tensor([[1.0]]))},
+            {"ask_moments": nothing},
+            {"ask_labels": nothing},
+            {"trial": wire.Trial(model=codec.tensor(inside.SHARE))},
+            {"release": wire.Release()},
+        ):
+            with pytest.raises(PeerError, match="masked"):
+                await tell(**body)
+
+    inside.run(attempts)
+
+
+@pytest.mark.parametrize(
+    ("options", "sums"), [({}, "in the clear"), ({"channel": "masked", "least_summed": 2}, "over 2 terminals")]
+)
+def test_a_terminal_works_only_under_the_masks_that_it_asks_for(tmp_path: Path, options: Any, sums: str) -> None:
+    """A station cannot talk a terminal into a job in the clear, or over fewer: it declines."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    job = Learning(**{"features": 20, "tasks": ("a",), "classes": ("n", "p"), **MASKED, "options": options}).job()
+    service = inside.make_terminal(folder, tmp_path / "state")
+    service.begin(job)
+    assert service._refuses_job(job) == f"sums {sums}, where sums over 3 terminals, masked, are allowed"
+    service.begin(inside.job(folder))
+    assert not service._refuses_job(inside.job(folder))
+
+
+def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
+    """A terminal that is killed still knows for whom it opened."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    service = inside.make_terminal(folder, tmp_path / "state")
+    service.begin(inside.job(folder))
+    told = Told(frozenset({0, 1, 2}), frozenset({0, 2, 3}), b"digest")
+    assert service._masked is not None
+    service._masked.told = told
+    service._save()
+    again = inside.make_terminal(folder, tmp_path / "state")
+    assert again._masked is not None
+    assert again._masked.told == told
+    again._masked.begin()
+    assert again._masked._masker.told == told
+
+
+def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:
+    """A key of another, of another network, of a station, or without a signature is refused."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 3, 30), learning=MASKED)
+    one, other, station = (Credentials.of(folder / name) for name in ("terminal-1", "terminal-2", "station-0"))
+    who, text = Identity("test-net", "terminal", 1), Masker(1).key.public
+    proof = one.sign(text)
+    other.check_signed(who, text, proof)
+    authority, _ = Authority.make("test-net")
+    key, secret = new_key()
+    false = Credentials.of(tmp_path / "false")
+    false.write(secret, authority.issue(who, key.public_key()), authority.certificate)
+    for bad in (other.sign(text), station.sign(text), false.sign(text), proof[:-1], proof[:40], b"", one.sign(b"else")):
+        with pytest.raises(PeerError, match="a proof of terminal 1"):
+            other.check_signed(who, text, bad)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--scale", "standard"], "choose unit or none"),
+        (["--test-rows", "terminal"], "test_rows"),
+        (["--precision", "float32"], "give one of them"),
+        (["--set", "classes=0"], "for classes and methods with dual variables"),
+        (["--algorithm", "fedavg"], "for classes and methods with dual variables"),
+        (["--terminals", "2"], "sums that hide them need 3 at least"),
+    ],
+)
+def test_what_masked_networks_cannot_do_is_refused(tmp_path: Path, words: list[str], reason: str) -> None:
+    """With the way out, before anything is written."""
+    init = ["network", "init", str(tmp_path / "net"), "--data", "synthetic", "--stations", "1", "--terminals", "4"]
+    found = CliRunner().invoke(app, [*init, "--masked", *words])
+    assert isinstance(found.exception, RHFedMTLError)
+    assert reason in str(found.exception)
+    assert not (tmp_path / "net" / "cloud").exists()
+
+
+def test_the_commands_make_a_masked_network(tmp_path: Path) -> None:
+    """Rows are scaled each by itself, and terminals insist on masks."""
+    init = ["network", "init", str(tmp_path / "net"), "--data", "synthetic", "--stations", "1", "--terminals", "4"]
+    found = CliRunner().invoke(app, [*init, "--masked", "--json"])
+    assert json.loads(found.output)["terminals"] == 4
+    assert 'scale = "unit"' in (tmp_path / "net" / "cloud" / "cloud.toml").read_text()
+    assert "least_summed = 3" in (tmp_path / "net" / "terminal-0" / "terminal.toml").read_text()

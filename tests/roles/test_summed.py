@@ -1,0 +1,104 @@
+"""A station that sees sums alone: what it merges, and what it refuses without knowing whose fault it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.roles.messages import Anchor, Scaling, Sums, Update
+from rhfedmtl.roles.station import BaseStation
+from rhfedmtl.roles.summed import SummingStation, words_of
+from rhfedmtl.roles.terminal import Terminal
+
+METHOD = DualMethod(channel=MaskedSums())
+IDS = (3, 5, 8)
+UNIT = Scaling(np.empty(0), np.empty(0), unit=True)
+MODELS, POINTS = np.random.default_rng(1).normal(size=(2, 1, 5)), np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+
+
+def world(kind: type[BaseStation]) -> tuple[Any, list[Terminal]]:
+    """A station that has an anchor, and its terminals."""
+    rng = np.random.default_rng(0)
+    station = kind(0, (1, 5), METHOD)
+    station.scaled(UNIT)
+    station.receive_anchor(Anchor(1, 0, np.zeros((1, 5)), 0.1))
+    terminals = [Terminal(t, rng.normal(size=(7, 4)), rng.choice([-1.0, 1.0], size=(7, 1)), METHOD) for t in IDS]
+    for terminal in terminals:
+        terminal.scale(UNIT)
+        station.admit(terminal.join())
+    return station, terminals
+
+
+def summed(answers: list[Update] | list[Sums]) -> Any:
+    """The words that come out of the masks."""
+    return np.sum([words_of(answer, METHOD.channel) for answer in answers], axis=0, dtype=np.uint64)
+
+
+def updates(station: BaseStation, terminals: list[Terminal], number: int) -> list[Update]:
+    """Of one round."""
+    orders = station.open_round(number, dict.fromkeys(IDS, 9))
+    found = [terminal.work(order) for terminal, order in zip(terminals, orders, strict=True)]
+    return [update for update in found if update is not None]
+
+
+def test_a_sum_is_merged_as_its_parts_are() -> None:
+    """Model, verdicts, gains and the sums of a certificate are those of a station that sees each update, to the bit."""
+    blind, below = world(SummingStation)
+    seeing, others = world(BaseStation)
+    for number in (1, 2, 3):
+        merged = blind.close_sum(IDS, summed(updates(blind, below, number)))
+        for update in updates(seeing, others, number):
+            seeing.receive(update)
+        known = seeing.close_round()
+        assert (merged.answered, merged.factor) == (known.answered, known.factor)
+        np.testing.assert_array_equal(merged.gains, known.gains)
+        np.testing.assert_array_equal(blind.U, seeing.U)
+    told, known = (
+        [t.probe(p) for t, p in zip(these, station.probes(MODELS, POINTS, gradient=True), strict=True)]
+        for station, these in ((blind, below), (seeing, others))
+    )
+    found, sums = blind.told_sums(summed(told)), seeing.add_sums(known)
+    for name in ("losses", "dual", "gradient", "residual"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(sums, name))
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda u: replace(u, delta=999.0 * u.delta + 1e3), "an update of norm"),
+        (lambda u: replace(u, gains=-1e3 - u.gains), "a gain of"),
+    ],
+)
+def test_a_sum_that_cannot_be_voids_its_round_and_names_its_terminals(lie: Any, reason: str) -> None:
+    """Nothing of it is merged, nobody is blamed alone, and the next round is held."""
+    station, terminals = world(SummingStation)
+    given, before = updates(station, terminals, 1), station.U
+    with pytest.raises(PeerError, match=f"terminals 3, 5, 8 together told {reason}"):
+        station.close_sum(IDS, summed([lie(given[0]), *given[1:]]))
+    assert station.close_void().answered == ()
+    np.testing.assert_array_equal(station.U, before)
+    assert station.close_sum(IDS, summed(updates(station, terminals, 2))).answered == IDS
+    assert not station.quarantined
+
+
+def test_sums_that_cannot_be_are_no_certificate() -> None:
+    """The same for what certificates are made from."""
+    station, terminals = world(SummingStation)
+    told = [t.probe(p) for t, p in zip(terminals, station.probes(MODELS, POINTS), strict=True)]
+    assert told[0] is not None
+    told[0] = replace(told[0], losses=told[0].losses + 1e4)
+    with pytest.raises(PeerError, match="terminals 3, 5, 8 together told a loss of"):
+        station.told_sums(summed(told))
+
+
+def test_too_few_are_void() -> None:
+    """A sum over two is not merged where three are to be hidden."""
+    station, terminals = world(SummingStation)
+    given = updates(station, terminals, 1)
+    assert station.close_sum(IDS[:2], summed(given[:2])).answered == ()
