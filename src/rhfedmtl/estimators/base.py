@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay
+from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
@@ -39,7 +38,7 @@ from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
 from rhfedmtl.selection.weights import Asked, SelectionRecord, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import Before, Progress, Result, Run, Settings
+from rhfedmtl.training.run import Before, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
@@ -193,7 +192,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self) -> Result:
         """Run until budget, tolerance or rounds end it."""
         run, places = self._session.run, self._session.places
-        result = run.result(run.learn(self._session.policy, self._tell if self.verbose else None))
+        watch = Telling(run.ledger.budget) if self.verbose else None
+        result = run.result(run.learn(self._session.policy, watch))
         if isinstance(run.network, InProcess) and isinstance(run.method, DualMethod):
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
@@ -432,11 +432,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """Everything but the running state, which holds the training rows."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_session"}
-
-    def _tell(self, progress: Progress) -> None:
-        gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
-        left = "".join(f", {name} left {x:g}" for name, x in progress.left.items() if np.isfinite(x))
-        sys.stdout.write(f"round {progress.round}{gap}{left}\n")
 
 
 def _chosen(choice: Choice | SelectionRecord) -> dict[str, float]:

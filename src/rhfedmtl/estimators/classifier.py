@@ -82,7 +82,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     n_jobs
         Threads; they do not change a number.
     verbose
-        1 prints a line for each round.
+        1 prints a line for each round; in a notebook it is one bar, of what is spent.
 
     Attributes
     ----------

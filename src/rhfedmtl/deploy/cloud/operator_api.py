@@ -135,11 +135,14 @@ class OperatorApi:
         """Who gives a command; refused where it is no operator."""
         peer = caller(context.auth_context())
         who = peer.identity
-        if who.role != OPERATOR or who.network != self._config.node.network:
-            raise PeerError(f"{who.uri} is no operator of this network")
-        if peer.serial in self._registry.revoked:
-            raise PeerError("this certificate was revoked")
-        return f"{who}, certificate {peer.serial}, from {context.peer()}"
+        if (
+            who.role == OPERATOR
+            and who.network == self._config.node.network
+            and peer.serial not in self._registry.revoked
+        ):
+            return f"{who}, certificate {peer.serial}, from {context.peer()}"
+        self._stations.acceptor.cutter.add(context.peer())
+        raise PeerError(f"{who.uri} is no operator of this network, or its certificate was revoked")
 
     # Commands.
 
