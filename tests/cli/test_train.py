@@ -205,7 +205,9 @@ def test_every_command_stands_in_a_panel_of_the_help() -> None:
     assert {name for names in cli.PANELS.values() for name in names} == set(cli.program().commands)
 
 
-@pytest.mark.parametrize("options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], []])
+@pytest.mark.parametrize(
+    "options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], ["--lambda2", "0.01"]]
+)
 def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By budget, by server iterations, or by the logarithm of the gap: from near 0 to 1, and never past it by much."""
     shares: list[float] = []
