@@ -106,7 +106,8 @@ def runs(index: Index, asked: RunQuery) -> str:
     fitting = asked.chosen(every)
     shown = fitting[asked.page * PAGE : (asked.page + 1) * PAGE]
     going = sum(row.state == RUNNING for row in every)
-    counts = f"{len(fitting):,} of {index.total:,} runs" if asked.words else f"{index.total:,} run{'s' * (index.total != 1)}"
+    counts = f"{len(fitting):,} of " if asked.words else ""
+    counts += "1 run" if index.total == 1 else f"{index.total:,} runs"
     counts += f", {going} running" if going else ""
     counts += f", {len(every):,} read so far" if len(every) < index.total else ""
     if not every:
