@@ -134,7 +134,7 @@ def settings_of(rng: Rng, data: Federation) -> tuple[DualMethod, Policy, Setting
     method = DualMethod(
         LOSSES[loss](), tied(10 ** rng.uniform(-5, -1), 10 ** rng.uniform(-6, 0)), intercept=bool(rng.integers(2))
     )
-    scale = "standard" if numbers else "standard-unit"
+    scale = "standard-rms" if numbers else "standard-unit"
     if rng.random() < 0.15:
         scale = str(rng.choice(["unit", "standard", "standard-unit"]))
     kind = rng.random()

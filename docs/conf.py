@@ -8,6 +8,10 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from rhfedmtl.cli.main import app, program
+
 project = "rhfedmtl"
 author = "The rhfedmtl developers"
 project_copyright = "The rhfedmtl developers, Apache-2.0"
@@ -84,13 +88,26 @@ def _modules(_app: Any, page: str, source: list[str]) -> None:
                 source[0] += f"\n## {'.'.join(path.relative_to(folder).with_suffix('').parts)}\n{_section(path)}"
 
 
+def _options(_app: Any, page: str, source: list[str]) -> None:
+    """A page ``commands/NAME`` gets what ``rhfedmtl NAME --help`` says now, and so for each command below it."""
+    if not page.startswith("commands/"):
+        return
+    name = page.removeprefix("commands/")
+    below = getattr(program().commands[name], "commands", {})
+    for words in [[name], *([name, each] for each in below)]:
+        asked = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}, prog_name="rhfedmtl")
+        text = "\n".join(line.rstrip() for line in asked.stdout.strip("\n").splitlines())
+        source[0] += f"\n## {' '.join(words)} --help\n\n```text\n{text}\n```\n"
+
+
 def _section(path: Path) -> str:
     parts = path.relative_to(_SOURCES.parent).with_suffix("").parts
     return f"\n```{{eval-rst}}\n.. automodule:: {'.'.join(parts).removesuffix('.__init__')}\n```\n"
 
 
-def setup(app: Any) -> None:
+def setup(sphinx: Any) -> None:
     """Connect the helpers; docstrings are made plain before napoleon reads them."""
-    app.connect("source-read", _modules)
-    app.connect("autodoc-process-docstring", _docstring, priority=400)
-    app.connect("autodoc-skip-member", _skip)
+    sphinx.connect("source-read", _modules)
+    sphinx.connect("source-read", _options)
+    sphinx.connect("autodoc-process-docstring", _docstring, priority=400)
+    sphinx.connect("autodoc-skip-member", _skip)

@@ -92,7 +92,9 @@ def run_command(command: str) -> tuple[int, str]:
         raise RuntimeError(f"{command}\n{done.stderr}")
     text = "\n".join(line.rstrip() for line in (done.stdout + done.stderr).splitlines())
     for place, short in ((r"\.cache/rhfedmtl", "~/.cache/rhfedmtl"), (r"\.venv", ".venv")):
-        text = re.sub(rf"/[\w./-]*/{place}(?=/)", short, text)
+        text = re.sub(rf"/[\w./-]*/{place}(?=/|$)", short, text, flags=re.MULTILINE)
+    if "RHFEDMTL_DATA" in os.environ:
+        text = text.replace(os.environ["RHFEDMTL_DATA"], "data")
     return done.returncode, text.strip("\n") + "\n"
 
 

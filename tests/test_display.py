@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
@@ -75,3 +78,31 @@ def test_records_share_a_chart() -> None:
     assert shown.axes_[0].get_legend() is not None
     with pytest.raises(ConfigError, match="nothing to draw"):
         LearningCurveDisplay.from_records([refused])
+
+
+def test_verbose_is_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One display that moves as the budget is spent, and no line is printed; without a notebook, or unasked, no bar."""
+    shell, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    shell.get_ipython = type("ZMQInteractiveShell", (), {})  # type: ignore[attr-defined]
+    shown: list[str] = []
+
+    class Bar:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    def first(html: str, display_id: bool) -> Bar:
+        assert not shown
+        shown.append(html)
+        return Bar()
+
+    display.HTML, display.display = str, first  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    rng = np.random.default_rng(0)
+    X, y, task = rng.normal(size=(60, 4)), rng.integers(0, 2, 60), np.repeat(["a", "b"], 30)
+    RHFedMTLClassifier(budget={"energy": 300}).fit(X, y, task=task)
+    assert not shown
+    RHFedMTLClassifier(budget={"energy": 300}, verbose=1).fit(X, y, task=task)
+    assert shown[0].startswith('<progress value="0.')
+    assert "round 1" in shown[0]
+    assert capsys.readouterr().out == ""

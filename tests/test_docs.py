@@ -142,6 +142,16 @@ def test_every_package_is_on_the_map_and_in_the_reference() -> None:
     assert packages - {"cli", "bench"} <= {Path(name).stem for name in PAGES if name.startswith("docs/api/")}
 
 
+def test_every_command_has_a_page_with_its_output() -> None:
+    """A command that is new needs a page, on which it is run; its options are added when the pages are made."""
+    from rhfedmtl.cli.main import program
+
+    for name in program().commands:
+        shown = [command.split()[1] for command, output in _commands(f"docs/commands/{name}.md") if output.strip()]
+        assert name in shown, name
+        assert f"commands/{name}\n" in PAGES["docs/command_line.md"]
+
+
 def test_citation_names_this_version_and_the_papers() -> None:
     """CITATION.cff is valid YAML, names the version of the package, and both papers with all their authors."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")

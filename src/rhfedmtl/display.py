@@ -6,6 +6,8 @@ What is drawn comes from records and results by their fields alone, so this know
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -38,6 +40,43 @@ def amounts(spent: Mapping[str, float], budget: Mapping[str, float]) -> str:
     """What was spent of what, in a line."""
     parts = (f"{name} {x:g}" + (f" of {budget[name]:g}" if name in budget else "") for name, x in spent.items())
     return ", ".join(parts)
+
+
+class Telling:
+    """A watcher that says how a run goes on: in a notebook one bar that moves, elsewhere a line for each round."""
+
+    def __init__(self, budget: Mapping[str, float]) -> None:
+        self._budget, self._notebook = budget, _in_notebook()
+        self._bar: Any = None
+        self._due = 0.0
+
+    def __call__(self, progress: Any) -> None:
+        """Tell of a round."""
+        gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
+        left = {name: x for name, x in progress.left.items() if math.isfinite(x)}
+        words = f"round {progress.round}{gap}" + "".join(f", {name} left {x:g}" for name, x in left.items())
+        if not self._notebook:
+            sys.stdout.write(f"{words}\n")
+        elif (now := time.monotonic()) >= self._due or not min(left.values(), default=1.0):
+            self._due = now + 0.1
+            shares = [1.0 - x / self._budget[name] for name, x in left.items() if self._budget.get(name)]
+            self._move(max(shares, default=None), words)
+
+    def _move(self, share: float | None, words: str) -> None:
+        from IPython.display import HTML, display
+
+        value = "" if share is None else f' value="{share:.4f}"'
+        line = HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
+        if self._bar is None:
+            self._bar = display(line, display_id=True)
+        else:
+            self._bar.update(line)
+
+
+def _in_notebook() -> bool:
+    """Whether there is a page to draw on."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 @dataclass

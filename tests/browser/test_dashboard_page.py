@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser.conftest import violations
 from tests.browser.test_report_page import BEYOND
 from tests.dashboard.pages import Page, served
 from tests.waiting import wait_for
@@ -70,14 +71,53 @@ def opened(browser: Any, server: Page) -> Iterator[Open]:
     assert all(url.startswith("http://127.0.0.1:") for url in asked)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("path", ["/", "/whatif"])
-def test_nothing_sticks_out(opened: Open, path: str, width: int) -> None:
-    """At every width the page scrolls down only, in light and dark, and everything has a name."""
-    page = opened(path, width, "dark" if width == 768 else "light")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+VIEWS = ("runs", "run", "overlay", "whatif")
+
+
+def path_of(view: str, folder: Path) -> str:
+    """The address of a view of these runs."""
+    names = sorted(path.parent.name for path in folder.glob("*/run.json"))
+    chosen = "&".join(f"run={name}" for name in names)
+    return {"runs": "/", "run": f"/run/{names[0]}", "overlay": f"/overlay?{chosen}", "whatif": "/whatif"}[view]
+
+
+def check_layout(page: Any) -> None:
+    """The page scrolls down only, and everything has a name."""
     assert page.evaluate(BEYOND) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(UNNAMED) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_sticks_out(opened: Open, folder: Path, view: str, width: int) -> None:
+    """At every width, in light and dark."""
+    check_layout(opened(path_of(view, folder), width, "dark" if width == 768 else "light"))
+
+
+def test_keys_alone_sort_choose_and_overlay(opened: Open) -> None:
+    """Without a pointer: Tab goes from the top to the table, Enter sorts, Space chooses, Enter lays runs over."""
+    page = opened()
+
+    def tab_to(selector: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"document.activeElement.matches('{selector}')"):
+                return
+        raise AssertionError(f"Tab does not lead to {selector}")
+
+    tab_to(".skip")
+    tab_to("#q")
+    tab_to("#by-seed")
+    page.keyboard.press("Enter")
+    page.wait_for_selector('th[aria-sort="descending"] #by-seed')
+    for _ in range(2):
+        tab_to("tbody input")
+        page.keyboard.press("Space")
+    tab_to(".go")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("figure")
+    assert "2 runs" in page.inner_text("#live")
 
 
 def test_the_token_leaves_the_address(opened: Open) -> None:
@@ -136,7 +176,10 @@ def test_a_training_is_seen_as_it_goes(opened: Open, browser: Any, tmp_path: Pat
 
 
 def test_a_network_is_seen_as_it_trains(opened: Open, tmp_path: Path) -> None:
-    """Nodes, rounds and the budget of a real network, without a reload; its end is told."""
+    """Nodes, what they took, rounds and the budget of a real network, without a reload; its end is told.
+
+    It fits every width, and breaks no rule of axe-core.
+    """
     net = tmp_path / "net"
     init = [*COMMAND, "network", "init", str(net), "--stations", "2", "--terminals", "2", "--json"]
     subprocess.run(init, check=True, stdout=subprocess.DEVNULL)
@@ -147,7 +190,15 @@ def test_a_network_is_seen_as_it_trains(opened: Open, tmp_path: Path) -> None:
         with subprocess.Popen(up, stdout=subprocess.DEVNULL) as running:
             page.wait_for_selector("meter", timeout=120_000)
             page.wait_for_selector(".tree .state.connected", timeout=120_000)
+            wait_for(lambda: "energy" in page.inner_text(".tree") or running.poll() is not None)
             assert running.wait(300) == 0
         wait_for(lambda: "does not answer" in page.inner_text("#events"))
         assert "rhfedmtl network train" in page.inner_text("#actions")
+        assert "energy" in page.inner_text(".tree")
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            check_layout(page)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            assert violations(page) == []
         page.context.close()

@@ -54,7 +54,7 @@ def test_the_help_names_all_that_the_registries_hold() -> None:
 
 def test_the_text_says_whether_evaluation_was_charged(tmp_path: Path) -> None:
     """--free-evaluation buys more rounds with the same bytes, and is written down; else the record has no such word."""
-    words = ["train", "--tasks", "2", "--terminals", "2", "--budget", "bytes=60000"]
+    words = ["train", "--tasks", "2", "--terminals", "2", "--budget", "bytes=100000"]
     charged, free = (rhfedmtl(*words, *more, folder=tmp_path).stdout for more in ([], ["--free-evaluation"]))
     assert "its messages are among what was spent" in charged
     assert "declared free" in free
@@ -205,7 +205,9 @@ def test_every_command_stands_in_a_panel_of_the_help() -> None:
     assert {name for names in cli.PANELS.values() for name in names} == set(cli.program().commands)
 
 
-@pytest.mark.parametrize("options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], []])
+@pytest.mark.parametrize(
+    "options", [["--budget", "energy=400"], ["--algorithm", "hfedmtl", "--cloud-rounds", "9"], ["--lambda2", "0.01"]]
+)
 def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By budget, by server iterations, or by the logarithm of the gap: from near 0 to 1, and never past it by much."""
     shares: list[float] = []

@@ -44,9 +44,10 @@ def served(place: Path) -> Iterator[Page]:
     socket = server.bound(config, 0)
     host = f"{server.HOST}:{socket.getsockname()[1]}"
     access = Access(frozenset({host}))
-    config.app = server.Dashboard(place).app(access)
+    shown = server.Dashboard(place)
+    config.app = shown.app(access)
     ready = threading.Event()
-    running = server.PageServer(config, ready.set)
+    running = server.PageServer(config, ready.set, shown.announcer.close)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     assert ready.wait(30)

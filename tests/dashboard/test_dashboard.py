@@ -265,6 +265,18 @@ def test_changes_come_as_events(folder: Path) -> None:
         assert wait_for(lambda: made.name in page.get("/")[1])
 
 
+def test_a_folder_may_vanish_and_come_back(tmp_path: Path) -> None:
+    """The page says that there is nothing, and goes on looking."""
+    folder = tmp_path / "runs"
+    _train(folder)
+    with served(folder) as page:
+        assert "1 run<" in page.get("/")[1]
+        folder.rename(tmp_path / "elsewhere")
+        assert wait_for(lambda: "no runs in" in page.get("/")[1])
+        (tmp_path / "elsewhere").rename(folder)
+        assert wait_for(lambda: "1 run<" in page.get("/")[1])
+
+
 def test_pages_of_many_runs() -> None:
     """The table is cut into pages whose addresses keep the order; what has no value comes last."""
     rows = [Row(f"run-{i}", "done", float(i), value=None if i % 2 else float(i)) for i in range(6)]
@@ -274,7 +286,7 @@ def test_pages_of_many_runs() -> None:
 
 
 def _status(**changes: object) -> dict[str, object]:
-    terminal = {"terminal": 3, "connected": True, "samples": 10}
+    terminal = {"terminal": 3, "connected": True, "samples": 10, "spent": {"energy": 1.5, "bytes": 2048.0}}
     station = {"station": 0, "task": NASTY, "round": 4, "connected": True, "last_error": "", "terminals": [terminal]}
     training = {"state": "running", "round": 4, "local_steps": 5, "spent": {"energy": 40.0}, "left": {"energy": 60.0}}
     return {"network": "net", "training": training, "stations": [station], "last_error": "", **changes}
@@ -293,6 +305,7 @@ def test_what_happens_in_a_network_is_told() -> None:
     assert [event.text for event in watched.events] == ["terminal 3: away"]
     text = network.view(watched)
     assert "<img" not in text
+    assert "terminal 3, 10 samples, energy 1.5, bytes 2,048" in text
     assert "rhfedmtl network train net --budget energy=80" in text
 
 

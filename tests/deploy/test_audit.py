@@ -101,6 +101,11 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
     assert {"connected", "members", "command refused", "keys rotated", "new key", "training ended"} <= events
     assert sorted(t for e in entries if e["event"] == "members" for t in e["joined"])[:4] == [0, 1, 2, 3]
     assert token not in shown.stdout
+    shown = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1", "--offline"])
+    assert "terminal 2" in shown.stdout or "terminal/2" in shown.stdout, shown.stdout
+    assert "is whole" in shown.stdout
+    online = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1"])
+    assert "--offline" in str(online.exception)
     forget_all(folder)
     entries = Operator(folder).audit_offline(folder)
     assert entries[-1]["event"] == "reset"

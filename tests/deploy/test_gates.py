@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import json
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +40,7 @@ from rhfedmtl.deploy.local import supervisor as supervisor_module
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import server
+from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.link import GREETING_BYTES, SERVICE, STREAMS, channel_options
 from rhfedmtl.deploy.node.log import Log
@@ -67,13 +70,11 @@ def few_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def attacked(folder: Path, tmp_path: Path, attack: Callable[[], Any], **limits: int) -> Any:
-    """What comes of an attack, from another thread, on a station that really listens in this process."""
+def attacked(folder: Path, tmp_path: Path, attack: Callable[[], Any], make: Any = make_station) -> Any:
+    """What comes of an attack, from another thread, on a station, or cloud, that really listens in this process."""
 
     async def body() -> Any:
-        service = make_station(folder, tmp_path)
-        for name, value in limits.items():
-            object.__setattr__(service.config.limits, name, value)
+        service = make(folder, tmp_path)
         serving = asyncio.create_task(service.run())
         try:
             await asyncio.to_thread(wait_for, lambda: serving.done() or _answers(service.config.node.listen))
@@ -120,6 +121,35 @@ def test_a_crowd_without_certificates_does_not_end_a_station(folder: Path) -> No
         process.wait(60)
 
 
+def test_the_window_for_metrics_has_few_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes when there are many is sent away, who asks nothing is after a while; then there is room again."""
+    monkeypatch.setattr(logs, "SHOW_S", 1.0)
+    host, port = "127.0.0.1", nets.port()
+
+    def crowd() -> tuple[int, bytes]:
+        held = [socket.create_connection((host, port)) for _ in range(logs.CALLERS + 30)]
+        sent_away = sum(ended(each) for each in held)
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+            return sent_away, answer.read()
+
+    def ended(each: socket.socket) -> bool:
+        with each, contextlib.suppress(ConnectionError):
+            return each.recv(1) == b""
+        return True
+
+    async def body() -> tuple[int, bytes]:
+        window = logs.Window(logs.Meters(shown=True), f"{host}:{port}", "")
+        await window.open()
+        try:
+            return await asyncio.to_thread(crowd)
+        finally:
+            await window.close()
+
+    sent_away, told = run(body)
+    assert sent_away == logs.CALLERS + 30
+    assert b"rhfedmtl_connects_total" in told
+
+
 def test_descriptors_are_raised_and_some_are_kept() -> None:
     """A node takes as many descriptors as it may, and gives callers all but those that it needs itself."""
     with few_descriptors():
@@ -162,6 +192,39 @@ def test_one_certificate_has_few_streams(folder: Path, tmp_path: Path) -> None:
     assert "are no TerminalUp" in answer  # it was let in, and then spoke nonsense
 
 
+def connections_at(port: int) -> int:
+    """Connections of this process whose own end is a port."""
+    found = 0
+    for each in server.sockets():
+        with contextlib.suppress(OSError):
+            found += each.getpeername() != "" and each.getsockname()[1] == port
+    return found
+
+
+@pytest.mark.parametrize(("name", "method"), [("station", "Station/Attach"), ("cloud", "Control/Command")])
+def test_one_certificate_holds_few_connections(tmp_path: Path, name: str, method: str) -> None:
+    """A connection ends with its stream: nobody keeps many by opening stream after stream on each."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 40), waits=Waits(link=120.0))
+    address, above = station(folder)
+    if name == "cloud":
+        address, above = read_cloud(folder / "cloud" / "cloud.toml").node.listen, Identity("test-net", "cloud")
+    credentials = credentials_for(Authority.load(folder / "ca"), MEMBER)
+    port = int(address.rpartition(":")[2])
+
+    def attack() -> None:
+        channels = [grpc.secure_channel(address, credentials, channel_options(above, 1 << 20)) for _ in range(20)]
+        try:
+            for call in [each.stream_stream(f"/{SERVICE}.{method}")(iter([b""]), timeout=60) for each in channels]:
+                with contextlib.suppress(grpc.RpcError):
+                    next(call)
+            wait_for(lambda: connections_at(port) <= STREAMS, 60.0)
+        finally:
+            for channel in channels:
+                channel.close()
+
+    attacked(folder, tmp_path / "state", attack, make_station if name == "station" else make_cloud)
+
+
 def test_a_long_greeting_is_refused(folder: Path, tmp_path: Path) -> None:
     """Before a peer is known, it may say little."""
     authority = Authority.load(folder / "ca")
@@ -175,32 +238,21 @@ def test_a_command_of_a_stranger_is_not_read(folder: Path, tmp_path: Path) -> No
     address, above = read_cloud(folder / "cloud" / "cloud.toml").node.listen, Identity("test-net", "cloud")
     credentials = credentials_for(Authority.load(folder / "ca"), MEMBER)
 
-    async def body() -> str:
-        cloud = make_cloud(folder, tmp_path)
-        serving = asyncio.create_task(cloud.run())
+    def ask() -> str:
+        with grpc.secure_channel(address, credentials, options=channel_options(above, 1 << 20)) as channel:
+            release = threading.Event()
 
-        def ask() -> str:
-            options = [*channel_options(above, 1 << 20)]
-            with grpc.secure_channel(address, credentials, options=options) as channel:
-                release = threading.Event()
+            def nothing() -> Iterator[bytes]:
+                release.wait(60)
+                yield b""
 
-                def nothing() -> Iterator[bytes]:
-                    release.wait(60)
-                    yield b""
+            call = channel.stream_unary(f"/{SERVICE}.Control/Command")
+            try:  # the answer comes although the command never does
+                return str(wire.Reply.FromString(call(nothing(), timeout=30, wait_for_ready=True)).trouble)
+            finally:
+                release.set()
 
-                call = channel.stream_unary(f"/{SERVICE}.Control/Command")
-                try:  # the answer comes although the command never does
-                    return wire.Reply.FromString(call(nothing(), timeout=30, wait_for_ready=True)).trouble
-                finally:
-                    release.set()
-
-        try:
-            return await asyncio.to_thread(ask)
-        finally:
-            await cloud.close()
-            await serving
-
-    assert "no operator" in run(body)
+    assert "no operator" in attacked(folder, tmp_path, ask, make_cloud)
 
 
 def test_the_cloud_takes_messages_by_the_shape_of_the_job(folder: Path, tmp_path: Path) -> None:
@@ -209,18 +261,10 @@ def test_the_cloud_takes_messages_by_the_shape_of_the_job(folder: Path, tmp_path
     credentials = credentials_for(Authority.load(folder / "ca"), Identity("test-net", "station", 0))
     up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
 
-    async def body() -> str:
-        cloud = make_cloud(folder, tmp_path)
-        serving = asyncio.create_task(cloud.run())
-        intruder = Intruder(cloud._config.node.listen, Identity("test-net", "cloud"), credentials)
-        await asyncio.to_thread(wait_for, lambda: _answers(cloud._config.node.listen))
-        try:
-            return await asyncio.to_thread(intruder.say, "Cloud", [up, b"\0" * (3 << 20)])
-        finally:
-            await cloud.close()
-            await serving
-
-    assert "larger than max" in run(body)
+    address = read_cloud(folder / "cloud" / "cloud.toml").node.listen
+    intruder = Intruder(address, Identity("test-net", "cloud"), credentials)
+    said = attacked(folder, tmp_path, lambda: intruder.say("Cloud", [up, b"\0" * (3 << 20)]), make_cloud)
+    assert "larger than max" in said
 
 
 # Names and certificates.
@@ -457,7 +501,7 @@ def test_an_address_of_another_machine_is_refused_at_once() -> None:
 
 def test_compiled_code_of_a_node_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels lie in the node's folder, which nobody else can enter; one that others can write is refused."""
-    from rhfedmtl.deploy.nodes import own_kernels
+    from rhfedmtl.deploy.node.serve import own_kernels
 
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     own_kernels(tmp_path / "station.toml")
@@ -470,6 +514,10 @@ def test_compiled_code_of_a_node_is_its_own(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(shared))
         with pytest.raises(ConfigError, match="compiled code"):
             own_kernels(tmp_path / "station.toml")
+    words = [sys.executable, "-m", "rhfedmtl.deploy.terminal.program", "serve", str(tmp_path)]
+    small = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert small.returncode == 2, small.stderr
+    assert "compiled code" in small.stderr
     (tmp_path / "link").symlink_to(tmp_path / "kernels")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "link"))
     with pytest.raises(ConfigError, match="compiled code"):

@@ -60,13 +60,17 @@ def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
         check_windows(folder)
         # A larger budget goes on where the first ended, as a run in one process does.
         status = nets.trained(operator, budget=["energy=900"])
-        assert 700 < status["spent"]["energy"] <= 900
+        spent = status["spent"]["energy"]
+        assert 700 < spent <= 900
         with pytest.raises(ConfigError, match="money=1 has no price"):
             operator.command("train", budget=["money=1"])
         operator.command("train", budget=["energy=50"])
         assert "spent already" in nets.wait(operator, nets.at_rest)["training"]["error"]
         status = operator.command("status")
         assert all(station["connected"] and len(station["terminals"]) == 4 for station in status["stations"])
+        nodes = [node for station in status["stations"] for node in (station, *station["terminals"])]
+        assert all(node["spent"]["energy"] > 0.0 for node in nodes)
+        assert sum(node["spent"]["energy"] for node in nodes) == pytest.approx(spent)
     assert nets.assert_invariant(folder, 3) == 12
 
 

@@ -79,6 +79,8 @@ def test_a_terminal_that_lies_is_taken_out_until_an_operator_lets_it_in(net: Any
         certified(operator)
         assert members(operator.command("status"), 1) == {3, 4}
     operator.command("readmit", terminal=5)
+    blamed = [each for each in operator.audit() if each["event"] == "quarantined"]
+    assert (blamed[-1]["who"], reason in blamed[-1]["reason"]) == ("terminal 5", True)
     nets.wait(operator, lambda s: members(s, 1) == {3, 4, 5})
     certified(operator)
 

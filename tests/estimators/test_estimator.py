@@ -252,7 +252,8 @@ def test_a_weight_counts_as_so_many_rows(kind: Any, small: Federation) -> None:
     X, y, task, _ = rows_of(small)
     X = X.astype(np.float64)
     k = np.random.default_rng(0).integers(0, 4, len(X))
-    settings = {"scale": "none", "tol": 1e-10, "random_state": 0, "intercept": kind is RHFedMTLClassifier}
+    settings = {"scale": "none", "lambda2": 1e-2, "tol": 1e-10, "random_state": 0}
+    settings["intercept"] = kind is RHFedMTLClassifier
     weighted = kind(**settings).fit(X, y, task=task, sample_weight=k)
     again = kind(**settings).fit(*repeated(k, X, y), task=np.repeat(task, k))
     np.testing.assert_allclose(weighted.coef_, again.coef_, atol=2e-4)
@@ -375,6 +376,11 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
     assert {trial.lambda1 for trial in choice.trials} == {1e-3}
     assert choice.best.score == min(trial.score for trial in choice.trials)
     assert model.relationship_.lambda2 == choice.lambda2
+    assert RHFedMTLClassifier(random_state=0).fit(X, y, task=task, terminal=terminal).models_.provenance["chosen"] == {
+        "lambda1": choice.lambda1,
+        "lambda2": choice.lambda2,
+    }, "without a budget it is chosen unless it is given"
+    assert RHFedMTLClassifier("energy=200").fit(X, y, task=task, terminal=terminal).regularisation_ is None
     both = RHFedMTLClassifier(lambda1="auto", lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
     assert len({trial.lambda1 for trial in both.regularisation_.trials}) > 3
     assert RHFedMTLClassifier(random_state=0).fit(X, y).regularisation_ is None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rhfedmtl import array_file as sealed
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.request import Request
-from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.data.scaling import SCALES, Scaler
 from rhfedmtl.errors import ConfigError, DataError, MissingExtraError
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge
 from rhfedmtl.models.task_models import MODEL, TaskModels
@@ -45,7 +45,7 @@ def learned(kind: str = "binary", algorithm: str = "rhfedmtl", scale: str = "sta
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scale", ["standard-unit", "standard", "unit", "none"])
+@pytest.mark.parametrize("scale", SCALES)
 def test_a_file_gives_back_what_was_saved(kind: str, scale: str, tmp_path: Path) -> None:
     """Scores, names, loss, certificate, totals and provenance are the same to the bit; and so is the file, twice."""
     models, federation, result = learned(kind, scale=scale)
@@ -271,7 +271,7 @@ ONNX_TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
 
 @pytest.mark.parametrize("dtype", ONNX_TOLERANCE)
-@pytest.mark.parametrize("scale", ["standard-unit", "standard", "unit", "none"])
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(
     ("kind", "loss"), [("binary", None), ("binary", "logistic"), ("classes", "logistic"), ("regression", None)]
 )

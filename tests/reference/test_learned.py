@@ -148,7 +148,7 @@ def test_unrelated_tasks_are_not_harmed() -> None:
         data, measured = request.federation(seed), []
         for relationship in kinds:
             method = DualMethod(relationship=relationship)
-            choice = choose(data, method, precision=Precision(2e-2, 3.0, 30), near=())
+            choice = choose(data, method, precision=Precision(2e-2, 3.0, 30))
             tuned = replace(method, relationship=weighted(relationship, choice.lambda1, choice.lambda2))
             solved = solve(data, tuned, Precision(1e-3, 3.0))
             tests = [(solved.scalers[b].transform(X), y) for b, (X, y) in enumerate(map(data.test_rows, range(6)))]

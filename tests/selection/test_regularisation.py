@@ -18,7 +18,7 @@ from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
-GRID = {"lambda1": (1e-1, 1e-2, 1e-3), "ratios": (10.0, 1.0, 0.0), "near": (0.3,)}
+GRID = {"folds": 3, "lambda1": (1e-1, 1e-2, 1e-3), "lambda2": (1e-1, 1e-3, 0.0)}
 
 
 def federation(seed: int = 0, **settings: float) -> Federation:

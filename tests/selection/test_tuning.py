@@ -145,7 +145,7 @@ def test_steps_fit_the_length_of_rows() -> None:
     for scale, unit in ((None, 1.0), ("standard", 1 / 6), ("unit", 1.0)):
         steps = {each["step"] for each in candidates(config(scale=scale), data(), SMALL, TRIALS, 0)}
         assert steps == {0.1 * unit, 0.5 * unit}
-    assert {each["step"] for each in candidates(config(), data(0), SMALL, TRIALS, 0)} == {0.1 / 6, 0.5 / 6}
+    assert {each["step"] for each in candidates(config(), data(0), SMALL, TRIALS, 0)} == {0.1, 0.5}
 
 
 def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:

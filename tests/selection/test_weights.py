@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.registry import LAMBDA2
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
+from rhfedmtl.selection.regularisation import PATH2
 from rhfedmtl.selection.weights import SHARE, settled
 
 REQUEST = Request("synthetic", tasks=8, terminals=5)
@@ -60,11 +63,31 @@ def test_without_a_budget_folds_decide_and_nothing_is_charged() -> None:
     assert found.config.options.lambda2 == found.selection.chosen["lambda2"]
 
 
+def test_the_coupling_that_nobody_gives_is_chosen_where_nothing_limits_the_run() -> None:
+    """As by "auto"; under a limit, with one task or too few rows, or where nothing is coupled, it is as usual."""
+    data = REQUEST.federation(0)
+    found = settled(RunConfig("rhfedmtl", REQUEST), data)
+    assert found.selection is not None
+    assert found.config.options.lambda2 == settled(config(None), data).config.options.lambda2
+    limited: list[tuple[RunConfig, Request]] = [
+        (RunConfig("rhfedmtl", REQUEST, budget=("energy=600",)), REQUEST),
+        (RunConfig("hfedmtl", REQUEST, Options(cloud_rounds=3)), REQUEST),
+        (RunConfig("rhfedmtl", REQUEST, Options(relationship="none")), REQUEST),
+        (RunConfig("fedavg", REQUEST), REQUEST),
+        (RunConfig("pooled", REQUEST), REQUEST),
+        (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, tasks=1)),
+        (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, terminals=1, settings={"samples": 1})),
+    ]
+    for asked, request in limited:
+        assert settled(asked, request.federation(0)).config == asked
+    assert Options().weight("lambda2") == LAMBDA2
+
+
 def test_a_method_without_weights_keeps_its_defaults_and_an_open_choice_is_not_run() -> None:
     """In a comparison others may have weights to choose."""
     found = settled(config(500, "fedavg"), REQUEST.federation(0))
     assert found.selection is None
-    assert found.config.options == Options()
+    assert found.config.options == Options(lambda2=LAMBDA2)
     with pytest.raises(ConfigError, match="choose it first"):
         config(500).run(REQUEST.federation(0))
     with pytest.raises(ConfigError, match="tuning chooses the weights too"):
@@ -78,6 +101,9 @@ def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> No
     assert facts["spent"]["energy"] <= 20000
     assert set(facts["selection"]) == {"chosen", "why", "share", "spent", "tried"}
     assert np.isfinite(facts["selection"]["chosen"]["lambda2"])
+    free = json.loads(CliRunner().invoke(app, [*words[:3], "--out", str(tmp_path), "--json"]).output)
+    assert free["selection"]["chosen"]["lambda2"] in PATH2, "without a budget, on folds, whether asked or not"
+    assert free["selection"]["spent"] == {}
     text = CliRunner().invoke(app, words).output
     assert "weights" in text
     shown = CliRunner().invoke(app, ["runs", "show", Path(facts["saved"]).name, "--folder", str(tmp_path)])

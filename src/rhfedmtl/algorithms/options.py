@@ -37,20 +37,23 @@ DECLARING: dict[str, Registry[Any]] = {
 
 AUTO = "auto"
 """A weight that is to be chosen on training rows."""
+USUAL = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
+"""Weights where none are given or chosen."""
 
 
 @dataclass(frozen=True)
 class Options:
     """Settings of all algorithms; None leaves a choice to the algorithm or to the data.
 
-    A weight may be ``auto``: it stands at its default until it is chosen (`selection.weights`). ``own`` holds those
-    that entries declare, where they are not as declared. `of` takes both kinds by name.
+    A weight may be ``auto``: it is as usual until it is chosen (`selection.weights`). λ2 that is None is chosen where
+    nothing limits a run, and else as usual. ``own`` holds those that entries declare, where they are not as declared.
+    `of` takes both kinds by name.
     """
 
     loss: str | None = None
     relationship: str = "mean"
     lambda1: float | str = LAMBDA1
-    lambda2: float | str = LAMBDA2
+    lambda2: float | str | None = None
     merge: str = "auto"
     channel: str = "identity"
     intercept: bool = True
@@ -193,8 +196,8 @@ class Options:
         return tuple(name for name in ("lambda1", "lambda2") if self[name] == AUTO)
 
     def weight(self, name: str) -> float:
-        """A weight as a number: its default where it is still to be chosen."""
-        value = DEFAULTS[name] if self[name] == AUTO else self[name]
+        """A weight as a number: the usual one where none is given, or it is still to be chosen."""
+        value = USUAL[name] if self[name] in (None, AUTO) else self[name]
         if isinstance(value, str):
             raise ConfigError(f"{name}={value!r} is neither a number nor {AUTO!r}")
         return float(value)

@@ -6,14 +6,14 @@ from typing import Any
 
 import typer
 
-from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.options import USUAL, Options
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told
 from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2, LOSSES, RELATIONSHIPS
+from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 """What names a problem; options that losses and relationships declare come along."""
@@ -61,5 +61,6 @@ def _trained_for(models: Any) -> dict[str, Any]:
     """Relationship and weights of the run that models came from; the defaults where their file does not say."""
     known = models.provenance.get("configuration", {}).get("options", {})
     chosen = models.provenance.get("chosen", {})
-    usual = {"relationship": Options.relationship, "lambda1": LAMBDA1, "lambda2": LAMBDA2}
-    return {name: chosen.get(name, known.get(name, value)) for name, value in usual.items()}
+    usual = {"relationship": Options.relationship, **USUAL}
+    told = {name: value for name, value in {**known, **chosen}.items() if value is not None}
+    return {name: told.get(name, value) for name, value in usual.items()}

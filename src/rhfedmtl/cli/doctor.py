@@ -26,6 +26,7 @@ EXTRAS = {
     "mlflow": ("mlflow-skinny",),
     "ray": ("ray",),
     "deploy": ("grpcio", "cryptography"),
+    "dashboard": ("starlette", "uvicorn"),
     "gpu": ("torch", "triton"),
 }
 GIVES = {
@@ -37,6 +38,7 @@ GIVES = {
     "mlflow": "train --log mlflow",
     "ray": "train --engine ray, sweeps on a cluster",
     "deploy": "serve and network: real base stations",
+    "dashboard": "the live page",
     "gpu": "train --engine gpu",
 }
 

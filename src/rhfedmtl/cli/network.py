@@ -95,8 +95,8 @@ def terminal(
 
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
     """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
-    from rhfedmtl.deploy.node.serve import serve
-    from rhfedmtl.deploy.nodes import ROLES, own_kernels
+    from rhfedmtl.deploy.node.serve import own_kernels, serve
+    from rhfedmtl.deploy.nodes import ROLES
 
     own_kernels(paths[0])
     facts = serve(ROLES[role](), paths)
@@ -550,9 +550,12 @@ def reset(
 def audit(
     folder: Folder,
     offline: Annotated[
-        bool, typer.Option("--offline", help="From the folder of the cloud, which need not run.")
+        bool, typer.Option("--offline", help="From the folder of the node, which need not run.")
     ] = False,
     last: Annotated[int, typer.Option("--last", min=0, help="Show so many of the last entries; 0: all.")] = 0,
+    node: Annotated[
+        str, typer.Option("--node", help="Whose trail; that of a station, as in station-0, only with --offline.")
+    ] = "cloud",
     as_json: AsJson = False,
 ) -> None:
     """Check the cloud's audit trail and show it: commands, admissions, refusals, quarantine, keys; who and when.
@@ -565,7 +568,9 @@ def audit(
     from rhfedmtl.deploy.operator import Operator
 
     operator = Operator(folder)
-    entries = operator.audit_offline(folder) if offline else operator.audit()
+    if node != "cloud" and not offline:
+        raise ConfigError(f"the trail of {node} lies in its folder: give --offline where that folder is")
+    entries = operator.audit_offline(folder, node) if offline else operator.audit()
     shown = entries[-last:] if last else entries
     head = entries[-1]["hash"] if entries else ""
     if as_json:

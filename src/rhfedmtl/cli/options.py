@@ -24,7 +24,7 @@ from rhfedmtl.algorithms.options import AUTO, Options, declared
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli.text import paragraph
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.maths.registry import LAMBDA2, LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.registry import Registry
 
@@ -104,7 +104,8 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "lambda2": _learn(
         str,
         "--lambda2",
-        f"Weight of the coupling; auto: chosen within the budget. [{Options.lambda2}]",
+        "Weight of the coupling; auto: chosen within the budget. "
+        f"[without a budget chosen on training rows, else {LAMBDA2}]",
         metavar="WEIGHT",
     ),
     "merge": _learn(str, "--merge", f"How stations merge: {_names(MERGES)}. [{Options.merge}]"),
@@ -190,7 +191,11 @@ FaultText = Annotated[
 ]
 Scale = Annotated[
     str | None,
-    option(METHOD_PANEL, "--scale", "standard-unit, standard, unit, none. [standard-unit; standard for regression]"),
+    option(
+        METHOD_PANEL,
+        "--scale",
+        "standard-unit, standard-rms, standard, unit, none. [standard-unit; standard-rms for regression]",
+    ),
 ]
 
 

@@ -177,7 +177,10 @@ def _files(folder: Path) -> tuple[dict[str, RunFile], dict[str, SweepLine]]:
     """Files of runs, and sweeps under way, by name; a record goes before the progress that it replaced."""
     runs: dict[str, RunFile] = {}
     sweeps: dict[str, SweepLine] = {}
-    for name, path in lookup.find(folder, under_way=True).items():
+    found: dict[str, Path] = {}
+    with contextlib.suppress(ConfigError):  # a folder that is gone holds nothing, and may come back
+        found = lookup.find(folder, under_way=True)
+    for name, path in found.items():
         if path.name != progress.SWEEP:
             with contextlib.suppress(OSError):  # a run that has just ended
                 facts = path.stat()
@@ -205,7 +208,7 @@ def _row(name: str, found: RunFile) -> Row:
         table = _head(found.path)
         return _line(name, REFUSED if table.get("result") is None else DONE, changed, table)
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return Row(name, UNREADABLE, changed, why=str(error))
+        return Row(name, UNREADABLE, changed, why=f"{found.path.name} is damaged: {error}")
 
 
 def _head(path: Path) -> dict[str, Any]:

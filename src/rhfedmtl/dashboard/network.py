@@ -144,7 +144,7 @@ def view(network: Watched) -> str:
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(status)}</section>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(network)}</section>'
         f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
         f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
@@ -199,8 +199,19 @@ def _charts(network: Watched) -> str:
     return f'<div class="charts">{"".join(drawn)}</div>'
 
 
-def _tree(status: Facts) -> str:
-    return f'<ul class="tree">{"".join(_station(station) for station in status["stations"])}</ul>'
+def _tree(network: Watched) -> str:
+    status, state = network.status, "away" if network.trouble else "connected"
+    stations, training = status["stations"], status["training"]
+    here = sum(station["connected"] for station in stations)
+    line = f"cloud, round {training.get('round') or 0}, {here} of {len(stations)} stations"
+    waits = ", ".join(training.get("waits_for") or [])
+    trouble = [f"waits for {waits}" if waits else "", status.get("last_error")]
+    below = "".join(_station(station) for station in stations)
+    return f'<p class="state {state}">{line}</p>{_small(*trouble)}<ul class="tree">{below}</ul>'
+
+
+def _small(*texts: Any) -> str:
+    return "".join(f"<small>{escape(str(text)[:200])}</small>" for text in texts if text)
 
 
 def _station(station: Facts) -> str:
@@ -208,22 +219,26 @@ def _station(station: Facts) -> str:
     here = sum(terminal["connected"] for terminal in terminals)
     away = [terminal for terminal in terminals if _state(terminal) != "connected"]
     shown = terminals if len(terminals) <= SHOWN else away[:SHOWN]
-    line = f"station {station['station']} {station['task']}, round {station['round']}"
-    line += f", {here} of {len(terminals)} terminals"
-    error = f"<br><small>{escape(str(station['last_error'])[:200])}</small>" if station.get("last_error") else ""
+    words = [f"station {station['station']} {station['task']}", f"round {station['round']}"]
+    words += [f"{here} of {len(terminals)} terminals", *_took(station)]
+    if station.get("heard_seconds") is not None:
+        words.append(f"last word {station['heard_seconds']:.0f} s ago")
     rows = "".join(_terminal(terminal) for terminal in shown)
-    return f'<li><span class="state {_state(station)}">{escape(line)}</span>{error}<ul>{rows}</ul></li>'
+    line = f'<span class="state {_state(station)}">{escape(", ".join(words))}</span>'
+    return f"<li>{line}{_small(station.get('last_error'))}<ul>{rows}</ul></li>"
+
+
+def _took(node: Facts) -> list[str]:
+    """What a node took of every type."""
+    return [f"{name} {short(amount)}" for name, amount in (node.get("spent") or {}).items()]
 
 
 def _terminal(terminal: Facts) -> str:
     words = [f"terminal {terminal['terminal']}"]
     words.append("not a member" if terminal.get("samples") is None else f"{terminal['samples']} samples")
-    words += [f"{name} {short(terminal[name])}" for name in ("bytes", "energy") if terminal.get(name) is not None]
-    if terminal.get("heard_s") is not None:
-        words.append(f"heard {terminal['heard_s']:.0f} s ago")
-    reason = terminal.get("quarantined") or terminal.get("declined")
-    why = f"<br><small>{escape(str(reason)[:200])}</small>" if reason else ""
-    return f'<li><span class="state {_state(terminal)}">{escape(", ".join(words))}</span>{why}</li>'
+    why = _small(terminal.get("quarantined") or terminal.get("declined"))
+    state = f'<span class="state {_state(terminal)}">{escape(", ".join([*words, *_took(terminal)]))}</span>'
+    return f"<li>{state}{why}</li>"
 
 
 def _events(network: Watched) -> str:

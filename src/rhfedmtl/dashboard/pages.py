@@ -106,7 +106,8 @@ def runs(index: Index, asked: RunQuery) -> str:
     fitting = asked.chosen(every)
     shown = fitting[asked.page * PAGE : (asked.page + 1) * PAGE]
     going = sum(row.state == RUNNING for row in every)
-    counts = f"{len(fitting):,} of {index.total:,} runs" if asked.words else f"{index.total:,} runs"
+    counts = f"{len(fitting):,} of " if asked.words else ""
+    counts += "1 run" if index.total == 1 else f"{index.total:,} runs"
     counts += f", {going} running" if going else ""
     counts += f", {len(every):,} read so far" if len(every) < index.total else ""
     if not every:
@@ -135,10 +136,9 @@ def _sweeps(known: Sequence[SweepLine]) -> str:
         f'<li><span class="state {each.state}">{each.state}</span> '
         f'<a href="{escape(RunQuery(f"sweep={each.name}").href())}">{escape(each.name)}</a> '
         f"{each.done:,} of {each.total:,} runs"
-        + (f' <progress max="{each.total}" value="{each.done}" aria-label="runs that are there"></progress>' * going)
+        + ("" if each.state == DONE else bar(each.done, each.total, "runs that are there"))
         + "</li>"
         for each in known
-        for going in (each.state != DONE,)
     )
     return f'<ul class="sweeps" aria-label="Sweeps and studies">{rows}</ul>'
 
@@ -192,8 +192,8 @@ def _pages(asked: RunQuery, count: int) -> str:
 
 def one_run(name: str, known: Record, row: Row, place: Path) -> str:
     """All that is known of a run, which lies in ``place``: its report, and, where it was interrupted, how to go on."""
-    words = f'<span class="state {row.state}">{row.state}</span> {escape(row.certified)}'
-    head = _heading(f"{known.configuration.algorithm} on {known.data.name}", f"{escape(name)} · {words}")
+    facts = [escape(name), f'<span class="state {row.state}">{row.state}</span>', escape(row.certified)]
+    head = _heading(f"{known.configuration.algorithm} on {known.data.name}", " · ".join(filter(None, facts)))
     if known.result is None:
         return head + f'<p class="finding">{escape(known.refused or "no round is finished yet")}</p>'
     ways = []
@@ -215,9 +215,12 @@ def _meters(known: Record) -> str:
 def meter(kind: str, spent: float, limit: float, after: str = "") -> str:
     """What is spent of a budget, as a bar with its words."""
     words = f"{escape(kind)}: {short(spent)} of {short(limit)} spent{after}"
-    return (
-        f'<p class="meter"><label>{words} <meter min="0" max="{limit:g}" value="{spent:g}">{words}</meter></label></p>'
-    )
+    return f'<p class="meter">{words}{bar(spent, limit, words)}</p>'
+
+
+def bar(part: float, whole: float, words: str) -> str:
+    """A share as a bar."""
+    return f' <meter min="0" max="{whole:g}" value="{part:g}" aria-label="{words}"></meter>'
 
 
 def overlay(known: Mapping[str, Record], folder: Path) -> str:

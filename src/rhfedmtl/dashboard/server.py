@@ -101,7 +101,6 @@ class Dashboard:
         await asyncio.to_thread(watched.start, self.announcer.changed)
         yield
         watched.close()
-        self.announcer.close()
 
     async def _page(self, title: str, make: Callable[[], str], here: str, status: int = 200) -> Response:
         """A page, made in a thread of its own: nobody waits for the charts of others."""
@@ -176,9 +175,10 @@ def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
     listening = bound(config, port)
     port = listening.getsockname()[1]
     access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
-    config.app = Dashboard(place).app(access)
-    server = PageServer(config, lambda: ready(f"http://{HOST}:{port}/?token={access.token}"))
-    server.run(sockets=[listening])
+    shown = Dashboard(place)
+    config.app = shown.app(access)
+    address = f"http://{HOST}:{port}/?token={access.token}"
+    PageServer(config, lambda: ready(address), shown.announcer.close).run(sockets=[listening])
 
 
 def bound(config: uvicorn.Config, port: int) -> socket.socket:
@@ -194,13 +194,18 @@ def bound(config: uvicorn.Config, port: int) -> socket.socket:
 
 
 class PageServer(uvicorn.Server):
-    """Says when it answers."""
+    """Says when it answers, and ends the streams of open pages before it ends itself."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], closing: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._closing = ready, closing
 
     async def startup(self, sockets: Any = None) -> None:
         """Begin to listen."""
         await super().startup(sockets=sockets)
         self._ready()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """End."""
+        self._closing()
+        await super().shutdown(sockets=sockets)

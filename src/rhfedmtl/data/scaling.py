@@ -16,7 +16,7 @@ from rhfedmtl.data.federation import FloatArray, as_rows
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.errors import ConfigError
 
-SCALES = ("standard-unit", "standard", "unit", "none")
+SCALES = ("standard-unit", "standard-rms", "standard", "unit", "none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,9 @@ class Scaler:
         variance = moments.spread / moments.count
         # A spread below the rounding of the mean is a constant feature.
         constant = variance <= (10 * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
-        return cls(moments.mean, np.where(constant, 1.0, np.sqrt(variance)), how.endswith("unit"))
+        # Rows of norm 1 in the root mean square, so that weights and steps mean what they do for unit rows.
+        length = np.sqrt(max(int(np.sum(~constant)), 1)) if how.endswith("rms") else 1.0
+        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), how.endswith("unit"))
 
     def transform(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Scaled rows in the dtype of ``X``, into ``out`` if given (which may be ``X`` itself); zero rows stay zero."""

@@ -13,7 +13,7 @@ import grpc
 
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.node import audit
-from rhfedmtl.deploy.node.config import read_operator
+from rhfedmtl.deploy.node.config import read_operator, read_station
 from rhfedmtl.deploy.node.credentials import CLOUD, Authority, Identity
 from rhfedmtl.deploy.node.enrolment import call
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
@@ -91,14 +91,15 @@ class Operator:
             start, lines = found["next"], lines + found["lines"]
         return self._seen(lines.splitlines())
 
-    def audit_offline(self, network: Path) -> list[dict[str, Any]]:
-        """The same from the folder of a cloud that need not run."""
-        path = read_cloud(network / "cloud" / "cloud.toml").state / audit.NAME
-        return self._seen(path.read_text().splitlines() if path.exists() else [])
+    def audit_offline(self, network: Path, name: str = CLOUD) -> list[dict[str, Any]]:
+        """The same from the folder of the cloud, or of a station, that need not run."""
+        read = read_cloud if name == CLOUD else read_station
+        path = read(network / name / f"{name.partition('-')[0]}.toml").state / audit.NAME
+        return self._seen(path.read_text().splitlines() if path.exists() else [], name)
 
-    def _seen(self, lines: list[str]) -> list[dict[str, Any]]:
+    def _seen(self, lines: list[str], name: str = CLOUD) -> list[dict[str, Any]]:
         entries = audit.verified(lines)
-        audit.check_seen(entries, self._config.folder / "audit.seen")
+        audit.check_seen(entries, self._config.folder / f"{name}.audit.seen")
         return entries
 
     def watch(self, show: Callable[[dict[str, Any]], None]) -> None:

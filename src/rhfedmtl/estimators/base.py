@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,31 +18,30 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options, build, idle, no_effect, option_kinds
+from rhfedmtl.algorithms.options import USUAL, Options, build, idle, no_effect, option_kinds
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay
+from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, weights
-from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
+from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.selection.regularisation import Choice, choose, weighted
-from rhfedmtl.selection.weights import Asked, SelectionRecord, within_budget
+from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
+from rhfedmtl.selection.weights import Asked, SelectionRecord, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import Before, Progress, Result, Run, Settings
+from rhfedmtl.training.run import Before, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
-_WEIGHTS = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
@@ -90,7 +88,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         algorithm: str = "rhfedmtl",
         relationship: str = "mean",
         lambda1: float | str = LAMBDA1,
-        lambda2: float | str = LAMBDA2,
+        lambda2: float | str | None = None,
         scale: str | None = None,
         intercept: bool = True,
         policy: str | None = None,
@@ -194,7 +192,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self) -> Result:
         """Run until budget, tolerance or rounds end it."""
         run, places = self._session.run, self._session.places
-        result = run.result(run.learn(self._session.policy, self._tell if self.verbose else None))
+        watch = Telling(run.ledger.budget) if self.verbose else None
+        result = run.result(run.learn(self._session.policy, watch))
         if isinstance(run.network, InProcess) and isinstance(run.method, DualMethod):
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
@@ -335,9 +334,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return built
 
     def _weights(self) -> dict[str, float]:
-        """λ1 and λ2; those to be chosen at their defaults."""
+        """λ1 and λ2; as usual where they are to be chosen, or not given."""
         return {
-            name: default if getattr(self, name) == "auto" else self._weight(name) for name, default in _WEIGHTS.items()
+            name: usual if getattr(self, name) in (None, "auto") else self._weight(name)
+            for name, usual in USUAL.items()
         }
 
     def _weight(self, name: str) -> float:
@@ -369,8 +369,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _choice(
         self, built: Algorithm, federation: Federation, settings: Settings
     ) -> tuple[Choice | SelectionRecord | None, Before | None]:
-        """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it."""
-        auto = tuple(name for name in ("lambda1", "lambda2") if getattr(self, name) == "auto")
+        """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it.
+
+        λ2 that was not given is chosen too, where nothing limits the run.
+        """
+        auto = tuple(name for name in USUAL if getattr(self, name) == "auto")
+        if self._left_open() and can_choose(built, federation):
+            auto = ("lambda2",)
         if not auto:
             return None, None
         if auto == ("lambda1",):
@@ -380,13 +385,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         present = self._weights()
         if (ledger := self._ledger()).budget:
             return within_budget(Asked(built, federation, settings, ledger, auto), present)
-        path: dict[str, Any] = {} if len(auto) > 1 else {"lambda1": (present["lambda1"],), "near": ()}
-        return choose(built.regroup(federation), built.method, settings=settings, judged=federation, **path), None
+        path = PATH1 if len(auto) > 1 else (present["lambda1"],)
+        rows = built.regroup(federation)
+        return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None
+
+    def _left_open(self) -> bool:
+        """Whether λ2 was not given and nothing limits the run."""
+        return self.lambda2 is None and not (self.privacy or self.budget or is_yardstick(self.algorithm))
 
     def _with_weights(self, built: Algorithm, choice: Choice | SelectionRecord) -> Algorithm:
         assert isinstance(built.method, DualMethod)
-        chosen = choice.chosen if isinstance(choice, SelectionRecord) else {n: getattr(choice, n) for n in _WEIGHTS}
-        relationship = weighted(built.method.relationship, **{**self._weights(), **chosen})
+        relationship = weighted(built.method.relationship, **{**self._weights(), **_chosen(choice)})
         return built._replace(method=replace(built.method, relationship=relationship))
 
     def _ledger(self) -> Ledger:
@@ -416,17 +425,17 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """How the model came about: parameters that are plain values, seed, versions."""
         given = {n: x.item() if isinstance(x, np.generic) else x for n, x in self.get_params().items()}
         known = {name: value for name, value in given.items() if isinstance(value, PLAIN)}
-        return {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
+        origin = {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
+        return origin if self.regularisation_ is None else {**origin, "chosen": _chosen(self.regularisation_)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the running state, which holds the training rows."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_session"}
 
-    def _tell(self, progress: Progress) -> None:
-        gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
-        left = "".join(f", {name} left {x:g}" for name, x in progress.left.items() if np.isfinite(x))
-        sys.stdout.write(f"round {progress.round}{gap}{left}\n")
+
+def _chosen(choice: Choice | SelectionRecord) -> dict[str, float]:
+    return choice.chosen if isinstance(choice, SelectionRecord) else {name: getattr(choice, name) for name in USUAL}
 
 
 def _work(policy: Policy, result: Result) -> Work:

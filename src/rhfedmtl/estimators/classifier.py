@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 from rhfedmtl.errors import DataError
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
 from rhfedmtl.estimators.rows import features_of, weights
-from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
+from rhfedmtl.maths.registry import LAMBDA1
 
 Array = npt.NDArray[Any]
 
@@ -55,11 +55,12 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     relationship
         How tasks are coupled: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
     lambda1, lambda2
-        Weights of each model's norm, and of the coupling. ``lambda2="auto"`` chooses it on training rows held out, and
-        ``lambda1="auto"`` with it both; what was tried is in ``regularisation_``. Under a budget trials are part of the
-        run and charged to its ledger; without one nothing is.
+        Weights of each model's norm, and of the coupling. ``lambda2`` that is not given is chosen on training rows
+        held out (`fit` has ``groups``), unless there is a budget: then it is 0.01. With ``"auto"`` it is chosen under a
+        budget too, by trials that are part of the run and charged to its ledger. ``lambda1="auto"`` with it chooses
+        both. What was tried is in ``regularisation_``.
     scale
-        ``standard-unit``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
+        ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
     intercept
         Whether models have one.
     policy, local_steps, station_rounds
@@ -81,7 +82,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     n_jobs
         Threads; they do not change a number.
     verbose
-        1 prints a line for each round.
+        1 prints a line for each round; in a notebook it is one bar, of what is spent.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         loss: str = "smoothed-hinge",
         relationship: str = "mean",
         lambda1: float | str = LAMBDA1,
-        lambda2: float | str = LAMBDA2,
+        lambda2: float | str | None = None,
         scale: str | None = None,
         intercept: bool = True,
         policy: str | None = None,
@@ -164,7 +165,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         """Learn a model for every task; ``task`` and ``terminal`` name those of each row.
 
         Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
-        ``lambda2="auto"`` holds rows out, those of one of the ``groups`` go together; they serve nothing else.
+        ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
         X, preparation = features_of(X)

@@ -20,7 +20,7 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
     """Linear regressions, one per task, that share what they have in common, learned under a budget.
 
     Parameters and attributes are those of `RHFedMTLClassifier`, without what belongs to classes. Rows are scaled by
-    ``standard``, the loss is ``squared``, and labels lose the level of their task in round zero where there is an
+    ``standard-rms``, the loss is ``squared``, and labels lose the level of their task in round zero where there is an
     intercept: its own mean, drawn to that of all tasks as far as rows are few.
     """
 
@@ -36,7 +36,7 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
         """Learn a model for every task; ``task`` and ``terminal`` name those of each row.
 
         Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
-        ``lambda2="auto"`` holds rows out, those of one of the ``groups`` go together; they serve nothing else.
+        ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
         X, preparation = features_of(X)

@@ -366,7 +366,7 @@ class _Planner:
             known = "a pilot that was kept had" if isinstance(self.subject, Pilot) else "a pilot has"
             notes.append(
                 f"{known} {self.pilot.rounds} rounds, simulated in memory {PILOTS} times and not charged; "
-                f"it {whole}, and the interval is meant to hold {LEVEL:.0%} of final gaps"
+                f"it {whole}, and the interval is meant to hold {100 * LEVEL:.0f} % of final gaps"
             )
         else:
             notes.append(

@@ -189,7 +189,8 @@ def settings(result: StudyResult) -> dict[str, str]:
     """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
     record = _some_record(result)
     configuration, axes = record.configuration, result.study.axes
-    weights = {"lambda1": ("λ₁", configuration.options.lambda1), "lambda2": ("λ₂", configuration.options.lambda2)}
+    options = configuration.options
+    weights = {"lambda1": ("λ₁", options.lambda1), "lambda2": ("λ₂", options.weight("lambda2"))}
     facts = {
         "data": _data(record, axes),
         "prices": _prices(configuration.cost, axes),

@@ -50,7 +50,7 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
 
 def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Chosen:
     """The settings that a run asks to choose, chosen where its data is."""
-    if how.cluster is None or not (config.tune or config.options.auto):
+    if how.cluster is None or not (config.tune or config.to_choose):
         return settled(config, federation, threads=how.threads)
     with how.cluster.Pool() as pool:
         found: Chosen = pool.submit(_settled, config).result()

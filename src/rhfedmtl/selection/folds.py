@@ -85,6 +85,11 @@ class Solved:
     effort: Effort
 
 
+def usual_folds(federation: Federation) -> int:
+    """Five; fewer, and at least two, where a task has fewer rows."""
+    return max(2, min(5, int(np.bincount(federation.row_task, minlength=federation.n_tasks).min())))
+
+
 def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
     """Share the training rows of every task out to ``count`` folds, class by class; each is held out once."""
     if count < 2:

@@ -1,8 +1,8 @@
 """Choosing λ1 and λ2: warm-started paths from strong to weak weights, judged on training rows held out.
 
-Three legs, for any relationship: λ1 with λ2 tied to it, then λ2 at the best λ1, then λ1 near by at the best λ2.
-Of settings that do equally well, the one with the largest weights is taken. No test row is looked at; what the choice
-cost is part of its answer.
+First λ2, from tasks that are all but one to tasks on their own; then λ1 at the best λ2, down or up as long as it helps;
+then λ2 once more, near by. A path ends where it has become worse twice in a row. Of settings that do equally well, the
+one with the largest weights is taken. No test row is looked at; what the choice cost is part of its answer.
 
 Unless a metric is named, the loss itself is judged: with a few dozen rows a task, accuracy counts in steps of a row,
 and the best of many settings is mostly the luckiest. A metric that the loss does not follow (AUC with few positives)
@@ -19,6 +19,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import Relationship, Safe
 from rhfedmtl.selection.folds import (
     Effort,
@@ -30,12 +31,15 @@ from rhfedmtl.selection.folds import (
     make_folds,
     solve,
     task_metric,
+    usual_folds,
 )
 from rhfedmtl.training.run import Settings, mean
 
-LAMBDA1 = (1e-1, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
-RATIOS = (100.0, 30.0, 10.0, 3.0, 0.3, 0.0)
-NEAR = (3.0, 0.3, 0.1)
+PATH1 = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+PATH2 = (10.0, 3.0, 1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 0.0)
+"""Weights to try, from strong to weak."""
+PATIENCE = 2
+"""So many trials in a row that are worse than the best end a path."""
 
 
 class Trial(NamedTuple):
@@ -98,29 +102,31 @@ def choose(
     federation: Federation,
     method: DualMethod,
     *,
-    folds: int = 3,
+    folds: int | None = None,
     metric: str = "loss",
-    lambda1: Sequence[float] = LAMBDA1,
-    ratios: Sequence[float] = RATIOS,
-    near: Sequence[float] = NEAR,
+    lambda1: Sequence[float] = PATH1,
+    lambda2: Sequence[float] = PATH2,
     precision: Precision | None = None,
     settings: Settings | None = None,
     judged: Federation | None = None,
 ) -> Choice:
-    """λ1 and λ2 for the relationship of ``method``; ``ratios`` are those of λ2 to λ1.
+    """λ1 and λ2 for the relationship of ``method``, out of those given, from strong to weak; see `usual_folds`.
 
     ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
     """
     settings = settings or Settings()
-    parts = make_folds(federation, folds, settings.seed)
+    parts = make_folds(federation, folds or usual_folds(federation), settings.seed)
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
-    tied = method.relationship.coupling(federation.n_tasks) > 0.0
-    path.leg([(value, value if tied else 0.0) for value in lambda1])
-    if tied:
+    if method.relationship.coupling(federation.n_tasks) > 0.0:
+        start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))
+        path.leg([(lambda1[start], value) for value in lambda2])
+        for side in (lambda1[start + 1 :], lambda1[:start][::-1]):
+            path.leg([(value, path.best().lambda2) for value in side])
         best = path.best()
-        path.leg([(best.lambda1, best.lambda1 * ratio) for ratio in ratios])
-        best = path.best()
-        path.leg([(best.lambda1 * factor, best.lambda2) for factor in near])
+        near = lambda2.index(best.lambda2)
+        path.leg([(best.lambda1, value) for value in lambda2[max(near - 1, 0) : near + 2]])
+    else:
+        path.leg([(value, 0.0) for value in lambda1])
     best = path.best()
     return Choice(best.lambda1, best.lambda2, metric, tuple(path.trials))
 
@@ -156,9 +162,12 @@ class _Path:
         self._solve: Callable[..., Solved] = lambda rows, method, start: solve(rows, method, precision, start, settings)
 
     def leg(self, weights: Sequence[tuple[float, float]]) -> None:
-        """Try these weights, in order, except those that were tried already."""
-        known = {(trial.lambda1, trial.lambda2) for trial in self.trials}
-        self.trials += [self._try(*pair) for pair in weights if pair not in known]
+        """Try these weights, in order, as long as it helps; not those that were tried already."""
+        known, worse = {(trial.lambda1, trial.lambda2) for trial in self.trials}, 0
+        for pair in weights:
+            if worse < PATIENCE and pair not in known:
+                self.trials.append(self._try(*pair))
+                worse = 0 if self.best() is self.trials[-1] else worse + 1
 
     def best(self) -> Trial:
         """Best mean over tasks; of equals the one with the largest weights."""

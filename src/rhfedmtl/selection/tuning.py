@@ -199,6 +199,5 @@ def _rank(candidate: Candidate, metric: str) -> tuple[float, float]:
 
 
 def _step_unit(config: RunConfig, federation: Federation) -> float:
-    """Steps shrink as ‖x‖² grows: it is 1 for unit rows, and about the number of features for standardised ones."""
-    scale = config.scale or ("standard" if federation.kind == "regression" else "standard-unit")
-    return 1.0 / federation.n_features if scale == "standard" else 1.0
+    """Steps shrink as ‖x‖² grows: it is 1 unless rows are standardised alone, then about the number of features."""
+    return 1.0 / federation.n_features if config.scale == "standard" else 1.0

@@ -1,10 +1,10 @@
 """Weights that a run asks to have chosen ("auto"), and all else that is settled before it begins.
 
-Without a budget the weights are chosen as `regularisation` does. Under a budget the choice is part of the run: short
-trials at its own prices, each going on from the duals of the one before it, are judged by rows that the terminals hold
-out. Trials take at most a ``SHARE`` of every limit and are charged to the run's ledger; the run then starts from where
-the chosen trial ended. Weights leave their defaults only for others that are clearly better, so what can be lost is
-less than the share; a budget that pays too few rounds for a trial pays for none.
+Without a budget the weights are chosen as `regularisation` does; so is λ2 where nobody gave it. Under a budget the
+choice is part of the run: short trials at its own prices, each going on from the duals of the one before it, are judged
+by rows that the terminals hold out. Trials take at most a ``SHARE`` of every limit and are charged to the run's ledger;
+the run then starts from where the chosen trial ended. Weights leave their defaults only for others that are clearly
+better, so what can be lost is less than the share; a budget that pays too few rounds for a trial pays for none.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import build
+from rhfedmtl.algorithms.options import USUAL, build
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, DivergenceError
+from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.resources.billing import Event, event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, hold_out
-from rhfedmtl.selection.regularisation import choose, weighted
+from rhfedmtl.selection.folds import held_rows, hold_out, make_folds, usual_folds
+from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
@@ -47,6 +47,8 @@ FEWEST, MOST = 3, 9
 """How many trials there are: the present weights take two."""
 FEWEST_ROWS = 50
 """With fewer rows held out nothing is clear."""
+MOST_NUMBERS = 10_000_000
+"""λ2 that nobody gave is chosen on rows of at most so many numbers: it takes as long as ten to thirty solutions."""
 CLEAR = 2.0
 """Standard errors by which other weights must be ahead of the present ones."""
 STEPS = {
@@ -58,12 +60,12 @@ STEPS = {
 
 @dataclass(frozen=True)
 class WeightTrial:
-    """Weights that were tried, and what rows held out said: mean loss, mean error, over tasks."""
+    """Weights that were tried, and what rows held out said: mean loss and, where it is looked at, error, over tasks."""
 
     lambda1: float
     lambda2: float
     loss: float
-    error: float
+    error: float | None
     rounds: int
 
 
@@ -80,8 +82,9 @@ class SelectionRecord:
     def text(self) -> str:
         """In a line."""
         chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
-        cost = ", ".join(f"{name} {amount:g}" for name, amount in self.spent.items() if amount) or "nothing"
-        return f"{chosen} ({self.why}; {len(self.tried)} trials, which took {cost} of the budget)"
+        cost = ", ".join(f"{name} {amount:g}" for name, amount in self.spent.items() if amount)
+        charged = f"which took {cost} of the budget" if cost else "not charged"
+        return f"{chosen} ({self.why}; {len(self.tried)} trials, {charged})"
 
 
 class Asked(NamedTuple):
@@ -106,19 +109,34 @@ class Chosen(NamedTuple):
 
 def settled(config: RunConfig, federation: Federation, *, threads: int | None = None) -> Chosen:
     """The run with its settings tuned and its weights chosen, where it asks for either."""
-    if not config.options.auto:
+    auto = config.to_choose
+    if not auto:
         return Chosen(*tuned(config, federation, threads=threads))
     built = build(config.algorithm, config.options, federation.kind)
-    present = {name: config.options.weight(name) for name in ("lambda1", "lambda2")}
+    if not (config.options.auto or can_choose(built, federation)):
+        return Chosen(config)
     if is_yardstick(config.algorithm) or not isinstance(built.method, DualMethod):
-        return Chosen(_with(config, present))
+        return Chosen(_with(config, {name: config.options.weight(name) for name in auto}))
     cost, limits = config.resources()
     if not limits:
         return _unlimited(config, built, federation, threads)
     settings = replace(config.settings(federation.kind, ended=True), execution=Execution(threads=threads))
-    asked = Asked(built, federation, settings, Ledger(cost, limits), config.options.auto, config.faults)
-    record, before = within_budget(asked, present)
+    asked = Asked(built, federation, settings, Ledger(cost, limits), auto, config.faults)
+    record, before = within_budget(asked, {name: config.options.weight(name) for name in USUAL})
     return Chosen(_with(config, record.chosen), None, record, before)
+
+
+def can_choose(built: Algorithm, federation: Federation) -> bool:
+    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows for folds, and it does not take long."""
+    data = built.regroup(federation)
+    coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
+    if not coupled or data.n_tasks < 2 or data.X.size > MOST_NUMBERS:
+        return False
+    try:
+        make_folds(data, usual_folds(data))
+    except ConfigError:
+        return False
+    return True
 
 
 def within_budget(asked: Asked, present: dict[str, float]) -> tuple[SelectionRecord, Before | None]:
@@ -130,18 +148,18 @@ def within_budget(asked: Asked, present: dict[str, float]) -> tuple[SelectionRec
 
 
 def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
-    changed = {name: weights[name] for name in config.options.auto}
-    return replace(config, options=config.options.changed(**changed))
+    return replace(config, options=config.options.changed(**weights))
 
 
 def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, threads: int | None) -> Chosen:
     """By paths that are solved on folds: nothing limits them, and nothing is charged."""
     settings = replace(config.settings(federation.kind, ended=False), execution=Execution(threads=threads))
-    known = {} if "lambda1" in config.options.auto else {"lambda1": (config.options.weight("lambda1"),), "near": ()}
+    auto = config.to_choose
+    path = PATH1 if "lambda1" in auto else (config.options.weight("lambda1"),)
     assert isinstance(built.method, DualMethod)
-    choice = choose(built.regroup(federation), built.method, settings=settings, judged=federation, **known)  # type: ignore[arg-type]
-    chosen = {name: float(getattr(choice, name)) for name in config.options.auto}
-    tried = [WeightTrial(t.lambda1, t.lambda2, t.score, float("nan"), t.effort.rounds) for t in choice.trials]
+    choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
+    chosen = {name: float(getattr(choice, name)) for name in auto}
+    tried = [WeightTrial(t.lambda1, t.lambda2, t.score, None, t.effort.rounds) for t in choice.trials]
     return Chosen(_with(config, chosen), None, SelectionRecord(chosen, "the best on folds", 0.0, {}, tried))
 
 

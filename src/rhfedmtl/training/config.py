@@ -87,6 +87,14 @@ class RunConfig:
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
+    @property
+    def to_choose(self) -> tuple[str, ...]:
+        """Weights to choose on training rows: those that are auto, and λ2 where nobody gave it and nothing limits."""
+        if self.options.auto or self.options.lambda2 is not None:
+            return self.options.auto
+        limited = self.budget or self.options.cloud_rounds or self.tune or self.privacy
+        return () if limited or is_yardstick(self.algorithm) else ("lambda2",)
+
     def command(self) -> str:
         """The words that make this run on the command line."""
         return shlex.join(["rhfedmtl", "train", *self._words()])
@@ -233,5 +241,5 @@ class RunConfig:
 
 
 def usual_scale(kind: str, *, private: bool) -> str:
-    """Standardised rows, of unit norm for classes; a private run may not look at rows for it."""
-    return "unit" if private else "standard" if kind == "regression" else "standard-unit"
+    """Standardised rows of norm 1, for numbers in the mean alone; a private run may not look at rows for it."""
+    return "unit" if private else "standard-rms" if kind == "regression" else "standard-unit"

@@ -136,11 +136,14 @@ class OperatorApi:
         """Who gives a command; refused where it is no operator."""
         peer = caller(context.auth_context())
         who = peer.identity
-        if who.role != OPERATOR or who.network != self._config.node.network:
-            raise PeerError(f"{who.uri} is no operator of this network")
-        if peer.serial in self._registry.revoked:
-            raise PeerError("this certificate was revoked")
-        return f"{who}, certificate {peer.serial}, from {context.peer()}"
+        if (
+            who.role == OPERATOR
+            and who.network == self._config.node.network
+            and peer.serial not in self._registry.revoked
+        ):
+            return f"{who}, certificate {peer.serial}, from {context.peer()}"
+        self._stations.acceptor.cutter.add(context.peer())
+        raise PeerError(f"{who.uri} is no operator of this network, or its certificate was revoked")
 
     # Commands.
 
@@ -151,7 +154,7 @@ class OperatorApi:
         return await self.COMMANDS[name](self, **arguments)
 
     async def _status(self) -> dict[str, Any]:
-        now, stations = time.time(), []
+        now, stations, bill = time.time(), [], await asyncio.to_thread(self._trainer.bill)
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
@@ -162,6 +165,8 @@ class OperatorApi:
                     "task": task,
                     "connected": session is not None,
                     "connected_seconds": now - session.since if session else None,
+                    "heard_seconds": self._stations.quiet(b) if session else None,
+                    "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
                     "last_error": outlook.last_error,
                     "terminals": [
@@ -170,6 +175,7 @@ class OperatorApi:
                             "member": t in seats,
                             "connected": t in seats and seats[t].connected and session is not None,
                             "samples": seats[t].n_samples if t in seats else None,
+                            "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
                         }

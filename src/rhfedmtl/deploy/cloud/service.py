@@ -37,7 +37,7 @@ class CloudService:
     """The cloud."""
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
-        self._config, self._log = config, log
+        self.config, self._log = config, log
         log.trail = AuditTrail(config.state / AUDIT, config.node.fsync)
         self._credentials = config.credentials()
         self.registry = NodeRegistry.open(config)
@@ -65,11 +65,11 @@ class CloudService:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        job, limits = self._config.learning.job(), self._config.limits
+        job, limits = self.config.learning.job(), self.config.limits
         largest = jobs.message_limit(job, method_of(job), limits) + ROSTER_BYTES
         self._server = aio.server(options=server_options(limits.connections, largest))
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
-        await listen(self._server, self._config.node.listen, self._credentials.server(), self._log)
+        await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
         await self.operator_api.open(self._credentials)
         self.trainer.start()
@@ -115,7 +115,7 @@ class CloudService:
         self._check_journal(station, hello)
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
-            job=self._config.learning.job(),
+            job=self.config.learning.job(),
             allowed=self.registry.allowed(station),
             revoked=sorted(self.registry.revoked),
         )

@@ -256,14 +256,18 @@ class StationSessions:
             return self.missing()
         return [self._stands(b) for b in self._pending if self._is_waited_for(b)]
 
+    def quiet(self, station: int) -> float:
+        """Seconds since the last word of a station."""
+        return time.monotonic() - self._heard[station]
+
     def _is_waited_for(self, station: int) -> bool:
-        away = station not in self.acceptor.sessions or time.monotonic() - self._heard[station] > QUIET_S
+        away = station not in self.acceptor.sessions or self.quiet(station) > QUIET_S
         return (bool(self._pending[station]) and away) or len(self._absent) == len(self._pending)
 
     def _stands(self, station: int) -> str:
         if station not in self.acceptor.sessions:
             return f"station {station} (not connected)"
-        quiet = time.monotonic() - self._heard[station]
+        quiet = self.quiet(station)
         return f"station {station} ({f'silent for {quiet:.0f} s' if quiet > QUIET_S else 'none of its terminals'})"
 
     def missing(self) -> list[str]:

@@ -40,6 +40,7 @@ from rhfedmtl.training import checkpoint
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
+BILL_S = 2.0
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
 
@@ -113,6 +114,8 @@ class Trainer:
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
         self._curve: list[dict[str, Any]] = []
+        self._bill: dict[tuple[int, int], dict[str, float]] = {}
+        self._bill_due = 0.0
 
     @property
     def state(self) -> Training:
@@ -123,6 +126,20 @@ class Trainer:
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
         return {"state": self.state.value, **self._facts}
+
+    def bill(self) -> dict[tuple[int, int], dict[str, float]]:
+        """What each terminal, by (station, terminal), and each station itself, with terminal -1, took of every type.
+
+        While a training runs it is added up anew at most every `BILL_S` seconds, however many look on.
+        """
+        run, now = self._run, time.monotonic()
+        if run is not None and (now >= self._bill_due or self.state is not Training.RUNNING):
+            bill: dict[tuple[int, int], dict[str, float]] = {}
+            for name, by_node in run.ledger.totals("task", "terminal").items():
+                for node, amount in by_node.items():
+                    bill.setdefault(node, {})[name] = amount
+            self._bill_due, self._bill = now + BILL_S, bill
+        return self._bill
 
     def curve(self) -> list[dict[str, Any]]:
         """Rounds since the cloud was started, thinned out where they are many."""

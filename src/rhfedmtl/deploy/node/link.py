@@ -22,7 +22,7 @@ from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.server import LINK_S, keep_alive
+from rhfedmtl.deploy.node.server import LINK_S, Cutter, keep_alive
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -395,6 +395,7 @@ class Acceptor:
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
+        self.cutter = Cutter()
         self._greeting_s = greeting_s
 
     def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
@@ -422,6 +423,7 @@ class Acceptor:
                     raise
                 await self._refuse(context, session, session.reason)
             finally:
+                self.cutter.add(context.peer())
                 if session is not None and self.sessions.get(session.number) is session:
                     del self.sessions[session.number]
                     self._meters.connected.labels(self._role).set(len(self.sessions))

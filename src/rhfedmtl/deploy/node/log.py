@@ -29,6 +29,8 @@ AUDITED = {
     *("journal behind", "journal cut", "state damaged", "begins anew"),
 }
 """Events that are also written into the audit trail, where a node keeps one."""
+CALLERS, SHOW_S = 64, 5.0
+"""At the windows for operators, at once; and how long one of them may take."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -150,25 +152,23 @@ class Window:
 
     def __init__(self, meters: Meters, metrics: str, health_address: str) -> None:
         self._meters, self._metrics, self._health = meters, metrics, health_address
-        self._http: Any = None
+        self._http: asyncio.Server | None = None
+        self._shown = 0
         self._server: Any = None
         self._servicer: Any = None
 
     async def open(self) -> None:
         """Begin to answer; the service counts as healthy from `healthy` on."""
         if self._metrics:
-            from prometheus_client import start_http_server
-
-            host, port = split_address(self._metrics)
             try:
-                self._http, _ = start_http_server(port, host, registry=self._meters.registry)
+                self._http = await asyncio.start_server(self._show, *split_address(self._metrics))
             except OSError as error:
                 raise ConfigError(f"cannot show metrics on {self._metrics}: {error.strerror or error}") from None
         if self._health:
             _need("grpc_health", "node.health")
             from grpc_health.v1 import health, health_pb2_grpc
 
-            self._server = aio.server(options=[("grpc.max_allowed_incoming_connections", 64)])
+            self._server = aio.server(options=[("grpc.max_allowed_incoming_connections", CALLERS)])
             self._servicer = health.aio.HealthServicer()
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
             split_address(self._health)
@@ -178,6 +178,24 @@ class Window:
                 raise ConfigError(f"cannot show health on {self._health}: something else listens there") from None
             await self._server.start()
             await self.healthy(False)
+
+    async def _show(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer whoever asks for metrics, whatever it asks; few at once, and none for long."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        self._shown += 1
+        try:
+            async with asyncio.timeout(SHOW_S if self._shown <= CALLERS else 0.0):
+                await reader.readuntil(b"\r\n\r\n")
+                told = generate_latest(self._meters.registry)
+                head = f"HTTP/1.0 200 OK\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(told)}\r\n\r\n"
+                writer.write(head.encode() + told)
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.transport.abort()
+        finally:
+            self._shown -= 1
+            writer.close()
 
     async def healthy(self, is_so: bool) -> None:
         """Say whether the service does its work."""
@@ -194,8 +212,7 @@ class Window:
             await self._servicer.enter_graceful_shutdown()
             await self._server.stop(0.2)
         if self._http is not None:
-            await asyncio.to_thread(self._http.shutdown)
-            self._http.server_close()
+            self._http.close()
 
 
 def split_address(address: str) -> tuple[str, int]:

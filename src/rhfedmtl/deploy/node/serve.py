@@ -8,10 +8,12 @@ import itertools
 import math
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -53,6 +55,24 @@ class Role(NamedTuple):
     name: str
     read: Callable[[Path], Any]
     service: Callable[[Any, Log, Meters], Service]
+
+
+def own_kernels(config: Path) -> None:
+    """Let numba keep compiled code in a folder of the node alone: whoever can write there runs what he likes as it.
+
+    Comes before anything is imported that compiles. Who sets NUMBA_CACHE_DIR names another folder, held to the same.
+    """
+    if find_spec("numba") is None:
+        return
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or config.resolve().parent / "kernels")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} is of user {found.st_uid}, with mode {stat.S_IMODE(found.st_mode):o}: compiled code lies there, "
+            f"so it must be a folder of user {os.getuid()} alone (mode 700); name another by NUMBA_CACHE_DIR"
+        )
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
 def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:

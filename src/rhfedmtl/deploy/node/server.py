@@ -8,12 +8,17 @@ at; until then flow control holds them back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import os
 import random
 import resource
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -26,6 +31,7 @@ MOST_DESCRIPTORS = 1 << 16
 PORT_S = 5.0
 """How long to wait for a port that something else still has."""
 
+CUT_S = 1.0
 LINK_S = 5.0
 """How long a link may owe an answer: to a handshake, or to a ping."""
 
@@ -81,6 +87,43 @@ def server_options(most_connections: int, message_bytes: int, link: float = LINK
         ("grpc.max_send_message_length", -1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
+
+
+class Cutter:
+    """Closes connections whose streams have ended: gRPC would keep them for whoever opens stream after stream."""
+
+    def __init__(self) -> None:
+        self._due: set[str] = set()
+
+    def add(self, peer: str) -> None:
+        """Close the connection from an address, as gRPC writes it, once its last words can have arrived."""
+        if not self._due:
+            asyncio.get_running_loop().call_later(CUT_S, self._cut)
+        self._due.add(unquote(peer.partition(":")[2]).replace("::ffff:", ""))
+
+    def _cut(self) -> None:
+        """All that are due together: each time every descriptor is looked at."""
+        due, self._due = self._due, set()
+        for each in sockets():
+            with contextlib.suppress(OSError):
+                if _written(each.getpeername()) in due:
+                    each.shutdown(socket.SHUT_RDWR)
+
+
+def sockets() -> Iterator[socket.socket]:
+    """All sockets that this process has open."""
+    for file in Path("/dev/fd").iterdir():
+        if file.is_socket():
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as each:
+                yield each
+
+
+def _written(address: Any) -> str:
+    """An address as gRPC writes it; nothing for a socket of this machine alone."""
+    if isinstance(address, str | bytes):
+        return ""
+    host = address[0].replace("::ffff:", "")
+    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
 async def listen(server: Any, address: str, credentials: grpc.ServerCredentials, log: Log) -> None:

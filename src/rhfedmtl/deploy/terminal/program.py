@@ -126,11 +126,12 @@ def _config(folder: Path) -> Any:
 
 def _serve(given: Any) -> None:
     from rhfedmtl.deploy.node.log import Log
-    from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.node.serve import own_kernels, serve
 
     folders = given.folder if isinstance(given.folder, list) else [given.folder]
     paths = [folder / "terminal.toml" if folder.is_dir() else folder for folder in folders]
     try:
+        own_kernels(paths[0])
         facts = serve(role(), paths, _input_closed if given.while_open else lambda: False)
     except RHFedMTLError as error:
         Log("terminal")("cannot run", "error", reason=str(error))

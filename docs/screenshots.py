@@ -1,0 +1,137 @@
+"""Make the pictures of the live page and of the report, each in light and dark, in a real browser.
+
+    python docs/screenshots.py [VIEW ...]
+
+It needs Playwright and Chromium, as ``make test-browser`` installs them. Look at what it made before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.browser.conftest import chromium
+from tests.dashboard.pages import served
+from tests.waiting import wait_for
+
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.runs import progress, session
+from rhfedmtl.training.config import RunConfig
+
+FIGURES = Path(__file__).resolve().parent / "figures"
+COMMAND = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()"]
+
+
+def command(*words: str) -> None:
+    """Run a command to its end."""
+    subprocess.run([*COMMAND, *words, "--json"], check=True, stdout=subprocess.DEVNULL)
+
+
+def runs(out: Path) -> None:
+    """A sweep, single runs of which one was interrupted, a sweep under way, and a pilot."""
+    methods = ["--algorithms", "rhfedmtl,hfedmtl,fedavg", "--budgets", "800,1600,3200", "--seeds", "5"]
+    command("compare", "--data", "watch", "--grouped", *methods, "--out", str(out / "methods"))
+    for seed in range(2):
+        command(
+            "train", "--data", "watch", "--grouped", "--budget", "energy=3200", "--seed", str(seed), "--out", str(out)
+        )
+    run = session.begin(RunConfig(budget=("energy=1400",)), Execution(threads=1), out)
+    run.run()
+    going = {"done": 12, "total": 40, "pid": os.getpid()}
+    (out / "drop-outs" / "runs").mkdir(parents=True)
+    (out / "drop-outs" / "runs" / progress.SWEEP).write_text(json.dumps(going))
+    words = ["--data", "watch", "--grouped", "--budget", "energy=1400", "--pilot", str(out / "watch.pilot")]
+    command("plan", *words)
+
+
+@contextmanager
+def network(place: Path) -> Iterator[None]:
+    """A network that trains meanwhile."""
+    command("network", "init", str(place), "--stations", "3", "--terminals", "4")
+    up = [*COMMAND, "network", "up", str(place), "--local", "--budget", "energy=12000", "--json"]
+    with subprocess.Popen(up, stdout=subprocess.DEVNULL) as running:
+        yield
+        running.send_signal(signal.SIGINT)
+
+
+def shoot(page: Any, name: str, theme: str, height: int) -> None:
+    """One picture, in few colours."""
+    path = FIGURES / f"{name}_{theme}.png"
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 1280, "height": height})
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def overlaid(page: Any) -> None:
+    """Choose three methods of a sweep, and lay their runs over each other."""
+    page.fill("#q", "sweep=methods seed=0 energy=3200")
+    wait_for(lambda: page.locator("tbody tr").count() == 3)
+    for box in page.locator("tbody input").all():
+        box.check()
+    page.click(".go")
+    page.wait_for_selector("figure")
+
+
+def opened(page: Any) -> None:
+    """The newest run that ended."""
+    page.fill("#q", "watch-1")
+    wait_for(lambda: page.locator("tbody tr").count() == 1)
+    page.locator("tbody th a").first.click()
+    page.wait_for_selector("figure")
+
+
+VIEWS = {
+    "runs": ("/", 560, lambda page: page.wait_for_selector(".sweeps")),
+    "run": ("/", 1400, opened),
+    "overlay": ("/", 1400, overlaid),
+    "whatif": ("/whatif?pilot=watch&energy=5000&dropout=0.1", 1330, lambda page: page.wait_for_selector("figure")),
+}
+
+
+def main(asked: list[str]) -> None:
+    """Make them all, or those that are named."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        out = Path(folder) / "runs"
+        runs(out)
+        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+
+        def page_of(address: str, theme: str) -> Any:
+            page = browser.new_page(viewport={"width": 1280, "height": 1800}, color_scheme=theme)
+            page.goto(address)
+            return page
+
+        with served(out) as live:
+            for name, (path, height, act) in VIEWS.items():
+                for theme in ("light", "dark") if not asked or name in asked else ():
+                    page = page_of(live.address(path), theme)
+                    act(page)
+                    shoot(page, f"dashboard_{name}", theme, height)
+        if not asked or "report" in asked:
+            command("report", str(out / "methods"), "--no-figures")
+            for theme in ("light", "dark"):
+                shoot(page_of((out / "methods" / "report.html").as_uri(), theme), "report", theme, 900)
+        if not asked or "network" in asked:
+            net = Path(folder) / "factory"
+            with network(net), served(net) as live:
+                for theme in ("light", "dark"):
+                    page = page_of(live.address(), theme)
+                    wait_for(lambda page=page: re.search(r"round \d{3}", page.inner_text("#live")))
+                    shoot(page, "dashboard_network", theme, 1780)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
