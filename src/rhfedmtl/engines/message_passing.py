@@ -7,7 +7,6 @@ import contextlib
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.centring import added
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
@@ -38,7 +37,9 @@ class MessagePassing:
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
         for terminal, b in zip(self.terminals, self._station, strict=True):
-            self.stations[b].admit(terminal.join())
+            with contextlib.suppress(ImplausibleError):
+                self.stations[b].admit(terminal.join())
+            self._strike(self.stations[b])
 
     def _make_terminal(self, t: int, count: int, seed: int) -> Terminal:
         X, y, weight = self._rows(t, 0, count)
@@ -147,7 +148,12 @@ class MessagePassing:
 
     def labels(self) -> Float64Array:
         """Collect label sums from every terminal, and add up at the stations."""
-        return np.array([added([self.terminals[t].labels().sums for t in sorted(s.members)]) for s in self.stations])
+        return np.array([self._labels(station) for station in self.stations])
+
+    def _labels(self, station: BaseStation) -> Float64Array:
+        found = station.add_labels({t: self.terminals[t].labels() for t in sorted(station.members)})
+        self._strike(station)
+        return found
 
     def centre(self, levels: Float64Array) -> None:
         """Tell every terminal the level of its task; rows that are still to come lose it as well."""

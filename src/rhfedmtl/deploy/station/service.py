@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from rhfedmtl.data.centring import added
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
@@ -397,7 +396,10 @@ class StationService:
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
         parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
-        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, added([each.sums for each in parts]))))
+        async with self.memory.turn:
+            sums = self.memory.station.add_labels({each.sender: each for each in parts})
+            self.members.heed_quarantine()
+        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
         async with self.memory.turn:
