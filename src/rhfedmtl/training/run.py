@@ -206,7 +206,8 @@ class Run:
         self.metrics: Metrics = {}
         self.events: list[Event] = []
         self.certifying: dict[str, float] = {}  # what certificates have cost
-        self._final: int | None = None  # what is set aside for the last one
+        self._aside: dict[str, float] = {}  # what is set aside for the last one
+        self._final: int | None = None  # and its reservation
         self._unpaid = False  # whether the budget does not even pay that
         self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
         self.observed: list[Observation] = []
@@ -330,6 +331,7 @@ class Run:
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = checkpoint.state({"ledger": self.ledger})
+        self._final = self.ledger.reserve(state["_aside"]) if state["_aside"] else None
         self.accounting.resume(state)
         self._memo = state["memo"]
         for name in _KEPT:
@@ -340,7 +342,6 @@ class Run:
         self.environment.resume(state["environment"])
         network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
-        self._set_aside()
 
     def _keeping(self) -> Keeping:
         """The network, if it can be put away."""
@@ -417,7 +418,8 @@ class Run:
         """Set the price of the last certificate aside, where it has one and can be paid."""
         price = self.situation().certificate
         self._unpaid = not self.ledger.can_afford(price)
-        self._final = self.ledger.reserve(price) if any(price.values()) and not self._unpaid else None
+        self._aside = price if any(price.values()) and not self._unpaid else {}
+        self._final = self.ledger.reserve(price) if self._aside else None
 
     def _give_back(self) -> None:
         """The last certificate is due: what was set aside for it may be spent."""
@@ -690,5 +692,7 @@ _KEPT = (
     "history",
     "_under_way",
     "_collected",
+    "_aside",
+    "_unpaid",
 )
 """What of a run is put away as it is."""
