@@ -7,7 +7,6 @@ import contextlib
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.centring import added
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
@@ -39,7 +38,9 @@ class MessagePassing:
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
         for terminal, b in zip(self.terminals, self._station, strict=True):
-            self.stations[b].admit(terminal.join())
+            with contextlib.suppress(ImplausibleError):
+                self.stations[b].admit(terminal.join())
+            self._strike(self.stations[b])
 
     def _make_terminal(self, t: int, count: int, seed: int) -> Terminal:
         X, y, weight = self._rows(t, 0, count)
@@ -153,8 +154,12 @@ class MessagePassing:
         return np.array([self._labels(station) for station in self.stations])
 
     def _labels(self, station: BaseStation) -> Float64Array:
-        told = np.array([self.terminals[t].labels().sums for t in sorted(station.members)])
-        return together(Spreads.of_labels(told)).labels if self.method.channel.sums_only else added(told)
+        told = {t: self.terminals[t].labels() for t in sorted(station.members)}
+        if self.method.channel.sums_only:
+            return together(Spreads.of_labels(np.array([each.sums for each in told.values()]))).labels
+        found = station.add_labels(told)
+        self._strike(station)
+        return found
 
     def centre(self, levels: Float64Array) -> None:
         """Tell every terminal the level of its task; rows that are still to come lose it as well."""

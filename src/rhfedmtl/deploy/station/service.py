@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
@@ -429,7 +428,9 @@ class StationService:
             sums = (await self._masked_rows(self.memory.masked, labels=True)).labels
         else:
             parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
-            sums = added([each.sums for each in parts])
+            async with self.memory.turn:
+                sums = self.memory.station.add_labels({each.sender: each for each in parts})
+                self.members.heed_quarantine()
         answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
