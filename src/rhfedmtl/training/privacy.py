@@ -123,7 +123,8 @@ class PrivatePlan:
 
     ``predicted_noise`` is b of the certificate: by so much, but for a chance of one in a million, the noise alone may
     keep the objective from its best. ``enough_terminals`` under each station would lose about a point of accuracy to
-    it, and ``buys`` says what these would lose, as a share of rows, at this and other ε. ``spent`` is what all rounds and the certificate will have spent. ``notes`` say what was assumed.
+    it, and ``buys`` says what these would lose, as a share of rows, at this and other ε. ``spent`` is what all rounds
+    and the certificate will have spent. ``notes`` say what was assumed.
     """
 
     epsilon: float
