@@ -16,8 +16,6 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
-from rhfedmtl.deploy.cloud.config import Learning
-from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
@@ -136,11 +134,8 @@ def test_a_round_with_too_few_answers_is_void() -> None:
 
 
 def test_stations_too_small_for_masks_are_refused() -> None:
-    """And so is a least number that hides nobody, and a network of nodes, which does not mask yet."""
+    """And so is a least number that hides nobody."""
     with pytest.raises(DataError, match="has 2 terminals: sums that hide them need 3"):
         InProcess(federation(sizes=((4, 4), (3, 3, 3))), DualMethod(channel=MaskedSums()))
     with pytest.raises(ConfigError, match="a sum over one hides nothing"):
         MaskedSums(least_summed=1)
-    learning = Learning(features=2, tasks=("a",), classes=("0", "1"), options={"channel": "masked"})
-    with pytest.raises(ConfigError, match="not for networks of nodes"):
-        method_of(learning.job())

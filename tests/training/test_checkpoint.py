@@ -15,6 +15,7 @@ from rhfedmtl.engines.network import Later
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.relationships import Clusters, Learned, Safe
+from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, federation
 from rhfedmtl.training import checkpoint
@@ -238,6 +239,23 @@ def test_long_checkpoints_get_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not keep.due
     now[0] = 26.0
     assert keep.due
+
+
+def test_what_is_set_aside_for_the_last_certificate_is_put_away_too(tmp_path: Path) -> None:
+    """Where terminals come and go its price changes; a run that goes on keeps to the one it began with."""
+    data, keep = federation(), Keeper(tmp_path / "checkpoint")
+    built = build("hfedmtl", Options(local_steps=2), data.kind)
+
+    def bytes_only(**more: Any) -> Result:
+        ledger, faults = Ledger(*read_resources([], ["bytes=100000"])), Faults(churn=0.3, absence=3.0)
+        return train(
+            data, built.method, built.policy, Settings(certify_every=100), ledger=ledger, faults=faults, **more
+        )
+
+    whole = bytes_only()
+    for round_ in (1, 4, 9):
+        bytes_only(watch=until(round_), keep=keep)
+        assert_same(whole, bytes_only(start=checkpoint.read(keep.path)))
 
 
 def test_reports_that_were_heard_are_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,12 +38,12 @@ from rhfedmtl.policies.base import (
     check_certify_every,
 )
 from rhfedmtl.resources.billing import (
-    CloudEvent,
     Event,
     Placement,
     ReleaseEvent,
     RoundEvent,
     event_totals,
+    round_zero_events,
     waited,
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
@@ -206,7 +206,8 @@ class Run:
         self.metrics: Metrics = {}
         self.events: list[Event] = []
         self.certifying: dict[str, float] = {}  # what certificates have cost
-        self._final: int | None = None  # what is set aside for the last one
+        self._aside: dict[str, float] = {}  # what is set aside for the last one
+        self._final: int | None = None  # and its reservation
         self._unpaid = False  # whether the budget does not even pay that
         self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
         self.observed: list[Observation] = []
@@ -330,6 +331,7 @@ class Run:
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = checkpoint.state({"ledger": self.ledger})
+        self._final = self.ledger.reserve(state["_aside"]) if state["_aside"] else None
         self.accounting.resume(state)
         self._memo = state["memo"]
         for name in _KEPT:
@@ -340,7 +342,6 @@ class Run:
         self.environment.resume(state["environment"])
         network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
-        self._set_aside()
 
     def _keeping(self) -> Keeping:
         """The network, if it can be put away."""
@@ -410,14 +411,16 @@ class Run:
         if self.settings.free_evaluation:
             return CertificateSizes()
         if isinstance(self.cloud, Cloud):
-            return certificate_sizes(shape, *most_candidates(), length, residual=self.method.tells_residual)
+            among, kept = self.method.channel.masked_among(self._layout().members), self.method.tells_residual
+            return certificate_sizes(shape, *most_candidates(), length, residual=kept, masked_among=among)
         return certificate_sizes(shape, 1, 2, length, gradient=True)
 
     def _set_aside(self) -> None:
         """Set the price of the last certificate aside, where it has one and can be paid."""
         price = self.situation().certificate
         self._unpaid = not self.ledger.can_afford(price)
-        self._final = self.ledger.reserve(price) if any(price.values()) and not self._unpaid else None
+        self._aside = price if any(price.values()) and not self._unpaid else {}
+        self._final = self.ledger.reserve(price) if self._aside else None
 
     def _give_back(self) -> None:
         """The last certificate is due: what was set aside for it may be spent."""
@@ -504,12 +507,11 @@ class Run:
             levels = centring.levels(self.network.labels())
             self.network.centre(levels)
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
-        sizes = round_zero_bytes(features, labels=levels is not None, preparation=federation.preparation)
-        up, down = (float(size) for size in sizes)
-        if up:
-            layout = self._layout()
-            self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
-            self._charge(CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False))
+        layout, known = self._layout(), federation.preparation
+        among = self.method.channel.masked_among(layout.members)
+        sizes = round_zero_bytes(features, labels=levels is not None, preparation=known, masked_among=among)
+        for event in round_zero_events(layout, *sizes):
+            self._charge(event)
         self.network.scale(used)
         return used, levels
 
@@ -690,5 +692,7 @@ _KEPT = (
     "history",
     "_under_way",
     "_collected",
+    "_aside",
+    "_unpaid",
 )
 """What of a run is put away as it is."""
