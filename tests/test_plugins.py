@@ -77,6 +77,7 @@ def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(exampl
         assert words in told, words
 
 
+@pytest.mark.slow
 def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Path) -> None:
     """A run with an option of its own is on record with it, can be repeated, compared, and read again."""
     words = ("--algorithm", "fedopt", "--station-step", "0.5", "--tasks", "2", "--budget", "energy=90")

@@ -17,6 +17,7 @@ from rhfedmtl.roles.masking import (
     DENSE,
     Circle,
     Key,
+    Kind,
     Masker,
     MaskRoom,
     Opened,
@@ -71,7 +72,9 @@ class World:
             return None
         self.seen = []
         for t, partners in room.partners().items():
-            masked = self.terminals[t].mask(partners, content, seat(1, 0, 5), self.words[t], fixed=fixed, start=start)
+            masked = self.terminals[t].mask(
+                partners, content, seat(1, 0, 5), self.words[t], kind=Kind.FIXED if fixed else Kind.UPDATE, start=start
+            )
             if t not in set(late):
                 self.seen.append(masked.words)
                 assert room.receive(masked)
@@ -143,7 +146,8 @@ def test_repeated_and_stale_messages_change_nothing() -> None:
     assert room is not None
     for t, partners in room.partners().items():
         first, again = (
-            world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], fixed=False) for _ in range(2)
+            world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE)
+            for _ in range(2)
         )
         assert first is again
         assert room.receive(first)
@@ -193,7 +197,7 @@ def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
     partners = room.partners()[10]
     alone = Partners(partners.slot, to_bits([10, 11]), partners.seats[:10], partners.shares[:32])
     with pytest.raises(PeerError, match="a sum over 2 terminals: terminal 10 needs 3"):
-        world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], fixed=True)
+        world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], kind=Kind.FIXED)
 
 
 def test_rule_3_the_same_update_is_not_opened_for_another_set() -> None:
@@ -266,7 +270,7 @@ def test_rule_4_orders_that_differ_do_not_cancel(what: str) -> None:
     for t, partners in room.partners().items():
         content = b"another" if what == "content" and t == 10 else b"order"
         own = seat(1, 0, 6 if what == "steps" and t == 10 else 5)
-        room.receive(world.terminals[t].mask(partners, content, own, world.words[t], fixed=False))
+        room.receive(world.terminals[t].mask(partners, content, own, world.words[t], kind=Kind.UPDATE))
     unmask = room.close()
     assert unmask is not None
     for masker in world.terminals.values():
@@ -283,7 +287,7 @@ def test_rule_5_nobody_opens_two_sets_or_a_small_one() -> None:
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
     for t, partners in room.partners().items():
-        room.receive(world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], fixed=False))
+        room.receive(world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE))
     with pytest.raises(PeerError, match="a sum over 2 terminals"):
         world.terminals[10].open(Unmask(room.slot, to_bits([10, 11])))
     with pytest.raises(PeerError, match="needs 3"):
@@ -328,7 +332,7 @@ def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
     world.sum()
     partners = Partners(world.room.slot, to_bits(world.terminals), b"", b"")
     with pytest.raises(PeerError, match="has dealt for another slot"):
-        world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], fixed=False)
+        world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], kind=Kind.UPDATE)
 
 
 def test_rule_7_everybody_sends_as_much() -> None:
@@ -386,7 +390,7 @@ def test_masks_are_charged_by_their_bytes(n: int) -> None:
     assert room is not None
     partners = room.partners()
     for t, each in partners.items():
-        room.receive(world.terminals[t].mask(each, b"order", seat(1, 0, 5), world.words[t], fixed=False))
+        room.receive(world.terminals[t].mask(each, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE))
     unmask = room.close()
     assert unmask is not None
     opened = world.terminals[10].open(unmask)

@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -160,6 +161,14 @@ class Dealt:
     own: int
 
 
+class Kind(Enum):
+    """What is added up: an update, numbers that rest on rows and duals alone, or on rows alone (round zero)."""
+
+    UPDATE = "update"
+    FIXED = "fixed"
+    ROWS = "rows"
+
+
 @dataclass(frozen=True, eq=False)
 class SentWords:
     """A sum that this terminal has sent words for."""
@@ -167,7 +176,7 @@ class SentWords:
     slot: int
     everyone: Members
     shares: Mapping[int, tuple[int, int]]
-    fixed: bool
+    kind: Kind
     value: bytes
     start: bytes
     asked_for: bytes
@@ -179,20 +188,21 @@ class SentWords:
 class Told:
     """What a terminal remembers, over restarts, of sums that were opened.
 
-    The set of the last one of ``fixed`` numbers, the set and the value of the last update, and for each of the last
-    models from which steps were taken the set for which the update was opened.
+    The set of the last one of each `Kind`, the value of the last update, and for each of the last models from which
+    steps were taken the set for which the update was opened.
     """
 
     fixed: Members | None = None
     update: Members | None = None
     value: bytes = b""
     starts: tuple[tuple[bytes, Members], ...] = ()
+    rows: Members | None = None
 
 
 class Masker:
     """A terminal's side. ``sign`` proves a key to others, ``check`` refuses the key of another that is not proved.
 
-    Rules against sums that can be subtracted: a sum of numbers that rest on rows and duals alone (``fixed``) is opened
+    Rules against sums that can be subtracted: a sum of numbers that rest on rows and duals alone, or on rows, is opened
     for the same set as the last one, or for one that differs by at least ``least``; the same update, likewise, and one
     from a model that was sent before: after enough steps it is nearly the same. What is not opened tells nothing.
     """
@@ -251,7 +261,7 @@ class Masker:
         return self._deal
 
     def mask(
-        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, fixed: bool, start: bytes = b""
+        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, kind: Kind, start: bytes = b""
     ) -> Masked:
         """Answer with words under masks: once in each slot, and the same again where it is asked again.
 
@@ -282,7 +292,7 @@ class Masker:
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
         answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
         held[self.terminal] = (dealt.own, 0)
-        self._sent = SentWords(dealt.slot, everyone, held, fixed, value, start, asked_for.digest(), answer)
+        self._sent = SentWords(dealt.slot, everyone, held, kind, value, start, asked_for.digest(), answer)
         self._dealt, self.phase = None, after
         return answer
 
@@ -295,11 +305,11 @@ class Masker:
         self._refuse_subtraction(sent, arrived)
         self.phase = after
         self._sent = replace(sent, opened=arrived)
-        if sent.fixed:
-            self.told = replace(self.told, fixed=arrived)
-        else:
+        told: dict[str, Any] = {sent.kind.value: arrived}
+        if sent.kind is Kind.UPDATE:
             others = tuple(each for each in self.told.starts if each[0] != sent.start)
-            self.told = Told(self.told.fixed, arrived, sent.value, (*others, (sent.start, arrived))[-REMEMBERED:])
+            told |= {"value": sent.value, "starts": (*others, (sent.start, arrived))[-REMEMBERED:]}
+        self.told = replace(self.told, **told)
         shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
         return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
 
@@ -317,9 +327,9 @@ class Masker:
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
 
     def _refuse_subtraction(self, sent: SentWords, arrived: Members) -> None:
-        told = self.told
-        before = [told.fixed] if sent.fixed else [told.update] if sent.value == told.value else []
-        if sent.start and not sent.fixed:
+        told, update = self.told, sent.kind is Kind.UPDATE
+        before = [getattr(told, sent.kind.value)] if not update or sent.value == told.value else []
+        if sent.start and update:
             before += [members for start, members in told.starts if start == sent.start]
         apart = min((n for each in before if each is not None and (n := len(each ^ arrived))), default=0)
         if 0 < apart < self.least:

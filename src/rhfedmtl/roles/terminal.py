@@ -31,6 +31,7 @@ from rhfedmtl.roles.messages import (
     Noising,
     Probe,
     Release,
+    RowProbe,
     Scaling,
     Sums,
     Update,
@@ -38,6 +39,7 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.round_zero import Spreads
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 _NONE = np.empty(0)
@@ -223,6 +225,15 @@ class Terminal:
     def labels(self) -> LabelsReport:
         """Round zero of a regression: sums over labels from which the level of the task is made."""
         return LabelsReport(self.identity, label_sums(self._y[:, 0], self._weight, [0, self.n_samples], [0, 1])[0])
+
+    def row_sums(self, asked: RowProbe) -> Vector:
+        """Round zero where sums are masked: its part of a sum over rows, or over labels."""
+        own = Spreads.of_labels(self.labels().sums) if asked.labels else Spreads.of_moments([self.moments()])
+        if asked.about.shape not in ((0,), own.mean[0].shape):
+            raise PeerError(
+                f"sums about a mean of shape {asked.about.shape}: terminal {self.identity} has {own.mean[0].shape}"
+            )
+        return np.asarray(own.told(asked.about)[0])
 
     def centre(self, centring: Centring) -> None:
         """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""

@@ -12,7 +12,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.masking import Masked
 from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import Probe, WorkOrder
-from rhfedmtl.roles.summed import content_of, seat_of
+from rhfedmtl.roles.summed import Asked, content_of, seat_of
 
 DEALS = 3
 """How often circles are made for one sum: who connects anew has a new key."""
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 async def hold(
     members: TerminalSessions,
-    orders: Mapping[int, WorkOrder | Probe],
+    orders: Mapping[int, Asked],
     length: int,
     seconds: float,
     *,
@@ -65,6 +65,7 @@ async def hold(
     return Held(words, nobody if words is None else summed.arrived, told, others)
 
 
-def _with_partners(order: WorkOrder | Probe, partners: object) -> wire.TerminalDown:
+def _with_partners(order: Asked, partners: object) -> wire.TerminalDown:
     form = codec.to_wire(order, partners=codec.to_wire(partners))
-    return wire.TerminalDown(order=form) if isinstance(order, WorkOrder) else wire.TerminalDown(probe=form)
+    name = "order" if isinstance(order, WorkOrder) else "probe" if isinstance(order, Probe) else "ask_rows"
+    return wire.TerminalDown(**{name: form})

@@ -72,7 +72,7 @@ class Memory:
         self._file = StateFile(config.state / "station.state", fsync=config.node.fsync)
         self._open_file = StateFile(config.state / "round.state", fsync=config.node.fsync)
         self._log, self._meters = log, meters
-        self._norm = config.limits.norm
+        self._limits = config.limits
         self.turn = asyncio.Lock()
         self.role: BaseStation | None = None
         self.job: wire.Job | None = None
@@ -131,7 +131,7 @@ class Memory:
         matrix, shared = matrix_of(job, method)
         kind = SummingStation if method.channel.sums_only else BaseStation
         role = kind(self.task, matrix, method, shared)
-        role.membership, role.norm = secrets.randbits(40), self._norm
+        role.membership, role.norm, role.weight = secrets.randbits(40), self._limits.norm, self._limits.weight
         if self.scaling is not None:
             role.scaled(self.scaling)
         if self.noising is not None:

@@ -11,11 +11,12 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
-from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, Told, Unmask, from_bits, to_bits
-from rhfedmtl.roles.messages import Probe, Sums, Update, WorkOrder
-from rhfedmtl.roles.summed import content_of, noise_for, seat_of, words_of
+from rhfedmtl.roles.masking import Circle, Key, Kind, Masker, Partners, Told, Unmask, from_bits, to_bits
+from rhfedmtl.roles.messages import Probe, RowProbe, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.summed import Asked, content_of, noise_for, seat_of, words_of
 
 Body = dict[str, Any]
+KINDS = {WorkOrder: Kind.UPDATE, Probe: Kind.FIXED, RowProbe: Kind.ROWS}
 START = 16
 """Bytes of the digest of a model that was started from."""
 
@@ -45,18 +46,18 @@ class MaskedAnswers:
         """Shares for the neighbours, whose keys are checked."""
         return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
 
-    def mask(self, asked: WorkOrder | Probe, answer: Update | Sums, content: wire.Partners) -> Body:
+    def mask(self, asked: Asked, answer: Update | Sums | Vector, given: wire.Partners) -> Body:
         """An answer under masks, and shares for the next."""
 
         def masked() -> Body:
-            partners, words = codec.from_wire(Partners, content), words_of(answer, self.channel)
-            fixed = isinstance(asked, Probe)
-            if isinstance(self.channel, NoisedSums):
+            partners, words = codec.from_wire(Partners, given), words_of(answer, self.channel)
+            start = b""
+            if isinstance(self.channel, NoisedSums) and not isinstance(asked, RowProbe):
                 words = words + noise_for(words, asked, self.channel, self._secret)
-            start = (
-                b"" if isinstance(asked, Probe) else hashlib.blake2b(asked.model.tobytes(), digest_size=START).digest()
-            )
-            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed, start=start)
+            if isinstance(asked, WorkOrder):
+                start = hashlib.blake2b(asked.model.tobytes(), digest_size=START).digest()
+            content, seat, kind = content_of(asked), seat_of(asked), KINDS[type(asked)]
+            sent = self._masker.mask(partners, content, seat, words, kind=kind, start=start)
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
         return self._said(masked)
@@ -75,15 +76,17 @@ class MaskedAnswers:
     def note(self, record: wire.TerminalFile) -> None:
         """Write down for whom sums were opened."""
         told = self.told
-        record.told_fixed = to_bits(told.fixed) if told.fixed else b""
-        record.told_update, record.told_value = to_bits(told.update) if told.update else b"", told.value
+        for kind in Kind:
+            members = getattr(told, kind.value)
+            setattr(record, f"told_{kind.value}", to_bits(members) if members else b"")
+        record.told_value = told.value
         record.told_starts.extend(start + to_bits(members) for start, members in told.starts)
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
-        fixed, update = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_update))
+        sets = {kind.value: from_bits(bits) for kind in Kind if (bits := getattr(record, f"told_{kind.value}"))}
         starts = tuple((each[:START], from_bits(each[START:])) for each in record.told_starts)
-        self.told = Told(fixed, update, record.told_value, starts)
+        self.told = Told(value=record.told_value, starts=starts, **sets)
 
     def _said(self, answer: Callable[[], Body]) -> Body:
         try:
@@ -108,7 +111,7 @@ class MaskedAnswers:
         return b"rhfedmtl key for masks, " + self._identity.network.encode() + b", " + public
 
 
-def partners_of(content: wire.WorkOrder | wire.Probe) -> wire.Partners:
+def partners_of(content: wire.WorkOrder | wire.Probe | wire.RowProbe) -> wire.Partners:
     """Who else is asked; where sums are masked nothing is answered alone."""
     if not content.HasField("partners"):
         raise PeerError(

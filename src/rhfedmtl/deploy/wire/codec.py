@@ -259,6 +259,7 @@ FORMS: dict[type, Form] = {
     said.Leave: Form(wire.Leave),
     said.Goodbye: Form(wire.Goodbye),
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
+    said.RowProbe: Form(wire.RowProbe),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
     said.Centring: Form(wire.Centring),
