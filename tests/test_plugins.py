@@ -95,6 +95,7 @@ def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Pa
     assert "station_step has no effect on rhfedmtl" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_package_adds_conforms(example: Path, tmp_path: Path) -> None:
     """All checks of the example's entries hold."""
     program = "import runpy; runpy.run_module('rhfedmtl.testing', run_name='__main__')"
