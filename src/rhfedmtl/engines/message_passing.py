@@ -15,6 +15,7 @@ from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
 from rhfedmtl.roles.plausibility import ImplausibleError
+from rhfedmtl.roles.round_zero import Spreads, together
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
@@ -67,7 +68,7 @@ class MessagePassing:
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        among = int(np.diff(self._federation.task_offsets).max()) if self.method.channel.sums_only else 0
+        among = self.method.channel.masked_among(np.diff(self._federation.task_offsets))
         kind = self.method.channel.dtype
         return message_sizes(self.stations[0].shape, shared, self.method.profile_length, kind, among)
 
@@ -142,6 +143,8 @@ class MessagePassing:
         return [self._moments(station) for station in self.stations]
 
     def _moments(self, station: BaseStation) -> Moments:
+        if self.method.channel.sums_only:
+            return together(Spreads.of_moments([self.terminals[t].moments() for t in sorted(station.members)])).moments
         found = station.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
         self._strike(station)
         return found
@@ -151,7 +154,10 @@ class MessagePassing:
         return np.array([self._labels(station) for station in self.stations])
 
     def _labels(self, station: BaseStation) -> Float64Array:
-        found = station.add_labels({t: self.terminals[t].labels() for t in sorted(station.members)})
+        told = {t: self.terminals[t].labels() for t in sorted(station.members)}
+        if self.method.channel.sums_only:
+            return together(Spreads.of_labels(np.array([each.sums for each in told.values()]))).labels
+        found = station.add_labels(told)
         self._strike(station)
         return found
 
