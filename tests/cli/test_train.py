@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -30,9 +32,16 @@ SMALL = ["train", "--tasks", "2", "--terminals", "2", "--budget", "energy=100"]
 
 
 def rhfedmtl(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder of its own."""
-    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    """Run the command in a folder of its own, as a process would but in this one, which has everything imported."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    here = contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with here[0], here[1], here[2], pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rhfedmtl", *words])
+        try:
+            cli.main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(list(words), status, out.getvalue(), err.getvalue())
 
 
 def test_the_help_names_all_that_the_registries_hold() -> None:

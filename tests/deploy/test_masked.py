@@ -60,9 +60,8 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
         assert not any(codec.array(member.share, "a share").any() for member in nets.station_file(folder, b).members)
     told = nets.terminal_file(folder, 0)
     assert bool(told.told_rows) == scale.startswith("standard")
-    assert told.told_starts
+    assert told.told_unmerged
     assert told.told_fixed
-    assert told.told_update
 
 
 def rounds(status: dict[str, Any]) -> int:
@@ -185,7 +184,7 @@ def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
     service = inside.make_terminal(folder, tmp_path / "state")
     service.begin(inside.job(folder))
     three, others = frozenset({0, 1, 2}), frozenset({0, 2, 3})
-    told = Told(three, others, b"digest", ((b"0123456789abcdef", others),), three)
+    told = Told(three, others, (three, others))
     assert service._masked is not None
     service._masked.told = told
     service._save()

@@ -76,11 +76,13 @@ def _private(report: PlanReport) -> list[tuple[str, str]]:
     if plan is None:
         return []
     noise = "" if plan.predicted_noise is None else f", which may cost {number(plan.predicted_noise)} of the objective"
+    bought = ", ".join(f"{100.0 * each['lost']:.2g} at {each['epsilon']:g}" for each in plan.buys)
     more = f"0.1 more of epsilon: noise costs {fall(plan.shadow_price['epsilon'] / 10)} less"
     return [
         ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
         ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
         ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
+        ("epsilon", f"points of accuracy lost to the noise, about: {bought}"),
         ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
     ]
 

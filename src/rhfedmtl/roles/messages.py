@@ -426,7 +426,7 @@ def _bytes(value: object) -> int:
     if isinstance(value, Verdict):
         return _delimited(3 * _WHOLE + _NUMBER)
     if isinstance(value, bytes):
-        return _delimited(len(value))
+        return _delimited(len(value)) if value else 0  # what is empty is not sent
     return _NUMBER if isinstance(value, float) else _WHOLE
 
 

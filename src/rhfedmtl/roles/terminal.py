@@ -150,6 +150,8 @@ class Terminal:
         self._scaled = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
+        self.applied = 0.0
+        """Sum of the factors with which updates were applied, since this process began."""
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
         self._residual: Vector | None
@@ -414,6 +416,7 @@ class Terminal:
         if self._update is not None:
             factor = self.method.settled(verdict.factor if verdict.round == self._update.round else 0.0)
             self._duals.settle[0] = factor
+            self.applied += float(factor)
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
                 self._residual = settled(self._residual, self._sent_residual, factor)

@@ -34,8 +34,12 @@ async def hold(
     seconds: float,
     *,
     whole: bool = False,
+    before: bytes = b"",
 ) -> Held:
-    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked."""
+    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked.
+
+    ``before`` says who of them is in such a sum already.
+    """
     room, others = members.room, []
     for _ in range(DEALS):
         circles = room.prepare(t for t in members.present() if t in orders)
@@ -45,7 +49,7 @@ async def hold(
         others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
     seats = {t: seat_of(order) for t, order in orders.items()}
-    summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
+    summed = room.begin(content_of(next(iter(orders.values()))), seats, before) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return Held(None, nobody, None, others)
     messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}

@@ -370,9 +370,11 @@ class StationService:
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
         asked = {probe.terminal: probe for probe in probes}
-        held = await hold(self.members, asked, role.sums_words, self.config.waits.answer, whole=True)
+        before, seconds = self.memory.summed_before(asked), self.config.waits.answer
+        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
+        self.memory.note_summed(asked)
         return role.told_sums(held.words), []
 
     async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,8 @@ from rhfedmtl.roles.summed import Asked, content_of, noise_for, seat_of, words_o
 
 Body = dict[str, Any]
 KINDS = {WorkOrder: Kind.UPDATE, Probe: Kind.FIXED, RowProbe: Kind.ROWS}
-START = 16
-"""Bytes of the digest of a model that was started from."""
+APPLIED = 0.5
+"""Share of an update, times the terminals of its sum, from which on it counts as applied: less hides none of them."""
 
 
 class MaskedAnswers:
@@ -34,6 +33,7 @@ class MaskedAnswers:
     ) -> None:
         self._identity, self._credentials, self.channel, self._save = identity, credentials, channel, save
         self._secret = secret
+        self._applied = self._applied_when_opened = 0.0
         self.told = Told()
         self._masker = self._new()
 
@@ -46,18 +46,18 @@ class MaskedAnswers:
         """Shares for the neighbours, whose keys are checked."""
         return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
 
-    def mask(self, asked: Asked, answer: Update | Sums | Vector, given: wire.Partners) -> Body:
-        """An answer under masks, and shares for the next."""
+    def mask(self, asked: Asked, answer: Update | Sums | Vector, given: wire.Partners, *, applied: float = 0.0) -> Body:
+        """An answer under masks, and shares for the next. ``applied`` is how much was of all updates so far."""
 
         def masked() -> Body:
             partners, words = codec.from_wire(Partners, given), words_of(answer, self.channel)
-            start = b""
             if isinstance(self.channel, NoisedSums) and not isinstance(asked, RowProbe):
                 words = words + noise_for(words, asked, self.channel, self._secret)
             if isinstance(asked, WorkOrder):
-                start = hashlib.blake2b(asked.model.tobytes(), digest_size=START).digest()
+                self._applied = applied
+                self._applied_when_opened = min(self._applied_when_opened, applied)  # a state that was lost counts anew
             content, seat, kind = content_of(asked), seat_of(asked), KINDS[type(asked)]
-            sent = self._masker.mask(partners, content, seat, words, kind=kind, start=start)
+            sent = self._masker.mask(partners, content, seat, words, kind=kind, applied=self._was_applied)
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
         return self._said(masked)
@@ -67,26 +67,28 @@ class MaskedAnswers:
 
         def opened() -> Body:
             found = self._masker.open(codec.from_wire(Unmask, content))
-            self.told = self._masker.told
+            self.told, self._applied_when_opened = self._masker.told, self._applied
             self._save()
             return {"opened": codec.to_wire(found)}
 
         return self._said(opened)
 
+    @property
+    def _was_applied(self) -> bool:
+        """Whether enough of an update was since the last that was opened."""
+        largest = max(map(len, self.told.unmerged), default=1)
+        return (self._applied - self._applied_when_opened) * largest >= APPLIED
+
     def note(self, record: wire.TerminalFile) -> None:
         """Write down for whom sums were opened."""
         told = self.told
-        for kind in Kind:
-            members = getattr(told, kind.value)
-            setattr(record, f"told_{kind.value}", to_bits(members) if members else b"")
-        record.told_value = told.value
-        record.told_starts.extend(start + to_bits(members) for start, members in told.starts)
+        record.told_fixed, record.told_rows = (to_bits(each) if each else b"" for each in (told.fixed, told.rows))
+        record.told_unmerged.extend(map(to_bits, told.unmerged))
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
-        sets = {kind.value: from_bits(bits) for kind in Kind if (bits := getattr(record, f"told_{kind.value}"))}
-        starts = tuple((each[:START], from_bits(each[START:])) for each in record.told_starts)
-        self.told = Told(value=record.told_value, starts=starts, **sets)
+        fixed, rows = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_rows))
+        self.told = Told(fixed, rows, tuple(map(from_bits, record.told_unmerged)))
 
     def _said(self, answer: Callable[[], Body]) -> Body:
         try:

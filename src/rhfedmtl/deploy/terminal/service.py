@@ -325,7 +325,8 @@ class TerminalService:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
         if partners is not None:
-            self.link.send(**self._in_sums.mask(order, update, partners), seconds=seconds)
+            masked = self._in_sums.mask(order, update, partners, applied=self.role.applied)
+            self.link.send(**masked, seconds=seconds)
         else:
             single = self.role.method.channel.dtype == np.float32
             self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
