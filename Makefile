@@ -9,7 +9,7 @@ BROWSER_STAMP := .venv/.browser-installed
 # Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
 export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 
-.PHONY: help setup demo test test-fast test-slow test-ray test-browser test-chaos lint proto format bench study docs clean
+.PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos lint proto format bench study docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,8 +36,11 @@ demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no downl
 	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000"
 	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000"
 
+test: setup  ## lint, types and the whole test suite, side by side
+	$(MAKE) --no-print-directory -j 2 lint suite
+
 # Three workers suit two cores: tests of networks mostly wait.
-test: lint  ## lint, types and the whole test suite
+suite: setup
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from rhfedmtl.roles.masking import Masker, MaskRoom, seat
+from rhfedmtl.roles.masking import Kind, Masker, MaskRoom, seat
 from rhfedmtl.roles.messages import message_sizes
 
 NUMBERS, ROUNDS = 562 + 17, 3
@@ -36,7 +36,7 @@ def measure(n: int) -> None:
         above += time.perf_counter() - began
         began = time.perf_counter()
         sent = [
-            masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), fixed=False)
+            masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), kind=Kind.UPDATE)
             for t, masker in maskers.items()
         ]
         deals = [masker.deal_for(room.slot + 1) for masker in maskers.values()]

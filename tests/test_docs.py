@@ -91,6 +91,7 @@ def _run_commands(page: str) -> None:
                     assert _labels(shown) <= _labels(printed)
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run() -> None:
     """Each command of the README ends well, and its output speaks of what the README shows."""
     _run_commands("README.md")

@@ -77,6 +77,7 @@ def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(exampl
         assert words in told, words
 
 
+@pytest.mark.slow
 def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Path) -> None:
     """A run with an option of its own is on record with it, can be repeated, compared, and read again."""
     words = ("--algorithm", "fedopt", "--station-step", "0.5", "--tasks", "2", "--budget", "energy=90")
@@ -94,6 +95,7 @@ def test_what_a_package_adds_can_be_run_and_compared(example: Path, tmp_path: Pa
     assert "station_step has no effect on rhfedmtl" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_package_adds_conforms(example: Path, tmp_path: Path) -> None:
     """All checks of the example's entries hold."""
     program = "import runpy; runpy.run_module('rhfedmtl.testing', run_name='__main__')"

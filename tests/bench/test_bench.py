@@ -48,6 +48,7 @@ def test_the_yardstick_takes_the_steps_of_the_library() -> None:
     np.testing.assert_allclose(gains, plain.gains, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_our_gap_is_the_one_that_the_run_certifies() -> None:
     """The gap by which liblinear is judged, of our own models and duals, is that of the certificate."""
     X, y = small_problem()
@@ -66,7 +67,7 @@ def test_our_gap_is_the_one_that_the_run_certifies() -> None:
     assert solver.gap_of(X, labels, w, alpha, SquaredHinge()) < 1e-4
 
 
-@pytest.mark.parametrize("loss", [SquaredHinge(), Hinge()])
+@pytest.mark.parametrize("loss", [SquaredHinge(), pytest.param(Hinge(), marks=pytest.mark.slow)])
 def test_liblinear_solves_the_problem_that_we_solve(loss: SquaredHinge | Hinge) -> None:
     """At its tolerance the gap of liblinear's model is below the one that both must reach, and so is ours."""
     X, y = small_problem()

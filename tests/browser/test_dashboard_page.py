@@ -142,6 +142,8 @@ def test_filter_sort_and_overlay(opened: Open) -> None:
     for i in range(2):
         page.locator("tbody input").nth(i).check()
     page.click(".go")
+    page.wait_for_url("**/overlay?**")
+    page.wait_for_selector('.pulse[data-state="live"]')
     plot = page.locator(".plot[role=group]").first
     plot.focus()
     page.keyboard.press("ArrowRight")
@@ -193,7 +195,7 @@ def test_a_network_is_seen_as_it_trains(opened: Open, tmp_path: Path) -> None:
             wait_for(lambda: "energy" in page.inner_text(".tree") or running.poll() is not None)
             assert running.wait(300) == 0
         wait_for(lambda: "does not answer" in page.inner_text("#events"))
-        assert "rhfedmtl network train" in page.inner_text("#actions")
+        assert "rhfedmtl network up" in page.inner_text("#actions")
         assert "energy" in page.inner_text(".tree")
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})

@@ -103,7 +103,7 @@ def test_calibrate_writes_a_file_that_plan_and_train_read(tmp_path: Path) -> Non
     assert found["cost"]["time"]["terminal_byte_up"] > 0
     planned = as_json("plan", "--cost", str(out), "--features", "5", "--budget", "bytes=2e5")
     assert planned["cost"]["bytes"] <= 2e5
-    limits = ["--budget", "bytes=5e4", "--budget", "energy=2"]
+    limits = ["--budget", "bytes=5e4", "--budget", "energy=2000"]
     fixed = ["--algorithm", "hfedmtl"]
     trained = as_json("train", *SMALL, *fixed, "--cost", str(out), *limits, "--out", str(tmp_path))
     assert trained["spent"]["bytes"] <= 5e4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -16,7 +18,7 @@ import pytest
 from tests.waiting import wait_for
 
 from rhfedmtl.algorithms.options import RESERVED, option_kinds
-from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
+from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli import main as cli
 from rhfedmtl.cli import train
 from rhfedmtl.cli.options import LEARNING
@@ -30,9 +32,16 @@ SMALL = ["train", "--tasks", "2", "--terminals", "2", "--budget", "energy=100"]
 
 
 def rhfedmtl(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder of its own."""
-    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    """Run the command in a folder of its own, as a process would but in this one, which has everything imported."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    here = contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with here[0], here[1], here[2], pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rhfedmtl", *words])
+        try:
+            cli.main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(list(words), status, out.getvalue(), err.getvalue())
 
 
 def test_the_help_names_all_that_the_registries_hold() -> None:
@@ -190,6 +199,16 @@ def test_reproduce_and_faults_explain_themselves(tmp_path: Path) -> None:
     assert {f"{field.name}={field.default}" for field in dataclasses.fields(Faults)} <= set(
         told.stdout.replace(",", "").split()
     )
+
+
+def test_names_explain_themselves(tmp_path: Path) -> None:
+    """Every option that takes a name of a registry answers ``help`` with a line on each."""
+    registries = {"--algorithm": ALGORITHMS, "--loss": LOSSES, "--relationship": RELATIONSHIPS, "--engine": ENGINES}
+    for name, registry in (registries | {"--merge": MERGES, "--policy": POLICIES, "--channel": CHANNELS}).items():
+        told = rhfedmtl("train", name, "help", folder=tmp_path)
+        lines = " ".join(told.stdout.split())
+        assert told.returncode == 0
+        assert all(f"{entry} {registry[entry].title}" in lines for entry in registry)
 
 
 def test_a_run_ends_where_nothing_is_left_to_buy(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_what_happens_in_a_network_is_told() -> None:
     text = network.view(watched)
     assert "<img" not in text
     assert "terminal 3, 10 samples, energy 1.5, bytes 2,048" in text
-    assert "rhfedmtl network train net --budget energy=80" in text
+    assert "rhfedmtl network train net --budget energy=200" in text
 
 
 def test_a_network_that_does_not_answer_is_said() -> None:

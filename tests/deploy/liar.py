@@ -20,6 +20,13 @@ from rhfedmtl.roles.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 Lie = Callable[[Any], Any]
+
+
+def some(numbers: Any, told: float) -> Any:
+    """Numbers of which two in five are lies."""
+    return np.where(np.arange(len(numbers)) % 5 < 2, told, numbers)
+
+
 LIES: dict[str, tuple[str, Lie]] = {
     "dual sums": ("probe", lambda m: replace(m, dual=np.full_like(m.dual, 1e6))),
     "loss sums, less": ("probe", lambda m: replace(m, losses=0.0 * m.losses)),
@@ -27,22 +34,31 @@ LIES: dict[str, tuple[str, Lie]] = {
     "row counts": ("moments", lambda m: replace(m, count=10**9)),
     "mean": ("moments", lambda m: replace(m, mean=np.full_like(m.mean, 1e6))),
     "square": ("moments", lambda m: replace(m, spread=np.full_like(m.spread, 1e12))),
+    "mean of some": ("moments", lambda m: replace(m, mean=some(m.mean, 1e6))),
+    "square of some": ("moments", lambda m: replace(m, spread=some(m.spread, 1e12))),
+    "mean, 30 times as far": ("moments", lambda m: replace(m, mean=m.mean + 30.0 * np.sqrt(m.spread / m.count))),
     "update × 999": ("work", lambda m: replace(m, delta=999.0 * m.delta)),
     "update × −100": ("work", lambda m: replace(m, delta=-100.0 * m.delta)),
     "random update": ("work", lambda m: replace(m, delta=np.random.default_rng(0).normal(size=m.delta.shape) * 50.0)),
     "NaN in one place": ("work", lambda m: replace(m, delta=np.where(np.arange(m.delta.size) == 3, np.nan, m.delta))),
     "gains": ("work", lambda m: replace(m, gains=np.full_like(m.gains, 1e9))),
     "line search": ("work", lambda m: replace(m, profile=np.full_like(m.profile, np.inf))),
+    "rows at joining": ("join", lambda m: replace(m, n_samples=100_000)),
+    "weights at joining": ("join", lambda m: replace(m, mean_weight=1e6, incarnation=9)),
     "shares at joining": ("join", lambda m: replace(m, share=np.full_like(m.share, 1e3), incarnation=9)),
 }
 
 
 @contextmanager
 def liar(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[None]:
-    """Somebody who lies in the place of a terminal, and then the terminal again."""
+    """Somebody who lies in the place of a terminal, and then the terminal again.
+
+    It begins at α = 0: where everything is learned already an update is nothing, and so is a multiple of it.
+    """
     if (honest := supervisor.processes.pop(name, None)) is not None:
         honest.kill()
         honest.join()
+    (folder / name / "state" / "terminal.state").unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.deploy.liar", str(folder / name), lie]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:

@@ -148,6 +148,12 @@ def all_connected(status: dict[str, Any]) -> bool:
     return all(b["connected"] and all(t["connected"] for t in b["terminals"]) for b in stations)
 
 
+def certified_since(status: dict[str, Any], round_: int, gap: float) -> bool:
+    """Whether a gap below this was certified after a round: the one that is shown may be of an earlier problem."""
+    training = status["training"]
+    return (training.get("certified_round") or 0) > round_ and training["gap"] < gap
+
+
 def trained(operator: Operator, each: Callable[[], Any] = lambda: None, **arguments: Any) -> dict[str, Any]:
     """What a training came to."""
     operator.command("train", **arguments)

@@ -17,7 +17,7 @@ class Relay:
     def __init__(self, listen: int, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._above = host, int(port)
-        self.n_bytes = 0
+        self.n_bytes = self.n_connections = 0
         self._lock = threading.Lock()
         self._server = socket.create_server(("127.0.0.1", listen))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -36,6 +36,7 @@ class Relay:
                     return
                 below.close()  # who calls too early calls again
                 continue
+            self.n_connections += 1
             for ends in ((below, above), (above, below)):
                 threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
@@ -61,6 +62,11 @@ def counted(folder: Path, stations: int) -> list[Relay]:
         address = read_station(folder / f"station-{b}" / "station.toml").node.listen
         made.append(_in_front_of(address, port + 1 + b, folder.glob("terminal-*/terminal.toml")))
     return made
+
+
+def passed(relays: list[Relay]) -> tuple[int, int]:
+    """Bytes and connections of all relays so far."""
+    return sum(relay.n_bytes for relay in relays), sum(relay.n_connections for relay in relays)
 
 
 def _in_front_of(address: str, port: int, below: Iterable[Path]) -> Relay:

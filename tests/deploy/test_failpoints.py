@@ -137,10 +137,10 @@ def test_every_role_ends_at_every_place(tmp_path: Path, monkeypatch: pytest.Monk
         left = places.armed()
         for place in left:
             (tmp_path / "places" / place).unlink()
-        nets.wait(operator, nets.all_connected, supervisor.keep_up)
+        there = nets.wait(operator, nets.all_connected, supervisor.keep_up)["training"].get("round") or 0
         with contextlib.suppress(ConfigError):
             operator.command("train", budget=[f"energy={BUDGET}"])
-        nets.wait(operator, lambda s: (s["training"].get("gap") or 1.0) < 1e-6, supervisor.keep_up)
+        nets.wait(operator, lambda s: nets.certified_since(s, there, 1e-6), supervisor.keep_up)
         operator.command("stop")
         status = nets.wait(operator, nets.at_rest, supervisor.keep_up)
         assert status["training"]["state"] == "ended", status["training"]

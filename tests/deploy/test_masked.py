@@ -28,12 +28,21 @@ from rhfedmtl.roles.masking import Masker, Told
 from rhfedmtl.roles.messages import Verdict, WorkOrder
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
+KINDS = [
+    ("standard-unit", 2),
+    pytest.param("unit", 2, marks=pytest.mark.slow),
+    pytest.param("standard-rms", 0, marks=pytest.mark.slow),
+]
 
 
-def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
-    """Models, certificate and ledger are those of a simulation, to the bit; nothing of one terminal was sent."""
-    federation = nets.small(2, 4, 40)
-    folder = nets.build(tmp_path / "net", federation, learning=MASKED)
+@pytest.mark.parametrize(("scale", "classes"), KINDS)
+def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale: str, classes: int) -> None:
+    """Models, certificate and ledger are those of a simulation, to the bit; nothing of one terminal was sent.
+
+    The same for rows that are scaled by moments of all, and for a regression whose labels are centred.
+    """
+    federation = nets.small(2, 4, 40) if classes else nets.levelled(2, 4, 40)
+    folder = nets.build(tmp_path / "net", federation, learning={**MASKED, "scale": scale})
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=300"])
         operator.export(tmp_path / "out")
@@ -41,17 +50,18 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path) -> No
             operator.command("move", terminal=0, station=1)
         with pytest.raises(ConfigError, match="cannot be taken out"):
             operator.command("forget", terminal=0)
-    result = in_process(federation, "energy=300", options=Options(channel="masked"), scale="unit")
+    result = in_process(federation, "energy=300", options=Options(channel="masked"), scale=scale)
     assert_same(tmp_path / "out", result)
     assert nets.assert_invariant(folder, 2) == 8
     left = {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv") if line.way == "up"}
-    assert left == {"connection", "hello", "key", "join", "scaled", "deal", "masked", "opened"}
+    known = {"connection", "hello", "key", "join", "scaled", "deal", "masked", "opened"}
+    assert left == (known if classes else known | {"centred"})
     for b in range(2):  # rule 6: a station has no share of one terminal, in its memory or on its disk
         assert not any(codec.array(member.share, "a share").any() for member in nets.station_file(folder, b).members)
     told = nets.terminal_file(folder, 0)
-    assert told.told_starts
+    assert bool(told.told_rows) == scale.startswith("standard")
+    assert told.told_unmerged
     assert told.told_fixed
-    assert told.told_update
 
 
 def rounds(status: dict[str, Any]) -> int:
@@ -144,6 +154,7 @@ def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
             {"probe": wire.Probe(models=codec.tensor(inside.SHARE[None]), points=codec.tensor([[1.0]]))},
             {"ask_moments": nothing},
             {"ask_labels": nothing},
+            {"ask_rows": wire.RowProbe(about=codec.tensor([]))},
             {"trial": wire.Trial(model=codec.tensor(inside.SHARE))},
             {"release": wire.Release()},
         ):
@@ -172,7 +183,8 @@ def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     service = inside.make_terminal(folder, tmp_path / "state")
     service.begin(inside.job(folder))
-    told = Told(frozenset({0, 1, 2}), frozenset({0, 2, 3}), b"digest", ((b"0123456789abcdef", frozenset({0, 2, 3})),))
+    three, others = frozenset({0, 1, 2}), frozenset({0, 2, 3})
+    told = Told(three, others, (three, others))
     assert service._masked is not None
     service._masked.told = told
     service._save()
@@ -202,11 +214,9 @@ def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--scale", "standard"], "choose unit or none"),
         (["--test-rows", "terminal"], "test_rows"),
         (["--precision", "float32"], "give one of them"),
-        (["--set", "classes=0"], "for classes and methods with dual variables"),
-        (["--algorithm", "fedavg"], "for classes and methods with dual variables"),
+        (["--algorithm", "fedavg"], "for methods with dual variables"),
         (["--terminals", "2"], "sums that hide them need 3 at least"),
     ],
 )
@@ -220,9 +230,9 @@ def test_what_masked_networks_cannot_do_is_refused(tmp_path: Path, words: list[s
 
 
 def test_the_commands_make_a_masked_network(tmp_path: Path) -> None:
-    """Rows are scaled each by itself, and terminals insist on masks."""
+    """Rows are scaled as elsewhere, by sums alone, and terminals insist on masks."""
     init = ["network", "init", str(tmp_path / "net"), "--data", "synthetic", "--stations", "1", "--terminals", "4"]
     found = CliRunner().invoke(app, [*init, "--masked", "--json"])
     assert json.loads(found.output)["terminals"] == 4
-    assert 'scale = "unit"' in (tmp_path / "net" / "cloud" / "cloud.toml").read_text()
+    assert 'scale = "unit"' not in (tmp_path / "net" / "cloud" / "cloud.toml").read_text()
     assert "least_summed = 3" in (tmp_path / "net" / "terminal-0" / "terminal.toml").read_text()

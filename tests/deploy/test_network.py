@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy import nets
-from tests.deploy.relay import counted
+from tests.deploy.relay import counted, passed
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
@@ -210,14 +210,15 @@ def test_a_byte_budget_counts_what_sockets_see(
     relays = counted(folder, 2)
     with nets.running(folder) as (_, operator):
         nets.wait(operator, nets.all_connected)
-        before = sum(relay.n_bytes for relay in relays)
+        before, connections = passed(relays)
         status = nets.trained(operator, budget=[f"bytes={budget}"])
         spent = status["spent"]["bytes"]
-        seen = sum(relay.n_bytes for relay in relays) - before
+        seen, by_now = passed(relays)
     for relay in relays:
         relay.close()
     assert budget / 2 < spent <= budget
-    assert spent == pytest.approx(seen, rel=within)
+    again = before / connections * (by_now - connections)  # handshakes of links that a busy machine broke
+    assert spent == pytest.approx(seen - before - again, rel=within)
     if precision == "float64":
         alone = RunConfig(budget=(f"bytes={budget}",), certify_every=1).run(federation)
         a_round = alone.ledger.spent["bytes"] / len(alone.history)

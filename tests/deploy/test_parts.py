@@ -66,6 +66,7 @@ MESSAGES = [
     said.Leave(7, 2, X),
     said.Goodbye(7, 2),
     said.MomentsReport(7, 15, X[0], X[1]),
+    said.RowProbe(True, X[0]),
     said.Scaling(X[0], X[1], True),
     said.LabelsReport(7, X[1]),
     said.Centring(-2.5),

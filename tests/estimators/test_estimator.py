@@ -93,7 +93,7 @@ def test_the_order_of_rows_does_not_matter_to_what_is_learned(watch: Federation)
     X, y, task, terminal = rows_of(watch)
     order = np.random.default_rng(0).permutation(len(X))
     first, second = (
-        RHFedMTLClassifier(random_state=0, tol=1e-5).fit(X[i], y[i], task=task[i], terminal=terminal[i])
+        RHFedMTLClassifier(lambda2=0.01, random_state=0, tol=1e-5).fit(X[i], y[i], task=task[i], terminal=terminal[i])
         for i in (np.arange(len(X)), order)
     )
     tX, _, ttask = held_out(watch)
@@ -109,8 +109,10 @@ def test_frames_are_arrays_with_names(frame: Any, small: Federation) -> None:
     names = [f"f{j}" for j in range(X.shape[1])]
     table = frame(dict(zip(names, X.T, strict=True)))
     side = frame({"y": y, "task": task, "terminal": terminal})
-    plain = RHFedMTLClassifier(random_state=0).fit(X, y, task=task, terminal=terminal)
-    model = RHFedMTLClassifier(random_state=0).fit(table, side["y"], task=side["task"], terminal=side["terminal"])
+    plain = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, y, task=task, terminal=terminal)
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(
+        table, side["y"], task=side["task"], terminal=side["terminal"]
+    )
     np.testing.assert_array_equal(model.coef_, plain.coef_)
     assert model.feature_names_in_.tolist() == names
     np.testing.assert_array_equal(model.predict(table, side["task"]), plain.predict(X, task))
@@ -127,7 +129,7 @@ def test_labels_and_tasks_of_any_kind(kind: str, small: Federation) -> None:
     X, y, task, _ = rows_of(small)
     labels = np.array(LABELS[kind])[y]
     names = pd.Categorical(np.array(["north", "south", "west"])[task])
-    model = RHFedMTLClassifier(random_state=0).fit(X, labels, task=names)
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, labels, task=names)
     assert model.classes_.tolist() == sorted(LABELS[kind])
     predicted = model.predict(X, names)
     assert predicted.dtype == labels.dtype
@@ -141,7 +143,9 @@ def test_a_task_may_know_some_classes_only(watch: Federation) -> None:
     """Classes of all tasks are one set; a task that never saw some of them still learns, and may get them right."""
     X, y, task, terminal = rows_of(watch)
     kept = (task != 0) | np.isin(y, [0, 1])
-    model = RHFedMTLClassifier(random_state=0).fit(X[kept], y[kept], task=task[kept], terminal=terminal[kept])
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(
+        X[kept], y[kept], task=task[kept], terminal=terminal[kept]
+    )
     assert model.classes_.tolist() == list(range(7))
     tX, ty, ttask = held_out(watch)
     first = ttask == 0
@@ -158,7 +162,7 @@ def test_a_task_may_know_some_classes_only(watch: Federation) -> None:
 def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> None:
     """So do rows without a task; one task alone needs no name."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(random_state=0).fit(X, y, task=task)
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, y, task=task)
     with pytest.warns(UnknownTaskWarning, match="not seen in training: task 17"):
         mixed = model.decision_function(X[:4], task=[0, 17, 17, 2])
     with pytest.warns(UnknownTaskWarning, match="no task was given"):
@@ -172,7 +176,7 @@ def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> No
 
 def test_one_name_stands_for_the_task_of_all_rows(small: Federation) -> None:
     """In predict and its kin; fit wants a name for every row."""
-    model = RHFedMTLClassifier(random_state=0).fit(small.X, small.y, task=small.row_task)
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(small.X, small.y, task=small.row_task)
     np.testing.assert_array_equal(model.predict(small.X, task=1), model.predict(small.X, task=np.ones(len(small.X))))
     assert "models" not in repr(model.certificate_)
 
@@ -197,7 +201,9 @@ def test_probabilities_are_those_of_logistic_regression(small: Federation) -> No
 def test_probabilities_of_many_classes_sum_to_one(watch: Federation) -> None:
     """Each class was learned against the rest; divided by their sum, the order of scores is kept."""
     X, y, task, terminal = rows_of(watch)
-    model = RHFedMTLClassifier(loss="logistic", tol=1e-2, random_state=0).fit(X, y, task=task, terminal=terminal)
+    model = RHFedMTLClassifier(lambda2=0.01, loss="logistic", tol=1e-2, random_state=0).fit(
+        X, y, task=task, terminal=terminal
+    )
     tX, ty, ttask = held_out(watch)
     odds = model.predict_proba(tX, ttask)
     np.testing.assert_allclose(odds.sum(axis=1), 1.0)
@@ -322,7 +328,7 @@ def test_every_kind_of_method_can_go_on(algorithm: str, small: Federation) -> No
 def test_going_on_without_a_budget_takes_a_smaller_tolerance(small: Federation) -> None:
     """tol is read anew; with the old one there is nothing left to do."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(tol=1e-2, random_state=0).fit(X, y, task=task)
+    model = RHFedMTLClassifier(lambda2=0.01, tol=1e-2, random_state=0).fit(X, y, task=task)
     rounds = model.n_iter_
     assert model.resume().n_iter_ == rounds
     assert model.set_params(tol=1e-5).resume().certificate_.relative_gap <= 1e-5
@@ -346,11 +352,11 @@ def test_a_warm_start_begins_at_the_end(kind: Any, small: Federation) -> None:
     """The same rows are solved at once; changed and added ones take less than from nothing, and end as well."""
     X, y, task, _ = rows_of(small)
     rng = np.random.default_rng(0)
-    model = kind(warm_start=True, random_state=0, tol=1e-6).fit(X, y, task=task)
+    model = kind(lambda2=0.01, warm_start=True, random_state=0, tol=1e-6).fit(X, y, task=task)
     first = model.n_iter_
     assert model.fit(X, y, task=task).n_iter_ <= max(3, first // 4)
     changed = np.where(rng.random(len(y)) < 0.02, 1 - y, y)
-    cold = kind(random_state=0, tol=1e-6).fit(X, changed, task=task)
+    cold = kind(lambda2=0.01, random_state=0, tol=1e-6).fit(X, changed, task=task)
     assert model.fit(X, changed, task=task).certificate_.primal == pytest.approx(cold.certificate_.primal, rel=1e-5)
     model.set_params(lambda2=0.1).fit(np.vstack([X, X[:6]]), np.append(y, y[:6]), task=np.append(task, task[:6]))
     assert model.certificate_.relative_gap <= 1e-6
@@ -361,9 +367,9 @@ def test_a_warm_start_begins_at_the_end(kind: Any, small: Federation) -> None:
 def test_a_warm_start_under_another_loss_starts_anew(small: Federation) -> None:
     """Dual variables of one loss mean nothing to another; methods without any are refused."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(warm_start=True, random_state=0).fit(X, y, task=task)
+    model = RHFedMTLClassifier(lambda2=0.01, warm_start=True, random_state=0).fit(X, y, task=task)
     rounds = model.set_params(loss="logistic").fit(X, y, task=task).n_iter_
-    assert rounds == RHFedMTLClassifier(loss="logistic", random_state=0).fit(X, y, task=task).n_iter_
+    assert rounds == RHFedMTLClassifier(lambda2=0.01, loss="logistic", random_state=0).fit(X, y, task=task).n_iter_
     with pytest.raises(ConfigError, match="no dual variables to start from"):
         RHFedMTLClassifier(algorithm="fedavg", warm_start=True).fit(X, y)
 
@@ -445,7 +451,7 @@ def test_a_saved_estimator_comes_back(kind: Any, small: Federation, tmp_path: Pa
 def test_a_saved_logistic_model_still_has_probabilities(small: Federation, tmp_path: Path) -> None:
     """The loss is part of the file."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(loss="logistic").fit(X, np.array(["n", "y"])[y], task=task)
+    model = RHFedMTLClassifier(lambda2=0.01, loss="logistic").fit(X, np.array(["n", "y"])[y], task=task)
     model.save(tmp_path / "model.npz")
     again = RHFedMTLClassifier.load(tmp_path / "model.npz")
     np.testing.assert_array_equal(again.predict_proba(X, task), model.predict_proba(X, task))
@@ -467,9 +473,9 @@ def test_the_relationship_is_there_to_look_at(watch: Federation) -> None:
 def test_terminals_are_shared_out_evenly(small: Federation) -> None:
     """n_terminals splits each task evenly where no terminals are named; more terminals than rows are not made."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(n_terminals=4, random_state=0, cost="energy=1,0").fit(X, y, task=task)
+    model = RHFedMTLClassifier(lambda2=0.01, n_terminals=4, random_state=0, cost="energy=1,0").fit(X, y, task=task)
     assert len(set(model.ledger_.columns()["terminal"])) == 12
-    few = RHFedMTLClassifier(n_terminals=50, random_state=0).fit(X[:9], y[:9])
+    few = RHFedMTLClassifier(lambda2=0.01, n_terminals=50, random_state=0).fit(X[:9], y[:9])
     assert few.n_iter_ > 0
     with pytest.raises(ConfigError, match="n_terminals must be at least 1"):
         RHFedMTLClassifier(n_terminals=0).fit(X, y)

@@ -24,12 +24,8 @@ EXPECTED_FAILED_CHECKS = {
         "its weight, and learning stops at a relative gap of tol; with neither the check passes, see below"
     ),
 }
-ESTIMATORS = [
-    RHFedMTLClassifier(),
-    RHFedMTLClassifier(loss="logistic"),
-    RHFedMTLRegressor(),
-    RHFedMTLClassifier(algorithm="fedavg", max_rounds=200),
-]
+ESTIMATORS = [RHFedMTLClassifier(), RHFedMTLClassifier(loss="logistic"), RHFedMTLRegressor()]
+OTHERS = [RHFedMTLClassifier(algorithm="fedavg", max_rounds=200)]
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks warn of what they do themselves
@@ -39,6 +35,15 @@ def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(OTHERS, expected_failed_checks=lambda estimator: EXPECTED_FAILED_CHECKS)  # type: ignore[untyped-decorator]
+def test_scikit_learn_accepts_methods_of_others(estimator: Any, check: Any) -> None:
+    """The same with a method without a dual."""
+    check(estimator)
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # tol=0 is never reached
 @pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
 def test_a_row_of_weight_k_is_k_rows(kind: Any) -> None:

@@ -21,6 +21,8 @@ from rhfedmtl.roles.terminal import Terminal
 
 D, COLUMNS = 5, 2
 ZERO = np.zeros(1, dtype=np.int64)
+COMPILED_LAST = ("hinge", "squared-hinge")
+"""Losses whose gradient steps are compiled for no other test."""
 SLOTS = {
     "one model": Slots(1e-2, np.zeros(1), ZERO, False, 0),
     "held where it started": Slots(1e-2, np.array([0.4]), ZERO, False, 0),
@@ -88,7 +90,7 @@ def test_coordinate_steps_are_those_of_the_compiled_kernel(loss: str, intercept:
 
 @pytest.mark.parametrize("uniform", [False, True])
 @pytest.mark.parametrize("kind", SLOTS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [pytest.param(n, marks=pytest.mark.slow) if n in COMPILED_LAST else n for n in LOSSES])
 def test_gradient_steps_are_those_of_the_compiled_kernel(loss: str, kind: str, uniform: bool) -> None:
     """Every arrangement of slots, with estimates, and with what corrected steps keep of their rows."""
     rows, shape = rows_of(loss, intercept=True), (MATRIX.get(kind, 2 * COLUMNS), D + 1)

@@ -19,8 +19,9 @@ from rhfedmtl import report
 from rhfedmtl.cli.main import app
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.report import along, figures, folder, tables, words
-from rhfedmtl.report.charts import Heat, Styles
+from rhfedmtl.report.charts import Heat, LineChart, Styles
 from rhfedmtl.report.sections import chapter
+from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.study import StudyResult, run_all
@@ -138,7 +139,7 @@ def test_sections_without_data_are_left_out(page: str, results: Path) -> None:
     assert "Task relationship" not in headings
     assert "Answers by station" not in of_grid
     assert "Every terminal that was asked answered." in of_grid
-    assert "Methods side by side" not in headings
+    assert "Side by side" not in headings
 
 
 def test_the_paper_comes_before_the_rest(page: str) -> None:
@@ -299,6 +300,22 @@ def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None
     mine, theirs = (_metric(found.record(name, at, 1), found.study.metric) for name in (second, first))
     assert difference == (pytest.approx(mine - theirs), 0.0) or difference == (pytest.approx(theirs - mine), 0.0)
     assert report.write(tmp_path, draw=False).runs == 6
+
+
+def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
+    """Each has its own line in every chart, whatever they differ in, and the shortest name that tells it apart."""
+    for more in (("energy=200",), ("energy=400",), ("energy=400", "--seed", "1"), ("energy=400",)):
+        _runs(tmp_path, "--budget", *more)
+    found = folder.overlaid(lookup.readable(tmp_path)[0], tmp_path)
+    alone = {"energy 200, seed 0", "energy 400, seed 1"}
+    twins = set(found.labels) - alone
+    assert len(twins) == 2
+    assert all(name.startswith("energy 400, seed 0, 2") for name in twins)
+    charts = {chart.key: chart for chart in chapter(found, Styles()).charts}
+    for key in ("balanced-accuracy-spent", "gap-spent", "steps"):
+        chart = charts[key]
+        assert isinstance(chart, LineChart)
+        assert {series.label for series in chart.series} == alone | twins
 
 
 def test_runs_that_fill_no_grid_are_reported(tmp_path: Path) -> None:

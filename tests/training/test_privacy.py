@@ -174,6 +174,9 @@ def test_masked_terminals_bring_the_noise_themselves() -> None:
     assert alone is not None
     assert first.private.predicted_noise > alone.predicted_noise
     assert first.private.enough_terminals > alone.enough_terminals
+    lost = [each["lost"] for each in alone.buys]
+    assert [each["epsilon"] / alone.epsilon for each in alone.buys] == [0.5, 1.0, 2.0, 4.0]
+    assert lost == sorted(lost, reverse=True)
 
 
 @pytest.mark.parametrize("residual", [None, 0.3])

@@ -74,6 +74,10 @@ class Channel:
         """Terminals that every sum hides; 0 where updates are told one by one."""
         return self.least if self.sums_only else 0
 
+    def masked_among(self, members: npt.NDArray[np.int64]) -> int:
+        """Terminals of the largest station, by which masks are charged; 0 where there are none."""
+        return int(members.max(initial=0)) if self.sums_only else 0
+
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))

@@ -187,7 +187,7 @@ def init(
     learning = {
         "algorithm": algorithm,
         "options": {name: getattr(options, name) for name in options.given()},
-        "scale": scale or ("unit" if masked else ""),
+        "scale": scale or "",
         "seed": seed,
         "certify_every": every(certify_every),
         "least_steps": int(masked) if least_steps is None else least_steps,

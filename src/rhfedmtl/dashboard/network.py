@@ -82,7 +82,7 @@ class Watched:
             status, self.trouble = self.ask("status"), ""
         except RHFedMTLError as error:
             if str(error) != self.trouble:
-                self._tell([f"the cloud does not answer: {error}"])
+                self._tell(["the cloud does not answer"])
             self.trouble = str(error)
             return
         self._tell(changes(self.status, status))
@@ -138,8 +138,9 @@ def _state(node: Facts) -> str:
 def view(network: Watched) -> str:
     """The whole view."""
     if not network.status:
-        up = [("Start it", f"rhfedmtl network up {quote(str(network.place))} --local --budget energy=1400")]
-        return f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(up)}'
+        return (
+            f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(_actions(network))}'
+        )
     status = network.status
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
     return (
@@ -155,7 +156,7 @@ def _training(network: Watched) -> str:
     training = network.status["training"]
     words = [f'<span class="state {escape(training["state"])}">{escape(training["state"])}</span>']
     if training.get("round"):
-        words.append(f"round {training['round']:,}, H {training['local_steps']}")
+        words.append(f"round {training['round']:,} with {training['local_steps']} local steps (H)")
     words += [f"{metric_name(n).lower()} {training[n]:.3f}" for n in METRICS[:1] if training.get(n) is not None]
     if training.get("gap") is not None:
         words.append(escape(in_words(training.get("relative_gap"), training.get("dual"))))
@@ -201,13 +202,15 @@ def _charts(network: Watched) -> str:
 
 def _tree(network: Watched) -> str:
     status, state = network.status, "away" if network.trouble else "connected"
+    seen = '<p class="text">As they were last seen.</p>' if network.trouble else ""
     stations, training = status["stations"], status["training"]
     here = sum(station["connected"] for station in stations)
     line = f"cloud, round {training.get('round') or 0}, {here} of {len(stations)} stations"
     waits = ", ".join(training.get("waits_for") or [])
     trouble = [f"waits for {waits}" if waits else "", status.get("last_error")]
     below = "".join(_station(station) for station in stations)
-    return f'<p class="state {state}">{line}</p>{_small(*trouble)}<ul class="tree">{below}</ul>'
+    tree = f'<ul class="tree{" past" if network.trouble else ""}">{below}</ul>'
+    return f'{seen}<p class="state {state}">{line}</p>{_small(*trouble)}{tree}'
 
 
 def _small(*texts: Any) -> str:
@@ -252,12 +255,18 @@ def _events(network: Watched) -> str:
 
 
 def _actions(network: Watched) -> list[tuple[str, str]]:
-    place, training = quote(str(network.place)), network.status["training"]
-    spent = training.get("spent") or {"energy": 1400.0}
-    more = " ".join(f"--budget {name}={2 * amount:.0f}" for name, amount in spent.items())
+    """Commands for what can be done now; a cloud that does not answer is to be started first."""
+    place, training = quote(str(network.place)), network.status.get("training", {})
+    spent, left = training.get("spent") or {"energy": 700.0}, training.get("left") or {}
+    limits = {name: amount + (left.get(name) or 0.0) for name, amount in spent.items()}
+    more = " ".join(f"--budget {name}={2 * limit:.0f}" for name, limit in limits.items())
+    export = f"rhfedmtl network export {place} --out {quote(f'{network.place.name}-model')}"
+    if network.trouble:
+        up = ("Start it on this machine, and train", f"rhfedmtl network up {place} --local {more}")
+        return [up, *([("Fetch the models", f"{export} --offline")] if network.status else [])]
     return [
         ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
         ("End the training after the present round", f"rhfedmtl network stop {place}"),
         ("Move a terminal to another station", f"rhfedmtl network move {place} TERMINAL STATION"),
-        ("Fetch the models", f"rhfedmtl network export {place} --out {quote(f'{network.place.name}-model')}"),
+        ("Fetch the models", export),
     ]

@@ -10,11 +10,14 @@ from shlex import join
 from urllib.parse import quote, urlencode
 
 from rhfedmtl.dashboard.index import DONE, INTERRUPTED, RUNNING, Index, Row, SweepLine
+from rhfedmtl.planning.words import percent
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import Styles, short
-from rhfedmtl.report.folder import gather
+from rhfedmtl.report.folder import gather, overlaid
 from rhfedmtl.report.page import chapter_html, commands_html
 from rhfedmtl.report.sections import chapter
+from rhfedmtl.report.words import metric_name
+from rhfedmtl.roles.words import LEAST
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.session import go_on
 
@@ -40,7 +43,7 @@ COLUMNS = (
     RunColumn("seed", "seed", number=True),
     RunColumn("budget", "budget"),
     RunColumn("result", "value", number=True),
-    RunColumn("relative gap", "relative_gap", number=True),
+    RunColumn("certified within", "relative_gap", number=True),
     RunColumn("rounds", "rounds", number=True),
     RunColumn("spent", "spent", number=True),
     RunColumn("changed", "changed"),
@@ -114,8 +117,11 @@ def runs(index: Index, asked: RunQuery) -> str:
         words = f"no runs in {escape(str(index.folder))} yet"
         make = commands_html([("make one", join(["rhfedmtl", "train", "--out", str(index.folder)]))])
         return _heading("Runs", words) + _sweeps(index.sweeps) + make
-    heads = "".join(_head(column, asked) for column in COLUMNS)
-    body = "".join(_row(row) for row in shown)
+    metrics = {row.metric for row in shown if row.metric}
+    shared = metrics.pop() if len(metrics) == 1 else ""
+    titles = {"value": metric_name(shared)} if shared else {}
+    heads = "".join(_head(column, asked, titles.get(column.field, column.title)) for column in COLUMNS)
+    body = "".join(_row(row, shared) for row in shown)
     return (
         f"{_heading('Runs', counts)}{_sweeps(index.sweeps)}"
         '<form class="filter" action="/" role="search"><label>Filter <input type="search" name="q" id="q" '
@@ -123,7 +129,8 @@ def runs(index: Index, asked: RunQuery) -> str:
         f'<input type="hidden" name="sort" value="{"-" if asked.down else ""}{asked.sort}"></form>'
         '<form class="overlay" action="/overlay"><div class="scroll" tabindex="0" role="region" aria-label="Runs">'
         f'<table class="numbers runs"><thead><tr><th scope="col"><span class="hidden">overlay</span></th>{heads}</tr>'
-        f'</thead><tbody>{body}</tbody></table></div><p><button class="go">Overlay the chosen runs</button></p></form>'
+        f"</thead><tbody>{body}</tbody></table></div>"
+        '<p class="act"><button class="go">Overlay the chosen runs</button></p></form>'
         f"{_pages(asked, len(fitting))}"
     )
 
@@ -147,22 +154,24 @@ def _heading(title: str, words: str) -> str:
     return f'<h1>{escape(title)}</h1><p class="text">{words}</p>'
 
 
-def _head(column: RunColumn, asked: RunQuery) -> str:
+def _head(column: RunColumn, asked: RunQuery, title: str) -> str:
     sorted_so = column.field == asked.sort
     down = not asked.down if sorted_so else column.number or column.field == "changed"
     order = f' aria-sort="{"descending" if asked.down else "ascending"}"' if sorted_so else ""
     kind = "" if column.number else ' class="words"'
     href = escape(asked.href(sort=column.field, down=down, page=0))
-    mark = ("▾" if asked.down else "▴") if sorted_so else ""
-    return f'<th scope="col"{order}{kind}><a href="{href}" id="by-{column.field}">{column.title}{mark}</a></th>'
+    mark = (" ▾" if asked.down else " ▴") if sorted_so else ""
+    return f'<th scope="col"{order}{kind}><a href="{href}" id="by-{column.field}">{title}{mark}</a></th>'
 
 
-def _row(row: Row) -> str:
+def _row(row: Row, shared: str) -> str:
+    """One run; the name of its metric only where the heading does not have it."""
     name = escape(row.name)
-    value = "" if row.value is None else f"{short(row.value)}<small>{escape(row.metric.replace('_', ' '))}</small>"
+    metric = "" if row.metric == shared else f"<small>{escape(metric_name(row.metric))}</small>"
+    value = "" if row.value is None else f"{row.value:.3f}{metric}"
     spent = "" if row.spent is None else f"{100 * row.spent:.0f} %"
     why = f"<small>{escape(row.why[:200])}</small>" if row.why else ""
-    gap = "" if row.relative_gap is None else short(row.relative_gap)
+    gap = "" if row.relative_gap is None else percent(max(row.relative_gap, LEAST))
     cells = [
         f'<td class="words"><span class="state {row.state}">{row.state}</span>{why}</td>',
         *(f'<td class="words">{escape(text)}</td>' for text in (row.algorithm, row.data)),
@@ -175,7 +184,8 @@ def _row(row: Row) -> str:
         f'<td class="words">{row.when}</td>',
     ]
     box = f'<input type="checkbox" name="run" value="{name}" id="pick-{name}" aria-label="choose {name}">'
-    link = f'<a href="/run/{quote(row.name, safe="")}">{name}</a>'
+    sweep = f"<small>{escape(row.sweep)}</small>" if row.sweep else ""
+    link = f'<a href="/run/{quote(row.name, safe="")}">{name}</a>{sweep}'
     return f'<tr><td>{box}</td><th scope="row">{link}</th>{"".join(cells)}</tr>'
 
 
@@ -202,7 +212,8 @@ def one_run(name: str, known: Record, row: Row, place: Path) -> str:
     if row.state == DONE:
         of = f"A report of sweep {row.sweep}" if row.sweep else "A report"
         ways.append((f"{of} to send to others", join(["rhfedmtl", "report", str(place)])))
-    return head + _meters(known) + _report({name: known}, place) + commands_html(ways)
+    report = chapter_html(chapter(gather({name: known}, place), Styles()))
+    return head + _meters(known) + report + commands_html(ways)
 
 
 def _meters(known: Record) -> str:
@@ -229,11 +240,8 @@ def overlay(known: Mapping[str, Record], folder: Path) -> str:
     if len(done) < 2:
         return _heading("Overlay", 'choose two or more runs with a result in the <a href="/">table of runs</a>')
     compared = commands_html([("As text", join(["rhfedmtl", "runs", "compare", *done, "--folder", str(folder)]))])
-    return _heading("Overlay", f"{len(done)} runs") + _report(done, folder) + compared
-
-
-def _report(known: Mapping[str, Record], folder: Path) -> str:
-    return chapter_html(chapter(gather(known, folder), Styles()))
+    shown = replace(chapter(overlaid(done, folder), Styles()), settings={})  # each run has its own
+    return _heading("Overlay", f"{len(done)} runs") + chapter_html(shown) + compared
 
 
 def refusal(text: str) -> str:

@@ -48,22 +48,31 @@ class Slider:
     optional: bool = False
 
 
-SLIDERS = (
-    Slider("tasks", "tasks (base stations)", 1, 200, 5, whole=True),
-    Slider("terminals", "terminals of a station", 1, 2000, 5, whole=True),
-    Slider("samples", "samples of a task", 10, 100_000, 70, whole=True),
-    Slider("features", "features of a row", 1, 10_000, 100, whole=True),
-    Slider("energy", "budget of energy", 10, 1e8, 1400),
-    Slider("energy_step", "energy of a terminal's step", 1e-3, 10, 0.1),
-    Slider("energy_round", "energy of a round", 1e-2, 1000, 10),
-    Slider("time", "budget of time (s); 0: none", 1, 1e6, 0, optional=True),
-    Slider("time_step", "seconds of a step", 1e-6, 10, 0.01),
-    Slider("time_round", "seconds of a round", 1e-3, 100, 1),
-    Slider("bytes", "budget of bytes; 0: none", 1e3, 1e12, 0, optional=True),
-    Slider("dropout", "share of updates that get lost", 0, 0.9, 0, log=False),
-    Slider("epsilon", "privacy: ε; 0: none", 0.01, 100, 0, optional=True),
-    Slider("delta", "privacy: δ", 1e-12, 1e-2, 1e-6),
-)
+GROUPS = {
+    "Size": (
+        Slider("tasks", "tasks (base stations)", 1, 200, 5, whole=True),
+        Slider("terminals", "terminals of a station", 1, 2000, 5, whole=True),
+        Slider("samples", "samples of a task", 10, 100_000, 70, whole=True),
+        Slider("features", "features of a sample", 1, 10_000, 100, whole=True),
+    ),
+    "Energy": (
+        Slider("energy", "budget of energy", 10, 1e8, 1400),
+        Slider("energy_step", "price of a terminal's step", 1e-3, 10, 0.1),
+        Slider("energy_round", "price of a station's round", 1e-2, 1000, 10),
+    ),
+    "Time": (
+        Slider("time", "budget of time (s), 0 for none", 1, 1e6, 0, optional=True),
+        Slider("time_step", "seconds of a terminal's step", 1e-6, 10, 0.01),
+        Slider("time_round", "seconds of a station's round", 1e-3, 100, 1),
+    ),
+    "Bytes, losses, privacy": (
+        Slider("bytes", "budget of bytes, 0 for none", 1e3, 1e12, 0, optional=True),
+        Slider("dropout", "share of updates that get lost", 0, 0.9, 0, log=False),
+        Slider("epsilon", "privacy ε, 0 for none", 0.01, 100, 0, optional=True),
+        Slider("delta", "privacy δ", 1e-12, 1e-2, 1e-6),
+    ),
+}
+SLIDERS = tuple(slider for group in GROUPS.values() for slider in group)
 SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "features"}
 """Sliders of sizes, which a pilot has of its own, with their words on the command line."""
 
@@ -139,12 +148,16 @@ def values(query: Mapping[str, str]) -> dict[str, float]:
 def view(query: Mapping[str, str], folder: Path) -> str:
     """Sliders, and the answer beneath."""
     asked = Asked.of(query, folder)
+    hidden = SIZES if asked.pilot is not None else {}
     fields = "".join(
-        _field(slider, asked[slider.name]) for slider in SLIDERS if asked.pilot is None or slider.name not in SIZES
+        f"<fieldset><legend>{title}</legend>{_pilots(folder, asked) if title == 'Size' else ''}"
+        + "".join(_field(slider, asked[slider.name]) for slider in group if slider.name not in hidden)
+        + "</fieldset>"
+        for title, group in GROUPS.items()
     )
     return (
-        '<h1>What if</h1><p class="text">What a budget buys, before any of it is spent.</p>'
-        f'<form class="whatif" action="/whatif">{_pilots(folder, asked)}{fields}</form>'
+        '<h1>What if</h1><p class="text">What a budget buys, before any of it is spent. Move a slider, or type a '
+        f'number; the address keeps them.</p><form class="whatif" action="/whatif">{fields}</form>'
         f'<div id="answer">{answer(asked)}</div>'
     )
 
@@ -154,13 +167,13 @@ def _pilots(folder: Path, asked: Asked) -> str:
     known = pilots(folder)
     if not known:
         make = f"rhfedmtl plan --data NAME --budget energy=1400 --pilot {shlex.quote(str(folder / f'mine{ENDING}'))}"
-        return f'<p class="hint">With a pilot the gap is predicted too: <code>{escape(make)}</code></p>'
+        return f'<p class="hint">From your data, the gap is predicted too: <code>{escape(make)}</code></p>'
     options = "".join(
         f'<option value="{escape(name)}"{" selected" if path == asked.pilot else ""}>{escape(name)}</option>'
         for name, path in known.items()
     )
     return (
-        '<div class="slider"><label for="pilot">sizes, and the gap, from a pilot<select id="pilot" name="pilot">'
+        '<div class="slider"><label for="pilot">from data: a stored pilot<select id="pilot" name="pilot">'
         f'<option value="">none</option>{options}</select></label></div>'
     )
 
@@ -189,7 +202,8 @@ def answer(asked: Asked) -> str:
     facts = [*words.facts(report), *(("note", note) for note in report.notes)]
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     drawn = "".join(figure_html("whatif", Section("curve", "", paired=True), chart) for chart in _charts(report))
-    return f'<dl class="facts">{rows}</dl><div class="charts">{drawn}</div>{command}'
+    told = escape(words.sentence(report))
+    return f'<p class="finding">{told}</p><dl class="facts">{rows}</dl><div class="charts">{drawn}</div>{command}'
 
 
 @lru_cache(maxsize=256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
+from rhfedmtl.roles.round_zero import Spreads, together
 from rhfedmtl.roles.station import refuse_divergence
 
 
@@ -116,7 +118,7 @@ class InProcess:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        among = int(np.bincount(self._home).max()) if self.method.channel.sums_only else 0
+        among = self.method.channel.masked_among(np.bincount(self._home))
         kind = self.method.channel.dtype
         return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, kind, among)
 
@@ -268,19 +270,15 @@ class InProcess:
             self._sent_residual[worked] = sent.residual
         clipped = sent.factor < 1.0
         if clipped.any():
-            self._scale_pending(worked, sent.factor)
-            changed = np.flatnonzero(works)[clipped]
-            answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
-        answers.gains[:] = method.channel.counted(answers.gains) * method.channel.tells_gains
-        by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
-        return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
-
-    def _scale_pending(self, terminals: IntArray, factor: Float64Array) -> None:
-        """Scale the pending change of the duals of these terminals; what waits on others stays."""
-        by_terminal = np.ones(len(self._home))
-        by_terminal[terminals] = factor
-        room = np.diff(np.append(self._rows.starts, len(self._rows.y)))
-        self._duals.pending[:] *= np.repeat(by_terminal, room)[:, None]
+            loops.scale_rows(self._duals.pending, self._rows.starts, self._rows.ends, worked, sent.factor)
+            if method.profile_length:
+                changed = np.flatnonzero(works)[clipped]
+                answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
+        curve = answers.gains.shape[1] if method.channel.tells_gains else 0
+        told = answers._replace(gains=method.channel.counted(answers.gains[:, :curve]))
+        by_block = loops.add_answers(told, layout.blocks, quadratic=method.loss.quadratic)
+        found = loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
+        return found if curve else found._replace(gains=np.zeros((len(found.delta), answers.gains.shape[1])))
 
     def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""
@@ -346,13 +344,21 @@ class InProcess:
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
         self.need_start("take moments")
-        return station_moments(self._rows.X[self._here()], *self._offsets_here())
+        X, (terminals, tasks) = self._rows.X[self._here()], self._offsets_here()
+        if not self.method.channel.sums_only:
+            return station_moments(X, terminals, tasks)
+        each = station_moments(X, terminals, np.arange(len(terminals)))
+        return [together(Spreads.of_moments(each[a:b])).moments for a, b in pairwise(tasks)]
 
     def labels(self) -> Float64Array:
         """Label sums of every station, as far as rows are here."""
         self.need_start("take sums of labels")
-        here = self._here()
-        return label_sums(self._rows.y[here, 0], self._rows.weight[here], *self._offsets_here())
+        here, (terminals, tasks) = self._here(), self._offsets_here()
+        labels = self._rows.y[here, 0], self._rows.weight[here], terminals
+        if not self.method.channel.sums_only:
+            return label_sums(*labels, tasks)
+        each = label_sums(*labels, np.arange(len(terminals)))
+        return np.array([together(Spreads.of_labels(each[a:b])).labels for a, b in pairwise(tasks)])
 
     def centre(self, levels: Float64Array) -> None:
         """Subtract the level of its task from every label. Told again, it changes nothing."""

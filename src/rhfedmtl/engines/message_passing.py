@@ -7,7 +7,6 @@ import contextlib
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.centring import added
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
@@ -16,6 +15,7 @@ from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
 from rhfedmtl.roles.plausibility import ImplausibleError
+from rhfedmtl.roles.round_zero import Spreads, together
 from rhfedmtl.roles.station import BaseStation, Merged
 from rhfedmtl.roles.terminal import Terminal
 
@@ -38,7 +38,9 @@ class MessagePassing:
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
         self._station = federation.terminal_task.astype(np.int64)
         for terminal, b in zip(self.terminals, self._station, strict=True):
-            self.stations[b].admit(terminal.join())
+            with contextlib.suppress(ImplausibleError):
+                self.stations[b].admit(terminal.join())
+            self._strike(self.stations[b])
 
     def _make_terminal(self, t: int, count: int, seed: int) -> Terminal:
         X, y, weight = self._rows(t, 0, count)
@@ -66,7 +68,7 @@ class MessagePassing:
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
-        among = int(np.diff(self._federation.task_offsets).max()) if self.method.channel.sums_only else 0
+        among = self.method.channel.masked_among(np.diff(self._federation.task_offsets))
         kind = self.method.channel.dtype
         return message_sizes(self.stations[0].shape, shared, self.method.profile_length, kind, among)
 
@@ -141,13 +143,23 @@ class MessagePassing:
         return [self._moments(station) for station in self.stations]
 
     def _moments(self, station: BaseStation) -> Moments:
+        if self.method.channel.sums_only:
+            return together(Spreads.of_moments([self.terminals[t].moments() for t in sorted(station.members)])).moments
         found = station.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
         self._strike(station)
         return found
 
     def labels(self) -> Float64Array:
         """Collect label sums from every terminal, and add up at the stations."""
-        return np.array([added([self.terminals[t].labels().sums for t in sorted(s.members)]) for s in self.stations])
+        return np.array([self._labels(station) for station in self.stations])
+
+    def _labels(self, station: BaseStation) -> Float64Array:
+        told = {t: self.terminals[t].labels() for t in sorted(station.members)}
+        if self.method.channel.sums_only:
+            return together(Spreads.of_labels(np.array([each.sums for each in told.values()]))).labels
+        found = station.add_labels(told)
+        self._strike(station)
+        return found
 
     def centre(self, levels: Float64Array) -> None:
         """Tell every terminal the level of its task; rows that are still to come lose it as well."""

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
+from rhfedmtl.data.partition import Blocks, Column, Iid, Partition, TaskRows, even
 from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.resources.billing import CloudEvent, Event, Placement, RoundEvent, event_totals
+from rhfedmtl.resources.billing import Event, Placement, event_totals, round_zero_events
 from rhfedmtl.resources.costs import PRICE_NAMES, Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
@@ -68,8 +68,10 @@ class DataShape:
 
     def sizes(self) -> IntArray:
         """Rows of every terminal, tasks one after the other; two equal classes where a partition looks at classes."""
-        rows = TaskRows("of this shape", np.arange(self.train_rows) % 2)
         deal = self.partition or Iid()
+        if isinstance(deal, Iid | Blocks):
+            return np.tile(even(self.train_rows, self.terminals), self.tasks)
+        rows = TaskRows("of this shape", np.arange(self.train_rows) % 2)
         dealt = [
             deal.assign(rows, self.terminals, np.random.default_rng([self.seed, TO_TERMINALS, task]))
             for task in range(self.tasks)
@@ -84,7 +86,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     shape = (method.rows(columns), features + method.intercept)
     shared = method.shared_rows(columns)
     layout = _layout(subject)
-    among = int(np.bincount(layout.terminal_task).max()) if method.channel.sums_only else 0
+    among = method.channel.masked_among(layout.members)
     for event in opening(subject, method, settings, cost):
         ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
@@ -101,7 +103,11 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         if features
         else MessageSizes(),
         certificate_bytes=certificate_sizes(
-            (columns, shape[1]), *most_candidates(), dual_length(method.loss), residual=method.tells_residual
+            (columns, shape[1]),
+            *most_candidates(),
+            dual_length(method.loss),
+            residual=method.tells_residual,
+            masked_among=among,
         )
         if features
         else CertificateSizes(),
@@ -119,11 +125,9 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     layout, scaled = _layout(subject), features if settings.scale.startswith("standard") else 0
     labels = method.intercept and _regression(subject, method)
     known = subject.preparation if isinstance(subject, Federation) else None
-    up, down = (float(size) for size in round_zero_bytes(scaled, labels=labels, preparation=known))
-    return [
-        RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
-        CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False),
-    ]
+    among = method.channel.masked_among(layout.members)
+    below, above = round_zero_bytes(scaled, labels=labels, preparation=known, masked_among=among)
+    return round_zero_events(layout, below, above)
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:

@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from rhfedmtl.planning.plan import PlanReport
 
 
+AFFORDABLE = {"starved": "no", "enough": "some", "surplus": "every"}
+
+
+def sentence(report: PlanReport) -> str:
+    """A plan for who reads one line: the work, what ends it, and what is reached."""
+    times = "once" if report.rounds == 1 else f"in each of {report.rounds:,} rounds"
+    ends = f"; {report.binding} runs out first" if report.binding else ""
+    text = f"Every terminal makes {report.local_steps:,} local steps {times}{ends}."
+    gap, remaining = report.predicted_gap, report.remaining_suboptimality
+    if gap is not None:
+        likely = f"{percent(gap.level)} of such runs end between {gap.low:.2g} and {gap.high:.2g}"
+        return f"{text} The certified gap at the end is about {gap.expected:.2g}; {likely}."
+    if remaining is None or not math.isfinite(remaining):
+        return text
+    return f"{text} About {percent(remaining)} of what there is to gain is then left, by a model that is no promise."
+
+
 def facts(report: PlanReport) -> list[tuple[str, str]]:
     """All that is told of a plan but its curve and its notes, what a little more of each budget would buy among it."""
     more = [
@@ -39,7 +56,8 @@ def outcome(report: PlanReport) -> list[tuple[str, str]]:
     """What binds, what remains, and what is predicted."""
     lines = [("binding", report.binding or "nothing: no limited type is used")]
     if report.case is not None:
-        lines.append(("case", f"{report.case} (by the bound '{report.case_by}')"))
+        some = AFFORDABLE[report.case]
+        lines.append(("case", f"{report.case}: {some} H is affordable by the bound '{report.case_by}'"))
     together = report.feasible_steps.get("together", [])
     if len(report.budget) > 1:
         lines.append(("feasible H", f"{ranges(together)} under all budgets together"))
@@ -58,11 +76,13 @@ def _private(report: PlanReport) -> list[tuple[str, str]]:
     if plan is None:
         return []
     noise = "" if plan.predicted_noise is None else f", which may cost {number(plan.predicted_noise)} of the objective"
+    bought = ", ".join(f"{100.0 * each['lost']:.2g} at {each['epsilon']:g}" for each in plan.buys)
     more = f"0.1 more of epsilon: noise costs {fall(plan.shadow_price['epsilon'] / 10)} less"
     return [
         ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
         ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
         ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
+        ("epsilon", f"points of accuracy lost to the noise, about: {bought}"),
         ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
     ]
 

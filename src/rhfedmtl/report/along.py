@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -85,9 +86,20 @@ def grid(traces: Sequence[Trace]) -> Array:
 
 
 def steps(many: Sequence[Record]) -> Curve | None:
-    """H over rounds: median over stations, its mean over seeds, and the range over seeds, while half of them run."""
+    """H over rounds, the median over stations: mean over seeds, and the range over seeds, while half of them run."""
     tables = [record.rounds.local_steps for record in many if record.rounds]
-    rows = [np.array([_worked(row) for row in table], dtype=np.float64) for table in tables if table]
+    return _over_rounds([[_worked(row) for row in table] for table in tables])
+
+
+def station_rounds(many: Sequence[Record]) -> Curve | None:
+    """K over rounds, in the same manner: how many rounds a server iteration has."""
+    tables = [record.rounds.cloud_round for record in many if record.rounds]
+    counts = [Counter(table) for table in tables]
+    return _over_rounds([[count[i] for i in table] for table, count in zip(tables, counts, strict=True)])
+
+
+def _over_rounds(tables: Sequence[Sequence[float]]) -> Curve | None:
+    rows = [np.array(table, dtype=np.float64) for table in tables if table]
     if not rows:
         return None
     length = int(np.median([len(row) for row in rows]))

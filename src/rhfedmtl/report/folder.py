@@ -12,10 +12,14 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.report.charts import short as number
 from rhfedmtl.runs import lookup, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.study import At, Cell, Point, Study, StudyResult, Variant, grid, place, short
+
+OFTEN = ("request.data", "budget.", "seed")
+"""Settings that runs are called by first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +85,36 @@ def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
     variants: dict[str, Variant] = {}
     for name, record in known.items():
         algorithm = record.configuration.algorithm
-        words = [_said(what, row[name]) for what, row in told.items() if row.get(name) not in (None, "", False)]
-        label = ", ".join([algorithm, *words])
+        label = ", ".join(filter(None, [algorithm, *(_said(what, row.get(name)) for what, row in told.items())]))
         variants[label] = Variant(label, label, algorithm, yardstick=is_yardstick(algorithm))
         # A yardstick knows no budget: it stands at every place.
         spots = grid(axes) if variants[label].yardstick else [{axis: differing[axis][name] for axis in axes}]
         points += [Point(label, at, record.configuration.seed, name) for at in spots]
     return Gathered(_study(list(known.values()), list(variants.values()), axes, points), folder, known)
+
+
+def overlaid(known: Mapping[str, Record], folder: Path) -> Gathered:
+    """Every run stands for itself, named by as few settings as tell it from the others."""
+    names = _told_apart(known)
+    of = {key: record.configuration.algorithm for key, record in known.items()}
+    variants = [Variant(names[key], names[key], of[key], yardstick=is_yardstick(of[key])) for key in known]
+    points = [Point(names[key], {}, record.configuration.seed, key) for key, record in known.items()]
+    return Gathered(replace(_study(list(known.values()), variants, {}, points), seeds=1), folder, known)
+
+
+def _told_apart(known: Mapping[str, Record]) -> dict[str, str]:
+    """A name for every run: of the settings that differ those that tell more of them apart; else its algorithm."""
+    differing = lookup.differing(known.values())
+    words: list[tuple[str, ...]] = [()] * len(known)
+    for what in sorted(differing, key=lambda what: (what != "algorithm", not what.startswith(OFTEN))):
+        more = [(*old, _said(what, value)) for old, value in zip(words, differing[what], strict=True)]
+        words = more if len(set(more)) > len(set(words)) else words
+    algorithms = [record.configuration.algorithm for record in known.values()]
+    labels = [", ".join(filter(None, each)) or plain for each, plain in zip(words, algorithms, strict=True)]
+    return {
+        name: label if labels.count(label) == 1 else f"{label}, {name}"
+        for name, label in zip(known, labels, strict=True)
+    }
 
 
 def _study(known: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]) -> Study:
@@ -119,4 +146,10 @@ def _metric(known: Iterable[Record]) -> str:
 
 
 def _said(what: str, value: Any) -> str:
-    return str(value) if isinstance(value, str) else f"{short(what)} {value}"
+    """A setting as part of a name; nothing where a run does not have it."""
+    if value is None or value is False:
+        return ""
+    if isinstance(value, str):
+        return value
+    name = (what.rpartition(".")[2] if what.startswith("budget.") else short(what)).replace("_", " ")
+    return name if value is True else f"{name} {number(value)}"

@@ -299,7 +299,7 @@
     const seed = select("seed", "seed", facts.seeds.length > 1 ? ["all", ...facts.seeds] : ["all"]);
     const task = select("task", "task", facts.tasks.length > 1 ? ["mean over tasks", ...facts.tasks] : ["mean over tasks"]);
     const tasks = html("div", { class: "by-task" });
-    figure.after(tasks);
+    figure.parentElement.append(tasks);
     const chosen = () => {
       const place = axes.reduce((at, node, i) => at * facts.axes[i].values.length + node.selectedIndex, 0);
       const { log } = facts.metrics[metric.selectedIndex];

@@ -80,9 +80,9 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         yield from _asked(result, styles)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
-    yield Section("along", "Along the way", where, on_the_way, choices=choices(result, styles) if on_the_way else None)
-    yield Section("steps", "Chosen H over rounds", where, tuple(views.steps(result, styles)))
-    yield Section("bill", "Where the budget went", where, tuple(views.bills(result)))
+    chosen = choices(result, styles) if on_the_way else None
+    yield Section("along", "Along the way", where, (*on_the_way, *views.steps(result, styles)), choices=chosen)
+    yield Section("bill", "Where the budget went", where, tuple(views.bills(result)), tables.bill(result))
     yield _answers(result, where)
     yield _tasks(result, styles, where)
     text = f"{where} 1 means that two tasks move as one, 0 that they ignore each other."
@@ -98,7 +98,7 @@ def _at_one_place(result: StudyResult) -> Section:
     found = result.records(result.study.reference, at)
     if len(result.study.variants) == 1 and len(found) == 1:
         return Section("table", "Result by task", table=tables.tasks(found[0]), folded=False)
-    return Section("table", "Methods side by side", _where(result), table=tables.ranking(result, at), folded=False)
+    return Section("table", "Side by side", _where(result), table=tables.ranking(result, at), folded=False)
 
 
 def _drawn(result: StudyResult) -> bool:

@@ -192,8 +192,33 @@ def certificates(result: StudyResult) -> Table | None:
     known = tuple((name, rows) for name, rows in groups if rows)
     if not known:
         return None
-    head = ("", "relative gap", "largest", "in words (the largest)", "settings by tuning")
-    return Table(head, known, MEANING)
+    columns = zip(*(row for _, rows in known for row in rows), strict=True)
+    heads = ("", "relative gap", "largest", "in words (the largest)", "settings by tuning")
+    one = all(len(result.records(name, at)) < 2 for name in result.labels for at in result.places)
+    tried = any(cell.text != "–" for cell in list(columns)[-1])
+    kept = [i for i in range(len(heads)) if not (one and i == 2) and (tried or i < 4)]
+    head = tuple("in words" if one and i == 3 else heads[i] for i in kept)
+    return Table(
+        head, tuple((name, tuple(tuple(row[i] for i in kept) for row in rows)) for name, rows in known), MEANING
+    )
+
+
+def bill(result: StudyResult) -> Table | None:
+    """The ledger of a single run: what each tier took of each type, and what is left of the budget."""
+    found = [record for name in result.running for at in result.places for record in result.records(name, at)]
+    if len(found) != 1 or not found[0].bill or found[0].result is None:
+        return None
+    (known,), (limits, spent) = found, (found[0].result.budget, found[0].result.spent)
+    kinds = list(dict.fromkeys(line.type for line in known.bill))
+    took = {(line.tier, line.type): line.amount for line in known.bill}
+    tiers = dict.fromkeys(line.tier for line in known.bill)
+    names = {tier: "the cloud" if tier == "cloud" else f"{tier}s" for tier in tiers}
+    rows = {names[tier]: [took.get((tier, kind)) for kind in kinds] for tier in tiers}
+    rows["spent"] = [spent.get(kind) for kind in kinds]
+    rows["budget"] = [limits.get(kind) for kind in kinds]
+    rows["left"] = [limits[kind] - spent[kind] if kind in limits else None for kind in kinds]
+    body = tuple((TableCell(name), *(TableCell(short(value)) for value in row)) for name, row in rows.items())
+    return Table(("", *kinds), (("", body),))
 
 
 def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:

@@ -193,26 +193,38 @@ def _levels(result: StudyResult, at: At, grid: Any, looks: dict[str, Style]) -> 
 
 
 def steps(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Chosen H over rounds."""
-    at, looks, names = focus(result), styles_of(result, styles), result.labels
-    series = []
-    for name in result.running:
-        curve = along.steps(result.records(name, at))
-        if curve is not None and len(curve.x) > 1:
-            series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, looks[name], "steps"))
-    if not series:
-        return []
-    known = [v for s in series for v in s.y if v]
-    scale = "log" if max(known) / min(known) > LOG_RATIO else "linear"
-    y = Axis("H (local steps per round)", scale, low=None if scale == "log" else 0.0)
-    lengths = [s.x[-1] for s in series]
-    x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", whole=True)
-    note = (
-        "Median over stations; lines are means over seeds, bands the range over seeds."
-        if result.study.seeds > 1
-        else ""
+    """Chosen H over rounds; and K, where it is not 1 throughout."""
+    over_seeds = "Lines are means over seeds, bands the range over seeds." if result.study.seeds > 1 else ""
+    of_h, of_k = (_over_rounds(result, styles, of) for of in (along.steps, along.station_rounds))
+    constant = all(value == 1.0 for series in of_k for value in series.y)
+    notes = ["Median over stations." if over_seeds else "", over_seeds]
+    notes.append("K is 1: a server iteration after every round." if constant else "")
+    note = " ".join(filter(None, notes))
+    charts = [_by_round("steps", "Chosen H over rounds", "H (local steps per round)", of_h, note)]
+    if not constant:
+        label = "K (rounds per server iteration)"
+        charts.append(_by_round("station-rounds", "Chosen K over rounds", label, of_k, over_seeds))
+    return [chart for chart in charts if chart.series]
+
+
+def _over_rounds(
+    result: StudyResult, styles: Styles, of: Callable[[Sequence[Record]], along.Curve | None]
+) -> tuple[Series, ...]:
+    at, looks = focus(result), styles_of(result, styles)
+    found = [(name, of(result.records(name, at))) for name in result.running]
+    return tuple(
+        Series(result.labels[name], curve.x, curve.y, curve.low, curve.high, looks[name], "steps")
+        for name, curve in found
+        if curve is not None and len(curve.x) > 1
     )
-    return [LineChart("steps", "Chosen H over rounds", x, y, tuple(series), note)]
+
+
+def _by_round(key: str, title: str, label: str, series: tuple[Series, ...], note: str) -> LineChart:
+    known = [value for each in series for value in each.y if value] or [1.0]
+    scale = "log" if max(known) / min(known) > LOG_RATIO else "linear"
+    lengths = [each.x[-1] for each in series] or [1.0]
+    x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", whole=True)
+    return LineChart(key, title, x, Axis(label, scale, low=None if scale == "log" else 0.0), series, note)
 
 
 def bills(result: StudyResult) -> list[Chart]:
@@ -335,9 +347,12 @@ def trajectories(result: StudyResult) -> list[Chart]:
 
 def _tasks_note(result: StudyResult, at: At) -> str:
     many = result.records(result.study.reference, at)
-    if len(many) < 2:
-        return ""
-    return INTERVALS if along.same_tasks(many) else "Each seed draws tasks of its own, so this is the first seed alone."
+    tasks = len(many[0].tasks) if many else 0
+    notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
+    if len(many) > 1:
+        apart = "Each seed draws tasks of its own, so this is the first seed alone."
+        notes.append(INTERVALS if along.same_tasks(many) else apart)
+    return " ".join(notes)
 
 
 def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Axis, y: Axis) -> LineChart:

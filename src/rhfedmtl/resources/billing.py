@@ -196,6 +196,17 @@ class ReleaseEvent:
 Event = RoundEvent | CloudEvent | ReleaseEvent
 
 
+def round_zero_events(layout: Placement, terminal: tuple[int, int], station: tuple[int, int]) -> list[Event]:
+    """Messages of round zero, by their bytes up and down alone; none where there are none."""
+    (up, down), (above, below) = ((float(a), float(b)) for a, b in (terminal, station))
+    if not up:
+        return []
+    return [
+        RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False),
+        CloudEvent(0, layout, bytes_up=above, bytes_down=below, merges=False),
+    ]
+
+
 class Parts(NamedTuple):
     """What each node used of one type in one event: a number for all, or one value per terminal or station."""
 

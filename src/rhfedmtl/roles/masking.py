@@ -10,8 +10,9 @@ After Bonawitz et al. (2017), on a sparse graph for large stations (Bell et al. 
 4. The station says whose words it has (`Unmask`). Every terminal answers once (`Opened`), for each neighbour: with its
    share of b where the words are there, with that of p where they are not. So the sum comes out, and nothing else does.
 
-A mask of a pair rests on what each of the two was asked: where that differs, masks do not cancel. A terminal opens one
-set of a slot, of at least ``least`` terminals, and no sums that could be subtracted from each other (`Masker`).
+A mask of a pair rests on what each of the two was asked, and on what it was told of sums before: where that differs,
+masks do not cancel. A terminal opens one set of a slot, of at least ``least`` terminals, and no sums that could be
+subtracted from each other (`Masker`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -31,8 +33,8 @@ from rhfedmtl.roles.masks import SEED, Words
 from rhfedmtl.roles.messages import DENSE, SEAT, Message
 from rhfedmtl.roles.states import Table, follow, frozen
 
-REMEMBERED = 32
-"""Models from which updates were opened that a terminal remembers."""
+UNMERGED = 2
+"""Sets for which updates are opened at most before one of them is applied."""
 LEAST = 3
 """Terminals that a sum has, unless told."""
 Members = frozenset[int]
@@ -72,12 +74,16 @@ class Deal(Message):
 
 @dataclass(frozen=True, eq=False)
 class Partners(Message):
-    """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares."""
+    """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares.
+
+    ``before`` has all for whom a sum of numbers that stay as they are was opened before, among those who are asked now.
+    """
 
     slot: int
     everyone: bytes
     seats: bytes
     shares: bytes
+    before: bytes = b""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +166,14 @@ class Dealt:
     own: int
 
 
+class Kind(Enum):
+    """What is added up: an update, numbers that rest on rows and duals alone, or on rows alone (round zero)."""
+
+    UPDATE = "update"
+    FIXED = "fixed"
+    ROWS = "rows"
+
+
 @dataclass(frozen=True, eq=False)
 class SentWords:
     """A sum that this terminal has sent words for."""
@@ -167,9 +181,7 @@ class SentWords:
     slot: int
     everyone: Members
     shares: Mapping[int, tuple[int, int]]
-    fixed: bool
-    value: bytes
-    start: bytes
+    kind: Kind
     asked_for: bytes
     answer: Masked
     opened: Members | None = None
@@ -179,22 +191,24 @@ class SentWords:
 class Told:
     """What a terminal remembers, over restarts, of sums that were opened.
 
-    The set of the last one of ``fixed`` numbers, the set and the value of the last update, and for each of the last
-    models from which steps were taken the set for which the update was opened.
+    Of each kind of numbers that stay as they are, the set of the last sum; and the sets for which updates were opened
+    since one of this terminal's was applied.
     """
 
     fixed: Members | None = None
-    update: Members | None = None
-    value: bytes = b""
-    starts: tuple[tuple[bytes, Members], ...] = ()
+    rows: Members | None = None
+    unmerged: tuple[Members, ...] = ()
 
 
 class Masker:
     """A terminal's side. ``sign`` proves a key to others, ``check`` refuses the key of another that is not proved.
 
-    Rules against sums that can be subtracted: a sum of numbers that rest on rows and duals alone (``fixed``) is opened
-    for the same set as the last one, or for one that differs by at least ``least``; the same update, likewise, and one
-    from a model that was sent before: after enough steps it is nearly the same. What is not opened tells nothing.
+    Rules against sums that can be subtracted. Numbers that rest on rows and duals alone, or on rows, hardly change with
+    what is asked: their sum is opened for all who were asked, the same as the last time, or for those and at least
+    ``least`` others whose numbers are in no sum yet; all must have been told the same of who is in one (``before``).
+    So all sums together tell sums over ``least`` or more. An update that was opened and not applied comes again, nearly
+    the same, from any model: until one is applied, it is opened for the same set, or for one other that differs by
+    ``least``. What is not opened tells nothing.
     """
 
     def __init__(
@@ -251,13 +265,14 @@ class Masker:
         return self._deal
 
     def mask(
-        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, fixed: bool, start: bytes = b""
+        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, kind: Kind, applied: bool = False
     ) -> Masked:
         """Answer with words under masks: once in each slot, and the same again where it is asked again.
 
-        ``start`` is a digest of the model that the steps of an update began at.
+        ``applied`` says whether an update of this terminal was since the last that it opened.
         """
         after, dealt, sent = self._after(Partners), self._dealt, self._sent
+        content = bound_to(content, partners.before)
         asked_for = hashlib.sha256(b"".join([content, own_seat, partners.everyone, partners.seats, words.tobytes()]))
         if sent is not None and partners.slot == sent.slot and asked_for.digest() == sent.asked_for:
             return sent.answer
@@ -271,6 +286,10 @@ class Masker:
             raise PeerError(f"a sum over {len(everyone)} terminals: terminal {self.terminal} needs {self.least}")
         if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
+        if kind is not Kind.UPDATE:
+            self._refuse_known(getattr(self.told, kind.value), everyone, partners.before)
+        elif applied:
+            self.told = replace(self.told, unmerged=())
         total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
         held = {}
         for place, t in enumerate(asked):
@@ -280,9 +299,9 @@ class Masker:
             share = partners.shares[2 * SEED * place : 2 * SEED * (place + 1)]
             plain = masks.hidden(masks.derive(secret, "share", dealt.slot, t), share)
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
-        answer, value = Masked(self.terminal, dealt.slot, total), hashlib.sha256(words.tobytes()).digest()
+        answer = Masked(self.terminal, dealt.slot, total)
         held[self.terminal] = (dealt.own, 0)
-        self._sent = SentWords(dealt.slot, everyone, held, fixed, value, start, asked_for.digest(), answer)
+        self._sent = SentWords(dealt.slot, everyone, held, kind, asked_for.digest(), answer)
         self._dealt, self.phase = None, after
         return answer
 
@@ -292,14 +311,12 @@ class Masker:
         if sent is None or unmask.slot != sent.slot:
             raise PeerError(f"slot {unmask.slot} is none that terminal {self.terminal} has sent words for")
         self._refuse_small(sent, arrived)
-        self._refuse_subtraction(sent, arrived)
+        told: dict[str, Any] = {sent.kind.value: arrived}
+        if sent.kind is Kind.UPDATE:
+            self._refuse_dropped(arrived)
+            told = {"unmerged": tuple(dict.fromkeys((*self.told.unmerged, arrived)))}
         self.phase = after
-        self._sent = replace(sent, opened=arrived)
-        if sent.fixed:
-            self.told = replace(self.told, fixed=arrived)
-        else:
-            others = tuple(each for each in self.told.starts if each[0] != sent.start)
-            self.told = Told(self.told.fixed, arrived, sent.value, (*others, (sent.start, arrived))[-REMEMBERED:])
+        self._sent, self.told = replace(sent, opened=arrived), replace(self.told, **told)
         shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
         return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
 
@@ -309,23 +326,33 @@ class Masker:
             raise PeerError(f"slot {slot} is over: terminal {self.terminal} has dealt for {self._deal.slot}")
 
     def _refuse_small(self, sent: SentWords, arrived: Members) -> None:
-        known = arrived <= sent.everyone and self.terminal in arrived
+        known = self.terminal in arrived <= sent.everyone
+        if sent.kind is not Kind.UPDATE and known and arrived != sent.everyone:
+            raise PeerError(f"a sum over {len(arrived)} of {len(sent.everyone)}: such numbers are told over all alone")
         near = 1 + sum(t in arrived for t in self._pairs)
         if not known or min(len(arrived), near) < self.least:
             raise PeerError(f"a sum over {len(arrived)} terminals: terminal {self.terminal} needs {self.least}")
         if sent.opened not in (None, arrived):
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
 
-    def _refuse_subtraction(self, sent: SentWords, arrived: Members) -> None:
-        told = self.told
-        before = [told.fixed] if sent.fixed else [told.update] if sent.value == told.value else []
-        if sent.start and not sent.fixed:
-            before += [members for start, members in told.starts if start == sent.start]
-        apart = min((n for each in before if each is not None and (n := len(each ^ arrived))), default=0)
-        if 0 < apart < self.least:
+    def _refuse_known(self, last: Members | None, everyone: Members, bits: bytes) -> None:
+        """Refuse numbers that stay as they are to other sets than the last, unless it grows by enough newcomers."""
+        before = from_bits(bits) if bits else frozenset()
+        grows = (last or frozenset()) <= before <= everyone and len(everyone - before) >= self.least
+        if last != everyone and not grows:
             raise PeerError(
-                f"a sum over a set that differs by {apart} from the last: what these told could be subtracted; 0 or at "
-                f"least {self.least} must differ"
+                f"a sum over {len(everyone)} terminals, {len(everyone - before)} of them new, after one over "
+                f"{len(last or ())}: what these told could be subtracted; the same, or {self.least} more, must be asked"
+            )
+
+    def _refuse_dropped(self, arrived: Members) -> None:
+        """Refuse updates to sets that could be subtracted from those of an update that was opened and not applied."""
+        known = self.told.unmerged
+        apart = min((len(each ^ arrived) for each in known), default=self.least)
+        if arrived not in known and (apart < self.least or len(known) >= UNMERGED):
+            raise PeerError(
+                f"a sum over a set that differs by {apart} from one of which no update was applied: what these told "
+                f"could be subtracted; the same must be asked, or once others that differ by {self.least}"
             )
 
     def _after(self, event: type[Message]) -> MaskPhase:
@@ -334,6 +361,11 @@ class Masker:
 
 def _publics(circle: Circle) -> tuple[bytes, ...]:
     return tuple(key.public for key in circle.keys)
+
+
+def bound_to(content: bytes, before: bytes) -> bytes:
+    """What masks rest on: what all are asked alike, and who is said to be in a sum already."""
+    return hashlib.sha256(hashlib.sha256(content).digest() + before).digest()
 
 
 def pair_seed(pair: bytes, content: bytes, everyone: bytes, one: bytes, other: bytes) -> bytes:
@@ -409,14 +441,14 @@ class MaskRoom:
         self._deals[deal.terminal] = deal
         return True
 
-    def begin(self, content: bytes, seats: Mapping[int, bytes]) -> MaskedSum | None:
+    def begin(self, content: bytes, seats: Mapping[int, bytes], before: bytes = b"") -> MaskedSum | None:
         """A sum over those of these that have dealt; None, and no slot used, where they are too few."""
         here = {t: seats[t] for t in sorted(seats) if t in self._deals}
         if len(here) < self.least:
             return None
         self.slot += 1
         deals, self._deals = self._deals, {}
-        return MaskedSum(self.slot, content, here, {t: self._circles[t] for t in here}, deals, self.least)
+        return MaskedSum(self.slot, content, here, {t: self._circles[t] for t in here}, deals, self.least, before)
 
 
 class MaskedSum:
@@ -430,8 +462,10 @@ class MaskedSum:
         circle: Mapping[int, tuple[int, ...]],
         deals: Mapping[int, Deal],
         least: int,
+        before: bytes = b"",
     ) -> None:
-        self.slot, self._content, self._seats, self._least = slot, content, seats, least
+        self.slot, self._content, self._seats, self._least = slot, bound_to(content, before), seats, least
+        self._before = before
         self._circle, self._deals = circle, deals
         self._everyone = to_bits(seats)
         self._words: dict[int, Words] = {}
@@ -445,7 +479,7 @@ class MaskedSum:
     def _partners(self, t: int) -> Partners:
         near = [n for n in self._circle[t] if n in self._seats]
         shares = b"".join(self._from(n, t) for n in near)
-        return Partners(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares)
+        return Partners(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares, self._before)
 
     def _from(self, dealer: int, holder: int) -> bytes:
         place = self._circle[dealer].index(holder)

@@ -216,6 +216,17 @@ class MomentsReport(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class RowProbe(Message):
+    """Station to terminal in round zero, where sums are masked: your part of a sum over rows, or over labels.
+
+    The first sum has no ``about``; the second is about the mean that came out of the first (`roles.round_zero`).
+    """
+
+    labels: bool
+    about: Vector
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling(Message):
     """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
 
@@ -345,8 +356,10 @@ def certificate_sizes(
     *,
     gradient: bool = False,
     residual: bool = False,
+    masked_among: int = 0,
 ) -> CertificateSizes:
     """Sizes of a certificate that looks at so many combinations of so many models of this shape."""
+    down, up = masking_bytes(masked_among)
     kept = np.broadcast_to(0.0, 1 + n_models) if residual else None
     model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
     points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
@@ -354,32 +367,54 @@ def certificate_sizes(
     probe = Probe(0, 0, models, points, gradient, Verdict()).n_bytes
     trial, metrics = framed(ENVELOPE + _delimited(_bytes(model))), framed(ENVELOPE + 4 * _delimited(25))
     return CertificateSizes(
-        probe,
-        Sums(0, 0, losses, dual, slope, kept).n_bytes,
+        probe + down,
+        Sums(0, 0, losses, dual, slope, kept).n_bytes + up,
         framed(ENVELOPE + _delimited(_bytes(models) + _bytes(points))) + trial,
         StationSums(0, 0, losses, dual, slope, 0, 0, kept).n_bytes + metrics,
         _bytes(model),
     )
 
 
-def round_zero_bytes(
-    n_features: int, *, labels: bool = False, preparation: Preparation | None = None
-) -> tuple[int, int]:
-    """Bytes up and down of one node in round zero: scaling of features (if any), levels of labels, columns of a table.
+WIDE = 3
+"""Words of a number in a masked sum of round zero (`roles.round_zero`)."""
 
-    Every node is charged for the whole vocabulary: no terminal has more to say.
+
+def round_zero_bytes(
+    n_features: int, *, labels: bool = False, preparation: Preparation | None = None, masked_among: int = 0
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bytes up and down of a terminal, and of a station, in round zero.
+
+    For the scaling of features (if any), levels of labels, columns of a table. Every node is charged for the whole
+    vocabulary: no terminal has more to say. Where sums are masked, terminals tell moments and label sums under masks.
     """
     features = np.broadcast_to(0.0, n_features)
-    up: list[Message] = [MomentsReport(0, 0, features, features)] if n_features else []
-    down: list[Message] = [Scaling(features, features, True)] if n_features else []
+    reports: list[tuple[int, Message]] = []
+    columns: list[Message] = []
+    down: list[Message] = []
+    if n_features:
+        reports.append((n_features, MomentsReport(0, 0, features, features)))
+        down.append(Scaling(features, features, True))
     if preparation is not None:
         each, words = np.zeros(len(preparation.columns)), preparation.vocabulary
-        up.append(ColumnsReport(0, each, each, words))
+        columns.append(ColumnsReport(0, each, each, words))
         down.append(ColumnsAgreed(each, each, words))
     if labels:
-        up.append(LabelsReport(0, np.zeros(NUMBERS)))
+        reports.append((1, LabelsReport(0, np.zeros(NUMBERS))))
         down.append(Centring(0.0))
-    return sum(message.n_bytes for message in up), sum(message.n_bytes for message in down)
+    rest, told = (sum(message.n_bytes for message in part) for part in (columns, down))
+    station = rest + sum(message.n_bytes for _, message in reports), told
+    if not masked_among:
+        return station, station
+    sums = [_masked_sums(width, masked_among) for width, _ in reports]
+    return (rest + sum(each for each, _ in sums), told + sum(each for _, each in sums)), station
+
+
+def _masked_sums(width: int, terminals: int) -> tuple[int, int]:
+    """Bytes up and down of the two masked sums that moments of so many columns come from."""
+    down, up = masking_bytes(terminals)
+    asked = sum(RowProbe(False, np.broadcast_to(0.0, size)).n_bytes for size in (0, width))
+    words = (framed(ENVELOPE + _delimited(2 * _WHOLE + _delimited(8 * WIDE * size))) for size in (1 + width, width))
+    return sum(words) + 2 * up, asked + 2 * down
 
 
 def _bytes(value: object) -> int:
@@ -391,7 +426,7 @@ def _bytes(value: object) -> int:
     if isinstance(value, Verdict):
         return _delimited(3 * _WHOLE + _NUMBER)
     if isinstance(value, bytes):
-        return _delimited(len(value))
+        return _delimited(len(value)) if value else 0  # what is empty is not sent
     return _NUMBER if isinstance(value, float) else _WHOLE
 
 

@@ -8,7 +8,8 @@ end of the dual box and E its loss at models that are zero (known from S for cla
 * |ΣL(w) − E| ≤ B S R ‖w‖, as the end of the box is the Lipschitz constant of the loss;
 * the gain of H steps is not negative, grows with them, and ‖XᵀΔα‖² ≤ 2 H scale · gain, as every step is the best one.
 
-Moments have no such bounds. They are compared across terminals, by medians, and only those off by far are refused.
+Moments of features and labels have no such bounds. They are compared across terminals, by quantiles, and only those off
+by far are refused.
 What is told within the bounds cannot be told from honest data, such as flipped labels.
 """
 
@@ -25,14 +26,20 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Loss
-from rhfedmtl.roles.messages import MomentsReport, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Sums, Update, Vector, WorkOrder
 
 EXACT, ROUNDED = 1.01, 2.0
 """How far beyond a bound rounding may lead: of numbers, and of a channel that keeps back what it rounds."""
 PRECISION = 1e-5
 """Of sums that are made in single precision, beside the largest that they can be."""
 FAR = 100.0
-"""Standard deviations, in half of the features, by which moments may differ from those of other terminals."""
+"""Standard deviations of noise by which a sum may be off."""
+FAR_OUT = (0.5, 20.0), (0.1, 100.0), (0.0, 1000.0)
+"""In no more than this part of the features may rows lie so many times as far out as those of other terminals."""
+MANY = 1000.0
+"""Times as many rows as other terminals have."""
+ALIKE, USUAL = 1e-9, 0.75
+"""Features that vary by less than this part of their mean do not vary; what most terminals stay below is usual."""
 REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
 """Terminals of so many rows are compared with, if there are so many of them."""
 
@@ -209,8 +216,8 @@ class Bounds:
 def odd_moments(told: Mapping[int, MomentsReport], rows: Mapping[int, int]) -> dict[int, str]:
     """Terminals whose moments cannot be those of the rows they joined with, or are far from all others', and why.
 
-    A terminal is far off if, in half of the features, its rows lie ``FAR`` times as far from the median of the
-    terminals' means as those of the terminal in the middle do.
+    How far out a terminal is in a feature: the distance of its rows from the median of the terminals' means, by that of
+    the terminal that three of four do not exceed. ``FAR_OUT`` says what is too far.
     """
     found = {t: _odd_alone(each, rows[t]) for t, each in told.items()}
     odd = {t: reason for t, reason in found.items() if reason}
@@ -219,13 +226,29 @@ def odd_moments(told: Mapping[int, MomentsReport], rows: Mapping[int, int]) -> d
     if len(known) < REFERENCE_TERMINALS:
         return odd
     middle = np.median([each.mean for each in known], axis=0)
-    usual = np.median([_squares(each, middle) for each in known], axis=0)
-    varied = usual > 0.0
+    usual = np.quantile([_squares(each, middle) for each in known], USUAL, axis=0, method="lower")
+    varied = usual > np.square(ALIKE * middle)
+    many = MANY * np.quantile([each.count for each in known], USUAL, method="lower")
     for t, each in sound.items():
-        ratio = float(np.median(_squares(each, middle)[varied] / usual[varied])) if varied.any() else 0.0
-        if ratio > FAR * FAR:
-            odd[t] = f"moments of rows that lie {math.sqrt(ratio):.3g} times as far out as those of other terminals"
+        if each.count > many:
+            odd[t] = f"moments of {each.count} rows, {MANY:g} times as many as other terminals"
+        out = np.sqrt(_squares(each, middle)[varied] / usual[varied])
+        if any((out > factor).mean() > part for part, factor in FAR_OUT if varied.any()):
+            odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as those of other terminals"
     return odd
+
+
+def odd_labels(
+    told: Mapping[int, LabelsReport], rows: Mapping[int, int], weights: Mapping[int, float]
+) -> dict[int, str]:
+    """The same of label sums: their weight is that of the rows, and their mean and spread are those of one feature."""
+    moments, odd = {}, {}
+    for t, each in told.items():
+        total, mean, spread = each.sums
+        moments[t] = MomentsReport(t, rows[t], np.array([mean]), np.array([spread * rows[t] / total]))
+        if not math.isclose(total, weights[t], rel_tol=PRECISION):
+            odd[t] = f"label sums of weight {total:.6g}, having joined with {weights[t]:.6g}"
+    return odd_moments({t: each for t, each in moments.items() if t not in odd}, rows) | odd
 
 
 def _odd_alone(told: MomentsReport, rows: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
@@ -19,6 +20,7 @@ from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,
     Join,
+    LabelsReport,
     Leave,
     MomentsReport,
     Noising,
@@ -33,7 +35,7 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
-from rhfedmtl.roles.plausibility import Bounds, ImplausibleError, odd_moments
+from rhfedmtl.roles.plausibility import EXACT, Bounds, ImplausibleError, odd_labels, odd_moments
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 LARGEST = 1e100
@@ -81,6 +83,11 @@ class Member:
     applied_factor: float = 0.0
     mean_weight: float = 1.0
 
+    @property
+    def weight(self) -> float:
+        """Of all samples together; a terminal that says nothing of weights has none."""
+        return self.n_samples * (self.mean_weight or 1.0)
+
     def verdict(self, until: int) -> Verdict:
         """Say what became of the updates of rounds up to ``until``."""
         return Verdict(self.applied_round, self.applied_factor, until, self.incarnation)
@@ -120,6 +127,9 @@ class BaseStation:
     no round is open. A terminal that tells what cannot be (`plausibility`) is ``quarantined``, with what it contributed
     taken out, until it is readmitted.
     """
+
+    weight = np.inf
+    """The largest mean weight of a terminal's samples."""
 
     def __init__(
         self,
@@ -333,9 +343,12 @@ class BaseStation:
         if known is not None and join.incarnation <= known.incarnation:
             return
         member = Member(join.n_samples, join.share, join.incarnation, mean_weight=join.mean_weight)
+        bounds = self._bounds(join.terminal, member)
         try:
+            if not 0.0 <= join.mean_weight <= EXACT * self.weight:
+                raise bounds.refuse(f"a mean weight of {join.mean_weight:.6g}, where {self.weight:g} is possible")
             if self.method.has_duals:  # what other methods keep has no box
-                self._bounds(join.terminal, member).check_share(join.share)
+                bounds.check_share(join.share)
         except ImplausibleError as error:
             self.quarantine(join.terminal, error.reason)
             raise
@@ -414,6 +427,16 @@ class BaseStation:
             self.quarantine(t, reason)
         return total([Moments(m.count, m.mean, m.spread) for t, m in told.items() if t not in odd])
 
+    def add_labels(self, told: Mapping[int, LabelsReport]) -> Vector:
+        """Round zero of a regression: the same for sums over labels."""
+        rows = {t: member.n_samples for t, member in self.members.items()}
+        told = {t: told[t] for t in sorted(told) if t in rows}
+        weights = {t: self.members[t].weight for t in rows}
+        odd = odd_labels(told, rows, weights)
+        for t, reason in odd.items():
+            self.quarantine(t, reason)
+        return added([each.sums for t, each in told.items() if t not in odd])
+
     def scaled(self, scaling: Scaling) -> None:
         """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
         if scaling.unit:
@@ -430,9 +453,8 @@ class BaseStation:
         self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
-        n = member.n_samples
-        weight = n * (member.mean_weight or 1.0)  # a terminal that says nothing of weights has none
-        return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, self.norm * n)
+        largest = self.norm * member.n_samples
+        return Bounds(terminal, self.method, self.shape[0], member.weight, self.row_norm, largest)
 
     def _take_out_suspects(self) -> bool:
         blamed, self._suspects = self._suspects, {}

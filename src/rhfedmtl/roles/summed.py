@@ -13,33 +13,42 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import masks
+from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
 from rhfedmtl.roles.masking import seat
 from rhfedmtl.roles.masks import Words
-from rhfedmtl.roles.messages import Probe, StationSums, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import Probe, RowProbe, StationSums, Sums, Update, Vector, WorkOrder
 from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 
+Asked = WorkOrder | Probe | RowProbe
+"""What a station asks for that is told under masks."""
 
-def content_of(asked: WorkOrder | Probe) -> bytes:
+
+def content_of(asked: Asked) -> bytes:
     """What all are asked alike: masks rest on it, so that unequal orders do not cancel."""
     if isinstance(asked, WorkOrder):
         head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale), [asked.model]
+    elif isinstance(asked, RowProbe):
+        head, arrays = struct.pack("<c?", b"z", asked.labels), [asked.about]
     else:
         head, arrays = struct.pack("<cQ?", b"p", asked.number, asked.gradient), [asked.models, asked.points]
     shapes = repr([each.shape for each in arrays]).encode()
     return hashlib.sha256(b"".join([head, shapes, *(each.tobytes() for each in arrays)])).digest()
 
 
-def seat_of(asked: WorkOrder | Probe) -> bytes:
+def seat_of(asked: Asked) -> bytes:
     """What one terminal is asked that others are not."""
+    if isinstance(asked, RowProbe):
+        return seat(0, 0, 0)
     steps = asked.local_steps if isinstance(asked, WorkOrder) else 0
     return seat(asked.verdict.incarnation, asked.verdict.round, steps)
 
 
-def words_of(answer: Update | Sums, channel: FixedPoint) -> Words:
-    """An answer as words: updates in the steps of the channel, all else in finer ones."""
+def words_of(answer: Update | Sums | Vector, channel: FixedPoint) -> Words:
+    """An answer as words: updates in the steps of the channel, rows in three words a number, else in finer steps."""
+    if isinstance(answer, np.ndarray):
+        return round_zero.to_words(answer)
     if isinstance(answer, Update):
         parts = [(answer.delta, channel.grid_step), (answer.gains, FINE)]
     else:
@@ -137,6 +146,15 @@ class SummingStation(BaseStation):
                 lambda bounds: replace(bounds, columns=columns).check_sums(told, models, points, self.U),
             )
         return found
+
+    def told_rows(self, asked: RowProbe, words: Words) -> Vector:
+        """A sum of round zero; refused where it cannot be of as many rows as joined, or of any."""
+        told = round_zero.to_numbers(words)
+        rows = self.n_samples if not asked.about.size and not asked.labels else None
+        if (rows is not None and told[0] != rows) or (told if asked.about.size else told[:1]).min() < 0.0:
+            names = ", ".join(map(str, sorted(self.members)))
+            raise PeerError(f"terminals {names} together told sums of {told[0]:g} and more, where {rows} rows joined")
+        return told
 
     def _check_sum(self, bounds: Bounds, delta: Vector, gains: Vector) -> None:
         if self.channel.noised:

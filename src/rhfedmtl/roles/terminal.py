@@ -31,6 +31,7 @@ from rhfedmtl.roles.messages import (
     Noising,
     Probe,
     Release,
+    RowProbe,
     Scaling,
     Sums,
     Update,
@@ -38,6 +39,7 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.round_zero import Spreads
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
 _NONE = np.empty(0)
@@ -148,6 +150,8 @@ class Terminal:
         self._scaled = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
+        self.applied = 0.0
+        """Sum of the factors with which updates were applied, since this process began."""
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
         self._residual: Vector | None
@@ -223,6 +227,15 @@ class Terminal:
     def labels(self) -> LabelsReport:
         """Round zero of a regression: sums over labels from which the level of the task is made."""
         return LabelsReport(self.identity, label_sums(self._y[:, 0], self._weight, [0, self.n_samples], [0, 1])[0])
+
+    def row_sums(self, asked: RowProbe) -> Vector:
+        """Round zero where sums are masked: its part of a sum over rows, or over labels."""
+        own = Spreads.of_labels(self.labels().sums) if asked.labels else Spreads.of_moments([self.moments()])
+        if asked.about.shape not in ((0,), own.mean[0].shape):
+            raise PeerError(
+                f"sums about a mean of shape {asked.about.shape}: terminal {self.identity} has {own.mean[0].shape}"
+            )
+        return np.asarray(own.told(asked.about)[0])
 
     def centre(self, centring: Centring) -> None:
         """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""
@@ -403,6 +416,7 @@ class Terminal:
         if self._update is not None:
             factor = self.method.settled(verdict.factor if verdict.round == self._update.round else 0.0)
             self._duals.settle[0] = factor
+            self.applied += float(factor)
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
                 self._residual = settled(self._residual, self._sent_residual, factor)

@@ -123,7 +123,8 @@ class PrivatePlan:
 
     ``predicted_noise`` is b of the certificate: by so much, but for a chance of one in a million, the noise alone may
     keep the objective from its best. ``enough_terminals`` under each station would lose about a point of accuracy to
-    it. ``spent`` is what all rounds and the certificate will have spent. ``notes`` say what was assumed.
+    it, and ``buys`` says what these would lose, as a share of rows, at this and other ε. ``spent`` is what all rounds
+    and the certificate will have spent. ``notes`` say what was assumed.
     """
 
     epsilon: float
@@ -139,6 +140,7 @@ class PrivatePlan:
     spent: dict[str, float]
     predicted_noise: float | None
     enough_terminals: int
+    buys: list[dict[str, float]]
     shadow_price: dict[str, float]
     notes: list[str] = field(default_factory=list)
 
@@ -212,8 +214,11 @@ def design(
         _predicted(method, start, excess * clip * rounds / mu, numbers) if isinstance(method, DualMethod) else None
     )
     total, certificate = privacy.mu**2, privacy.mu**2 * share
-    enough = math.sqrt(numbers) / (mu * ALIGNED * math.pi * 0.01)
-    enough = math.ceil(enough**2 / hidden if hidden else enough)
+    lost = {
+        factor * privacy.epsilon: _lost(strength * mu_of(factor * privacy.epsilon, privacy.delta) / privacy.mu)
+        for factor in (0.5, 1.0, 2.0, 4.0)
+    }
+    enough = math.ceil(terminals * (100.0 * lost[privacy.epsilon]) ** (2.0 if hidden else 1.0))
     if terminals < enough:
         notes.append(
             f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {enough:,} "
@@ -233,9 +238,15 @@ def design(
         {RESOURCE: price * rounds + certificate, "epsilon": privacy.spent(price * rounds + certificate)},
         predicted if start.bytes.update else None,
         enough,
+        [{"epsilon": epsilon, "lost": min(share, 0.5)} for epsilon, share in lost.items()],
         {RESOURCE: 1.0 / total, "epsilon": _shadow_price(privacy)},
         notes,
     )
+
+
+def _lost(strength: float) -> float:
+    """Share of rows that noise turns from right to wrong, about: those between two models that are so far apart."""
+    return 1.0 / (strength * ALIGNED * math.pi)
 
 
 def _travel(strength: float) -> tuple[float, int]:

@@ -38,12 +38,12 @@ from rhfedmtl.policies.base import (
     check_certify_every,
 )
 from rhfedmtl.resources.billing import (
-    CloudEvent,
     Event,
     Placement,
     ReleaseEvent,
     RoundEvent,
     event_totals,
+    round_zero_events,
     waited,
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
@@ -412,7 +412,8 @@ class Run:
         if self.settings.free_evaluation:
             return CertificateSizes()
         if isinstance(self.cloud, Cloud):
-            return certificate_sizes(shape, *most_candidates(), length, residual=self.method.tells_residual)
+            among, kept = self.method.channel.masked_among(self._layout().members), self.method.tells_residual
+            return certificate_sizes(shape, *most_candidates(), length, residual=kept, masked_among=among)
         return certificate_sizes(shape, 1, 2, length, gradient=True)
 
     def _set_aside(self) -> None:
@@ -507,12 +508,11 @@ class Run:
             levels = centring.levels(self.network.labels())
             self.network.centre(levels)
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
-        sizes = round_zero_bytes(features, labels=levels is not None, preparation=federation.preparation)
-        up, down = (float(size) for size in sizes)
-        if up:
-            layout = self._layout()
-            self._charge(RoundEvent(0, layout, 0, bytes_up=up, bytes_down=down, merges=False))
-            self._charge(CloudEvent(0, layout, bytes_up=up, bytes_down=down, merges=False))
+        layout, known = self._layout(), federation.preparation
+        among = self.method.channel.masked_among(layout.members)
+        sizes = round_zero_bytes(features, labels=levels is not None, preparation=known, masked_among=among)
+        for event in round_zero_events(layout, *sizes):
+            self._charge(event)
         self.network.scale(used)
         return used, levels
 

@@ -61,8 +61,8 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        if self._options().channel == "masked":
-            self._check_masked()
+        if self._options().channel == "masked":  # counts of test rows are those of single terminals
+            _choose("test_rows", self.test_rows, (STATION,))
         if self.privacy:
             self.check_private(self.privacy)
 
@@ -81,14 +81,6 @@ class Learning:
         if len(self.classes) < 2:
             raise ConfigError(f"--privacy {privacy}: labels of a regression have no bound; it is for classes")
         return Privacy.parse(privacy)
-
-    def _check_masked(self) -> None:
-        """Where sums are masked nothing of one terminal is told: no moments of its rows, no counts of its test rows."""
-        if self.scale not in ("unit", "none"):
-            raise ConfigError(
-                f"scale = {self.scale!r} looks at rows of single terminals, which masked sums hide: choose unit or none"
-            )
-        _choose("test_rows", self.test_rows, (STATION,))
 
     def job(self) -> wire.Job:
         """What the cloud tells the stations, and they their terminals."""

@@ -209,8 +209,9 @@ class RemoteNetwork:
         return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
-        """Round zero: moments of the rows of every station; where sums are masked or noised nobody is asked."""
-        if self.method.channel.sealed:
+        """Round zero: moments of the rows of every station; nobody tells of rows without need where sums hide them."""
+        channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
+        if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
         requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
         answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)

@@ -134,7 +134,8 @@ class _Writer:
         self._least_summed = method.channel.summed
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
         norm = plan.limits.norm * _largest(self._data, self._learning.scale)
-        self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm)
+        weight = plan.limits.weight * _heaviest(self._data)
+        self._limits = replace(plan.limits, message_bytes=bytes_, norm=norm, weight=weight)
         self._cloud_limits = replace(self._limits, message_bytes=plan.limits.message_bytes)
         self._cloud = f"{plan.cloud_host}:{self._ports.first}"
         self._stations = [f"{host}:{self._ports.first + _STATIONS + b}" for b, host in enumerate(plan.hosts())]
@@ -292,6 +293,14 @@ def _largest(data: Federation, scale: str) -> float:
     label = 1.0 if data.class_names else 2.0 * float(np.abs(data.y).max(initial=0.0))  # centred, it may be twice as far
     row = float(np.sqrt(np.square(data.X, dtype=np.float64).sum(axis=1)).max(initial=0.0)) if scale == "none" else 1.0
     return max(1.0, label) * max(1.0, row)
+
+
+def _heaviest(data: Federation) -> float:
+    """How much larger than one the mean weight of a terminal's samples may be: twice that of any terminal now."""
+    if data.sample_weight is None:
+        return 1.0
+    ends = zip(data.terminal_offsets[:-1], data.terminal_offsets[1:], strict=True)
+    return max(1.0, *(2.0 * float(data.sample_weight[a:b].mean()) for a, b in ends if b > a))
 
 
 def _free_block(count: int) -> int:

@@ -84,15 +84,16 @@ class Limits:
     """What a peer may do before it is dropped.
 
     A message may have ``message_bytes`` (0: four times the largest that the shapes call for), ``messages`` of them may
-    come in a second. ``norm`` bounds an update, and a share, per sample of its sender. After a fault a peer is not let
-    in for ``quarantine`` seconds. ``connections`` are held at once, of whomever they are; fewer where the process may
-    not open so many files.
+    come in a second. ``norm`` bounds an update, and a share, per sample of its sender, ``weight`` the mean weight of
+    its samples. After a fault a peer is not let in for ``quarantine`` seconds. ``connections`` are held at once, of
+    whomever they are; fewer where the process may not open so many files.
     """
 
     message_bytes: int = 0
     messages: float = 2000.0
     samples: int = 1_000_000
     norm: float = 1000.0
+    weight: float = 1.0
     quarantine: float = 10.0
     connections: int = 4096
 

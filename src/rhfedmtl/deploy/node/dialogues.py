@@ -82,6 +82,7 @@ TERMINAL_TO_STATION = Dialogue(
         "ask_moments",
         "scaling",
         "ask_labels",
+        "ask_rows",
         "centring",
         "trial",
         "drain",

@@ -132,5 +132,6 @@ def call(method: Any, data: bytes, address: str) -> bytes:
     try:
         answer: bytes = method(data, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
-        raise ConfigError(f"no answer from {address}: is the cloud running? {error.details()}") from None
+        why = str(error.details()).rpartition(": ")[2]  # what comes before names the address again
+        raise ConfigError(f"no answer from {address} ({why}): is the cloud running?") from None
     return answer

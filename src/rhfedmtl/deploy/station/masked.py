@@ -12,7 +12,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.masking import Masked
 from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import Probe, WorkOrder
-from rhfedmtl.roles.summed import content_of, seat_of
+from rhfedmtl.roles.summed import Asked, content_of, seat_of
 
 DEALS = 3
 """How often circles are made for one sum: who connects anew has a new key."""
@@ -29,13 +29,17 @@ class Held(NamedTuple):
 
 async def hold(
     members: TerminalSessions,
-    orders: Mapping[int, WorkOrder | Probe],
+    orders: Mapping[int, Asked],
     length: int,
     seconds: float,
     *,
     whole: bool = False,
+    before: bytes = b"",
 ) -> Held:
-    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked."""
+    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked.
+
+    ``before`` says who of them is in such a sum already.
+    """
     room, others = members.room, []
     for _ in range(DEALS):
         circles = room.prepare(t for t in members.present() if t in orders)
@@ -45,7 +49,7 @@ async def hold(
         others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
     seats = {t: seat_of(order) for t, order in orders.items()}
-    summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
+    summed = room.begin(content_of(next(iter(orders.values()))), seats, before) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return Held(None, nobody, None, others)
     messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}
@@ -65,6 +69,7 @@ async def hold(
     return Held(words, nobody if words is None else summed.arrived, told, others)
 
 
-def _with_partners(order: WorkOrder | Probe, partners: object) -> wire.TerminalDown:
+def _with_partners(order: Asked, partners: object) -> wire.TerminalDown:
     form = codec.to_wire(order, partners=codec.to_wire(partners))
-    return wire.TerminalDown(order=form) if isinstance(order, WorkOrder) else wire.TerminalDown(probe=form)
+    name = "order" if isinstance(order, WorkOrder) else "probe" if isinstance(order, Probe) else "ask_rows"
+    return wire.TerminalDown(**{name: form})

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from rhfedmtl.deploy.methods import method_of
@@ -19,6 +19,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.roles.masking import to_bits
 from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
@@ -72,7 +73,7 @@ class Memory:
         self._file = StateFile(config.state / "station.state", fsync=config.node.fsync)
         self._open_file = StateFile(config.state / "round.state", fsync=config.node.fsync)
         self._log, self._meters = log, meters
-        self._norm = config.limits.norm
+        self._limits = config.limits
         self.turn = asyncio.Lock()
         self.role: BaseStation | None = None
         self.job: wire.Job | None = None
@@ -80,6 +81,7 @@ class Memory:
         self.centring: Centring | None = None
         self.noising: Noising | None = None
         self.secret = secrets.token_bytes(32)
+        self.summed = b"", b""
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -108,6 +110,16 @@ class Memory:
         """Whether no share of a terminal goes into the sum, or out of it, by itself."""
         return self.role is not None and self.role.method.channel.sealed
 
+    def summed_before(self, members: Iterable[int]) -> bytes:
+        """Who of these members is in a masked certificate already, as they were told when they came."""
+        return self.summed[1] if self.summed[0] == to_bits(members) else self.summed[0]
+
+    def note_summed(self, members: Iterable[int]) -> None:
+        """Write down that these are in one."""
+        if self.summed[0] != (now := to_bits(members)):
+            self.summed = now, self.summed[0]
+            self.save()
+
     def hide(self, noising: Noising) -> None:
         """Hide every sum in noise from now on."""
         self.station.hide(noising)
@@ -131,7 +143,7 @@ class Memory:
         matrix, shared = matrix_of(job, method)
         kind = SummingStation if method.channel.sums_only else BaseStation
         role = kind(self.task, matrix, method, shared)
-        role.membership, role.norm = secrets.randbits(40), self._norm
+        role.membership, role.norm, role.weight = secrets.randbits(40), self._limits.norm, self._limits.weight
         if self.scaling is not None:
             role.scaled(self.scaling)
         if self.noising is not None:
@@ -220,6 +232,7 @@ class Memory:
             members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
             quarantined=state.quarantined,
             secret=self.secret,
+            summed=self.summed,
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -251,6 +264,7 @@ class Memory:
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self.secret = record.secret or self.secret
+        self.summed = (record.summed[0], record.summed[1]) if record.summed else self.summed
         self.noising = codec.from_wire(Noising, record.noising) if record.HasField("noising") else None
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from rhfedmtl.data.centring import added
+from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
@@ -38,20 +38,23 @@ from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks
 from rhfedmtl.roles.channel import normal_from
 from rhfedmtl.roles.messages import (
+    WIDE,
     Anchor,
     Centring,
     LabelsReport,
     MomentsReport,
     Noising,
     Probe,
+    RowProbe,
     Scaling,
     StationSums,
     Sums,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
+from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.station import Merged
-from rhfedmtl.roles.summed import SummingStation
+from rhfedmtl.roles.summed import Asked, SummingStation
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -367,12 +370,39 @@ class StationService:
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
         asked = {probe.terminal: probe for probe in probes}
-        held = await hold(self.members, asked, role.sums_words, self.config.waits.answer, whole=True)
+        before, seconds = self.memory.summed_before(asked), self.config.waits.answer
+        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
+        self.memory.note_summed(asked)
         return role.told_sums(held.words), []
 
+    async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:
+        """Round zero: means and spreads of rows, or of labels, of all members, from two sums."""
+        weight, mean = common(await self._masked_zero(role, RowProbe(labels, np.empty(0))))
+        return Spreads(weight, mean, await self._masked_zero(role, RowProbe(labels, mean)))
+
+    async def _masked_zero(self, role: SummingStation, asked: RowProbe) -> Any:
+        """One of the two: over all members, as later sums are."""
+        await self.members.gather(role.members)
+        width = 1 if asked.labels or self.memory.job is None else self.memory.job.features
+        length = WIDE * (width if asked.about.size else 1 + width)
+        async with self.memory.turn:
+            orders: dict[int, Asked] = dict.fromkeys(sorted(role.members), asked)
+            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
+            if held.words is None:
+                missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
+                raise PeerError(f"no masked sum of the rows of station {self.memory.task}: terminals {missing}")
+            return role.told_rows(asked, held.words)
+
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
+        if self.memory.masked is not None:
+            sums = (await self._masked_rows(self.memory.masked, labels=False)).moments
+        else:
+            sums = await self._told_moments()
+        answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
+
+    async def _told_moments(self) -> Moments:
         features = self.memory.job.features if self.memory.job else 0
 
         def fits(report: MomentsReport) -> bool:
@@ -384,7 +414,7 @@ class StationService:
         async with self.memory.turn:
             sums = self.memory.station.add_moments({each.sender: each for each in parts})
             self.members.heed_quarantine()
-        answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
+        return sums
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         async with self.memory.turn:
@@ -396,8 +426,14 @@ class StationService:
         answer.done.SetInParent()
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
-        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, added([each.sums for each in parts]))))
+        if self.memory.masked is not None:
+            sums = (await self._masked_rows(self.memory.masked, labels=True)).labels
+        else:
+            parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
+            async with self.memory.turn:
+                sums = self.memory.station.add_labels({each.sender: each for each in parts})
+                self.members.heed_quarantine()
+        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
         async with self.memory.turn:

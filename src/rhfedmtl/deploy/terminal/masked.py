@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,14 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
-from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, Told, Unmask, from_bits, to_bits
-from rhfedmtl.roles.messages import Probe, Sums, Update, WorkOrder
-from rhfedmtl.roles.summed import content_of, noise_for, seat_of, words_of
+from rhfedmtl.roles.masking import Circle, Key, Kind, Masker, Partners, Told, Unmask, from_bits, to_bits
+from rhfedmtl.roles.messages import Probe, RowProbe, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.summed import Asked, content_of, noise_for, seat_of, words_of
 
 Body = dict[str, Any]
-START = 16
-"""Bytes of the digest of a model that was started from."""
+KINDS = {WorkOrder: Kind.UPDATE, Probe: Kind.FIXED, RowProbe: Kind.ROWS}
+APPLIED = 0.5
+"""Share of an update, times the terminals of its sum, from which on it counts as applied: less hides none of them."""
 
 
 class MaskedAnswers:
@@ -33,6 +33,7 @@ class MaskedAnswers:
     ) -> None:
         self._identity, self._credentials, self.channel, self._save = identity, credentials, channel, save
         self._secret = secret
+        self._applied = self._applied_when_opened = 0.0
         self.told = Told()
         self._masker = self._new()
 
@@ -45,18 +46,18 @@ class MaskedAnswers:
         """Shares for the neighbours, whose keys are checked."""
         return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
 
-    def mask(self, asked: WorkOrder | Probe, answer: Update | Sums, content: wire.Partners) -> Body:
-        """An answer under masks, and shares for the next."""
+    def mask(self, asked: Asked, answer: Update | Sums | Vector, given: wire.Partners, *, applied: float = 0.0) -> Body:
+        """An answer under masks, and shares for the next. ``applied`` is how much was of all updates so far."""
 
         def masked() -> Body:
-            partners, words = codec.from_wire(Partners, content), words_of(answer, self.channel)
-            fixed = isinstance(asked, Probe)
-            if isinstance(self.channel, NoisedSums):
+            partners, words = codec.from_wire(Partners, given), words_of(answer, self.channel)
+            if isinstance(self.channel, NoisedSums) and not isinstance(asked, RowProbe):
                 words = words + noise_for(words, asked, self.channel, self._secret)
-            start = (
-                b"" if isinstance(asked, Probe) else hashlib.blake2b(asked.model.tobytes(), digest_size=START).digest()
-            )
-            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, fixed=fixed, start=start)
+            if isinstance(asked, WorkOrder):
+                self._applied = applied
+                self._applied_when_opened = min(self._applied_when_opened, applied)  # a state that was lost counts anew
+            content, seat, kind = content_of(asked), seat_of(asked), KINDS[type(asked)]
+            sent = self._masker.mask(partners, content, seat, words, kind=kind, applied=self._was_applied)
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
         return self._said(masked)
@@ -66,24 +67,28 @@ class MaskedAnswers:
 
         def opened() -> Body:
             found = self._masker.open(codec.from_wire(Unmask, content))
-            self.told = self._masker.told
+            self.told, self._applied_when_opened = self._masker.told, self._applied
             self._save()
             return {"opened": codec.to_wire(found)}
 
         return self._said(opened)
 
+    @property
+    def _was_applied(self) -> bool:
+        """Whether enough of an update was since the last that was opened."""
+        largest = max(map(len, self.told.unmerged), default=1)
+        return (self._applied - self._applied_when_opened) * largest >= APPLIED
+
     def note(self, record: wire.TerminalFile) -> None:
         """Write down for whom sums were opened."""
         told = self.told
-        record.told_fixed = to_bits(told.fixed) if told.fixed else b""
-        record.told_update, record.told_value = to_bits(told.update) if told.update else b"", told.value
-        record.told_starts.extend(start + to_bits(members) for start, members in told.starts)
+        record.told_fixed, record.told_rows = (to_bits(each) if each else b"" for each in (told.fixed, told.rows))
+        record.told_unmerged.extend(map(to_bits, told.unmerged))
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
-        fixed, update = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_update))
-        starts = tuple((each[:START], from_bits(each[START:])) for each in record.told_starts)
-        self.told = Told(fixed, update, record.told_value, starts)
+        fixed, rows = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_rows))
+        self.told = Told(fixed, rows, tuple(map(from_bits, record.told_unmerged)))
 
     def _said(self, answer: Callable[[], Body]) -> Body:
         try:
@@ -108,7 +113,7 @@ class MaskedAnswers:
         return b"rhfedmtl key for masks, " + self._identity.network.encode() + b", " + public
 
 
-def partners_of(content: wire.WorkOrder | wire.Probe) -> wire.Partners:
+def partners_of(content: wire.WorkOrder | wire.Probe | wire.RowProbe) -> wire.Partners:
     """Who else is asked; where sums are masked nothing is answered alone."""
     if not content.HasField("partners"):
         raise PeerError(

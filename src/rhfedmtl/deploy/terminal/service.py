@@ -38,7 +38,18 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import MaskedSums
-from rhfedmtl.roles.messages import Centring, Goodbye, Noising, Probe, Release, Scaling, Sums, Verdict, WorkOrder
+from rhfedmtl.roles.messages import (
+    Centring,
+    Goodbye,
+    Noising,
+    Probe,
+    Release,
+    RowProbe,
+    Scaling,
+    Sums,
+    Verdict,
+    WorkOrder,
+)
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
@@ -314,7 +325,8 @@ class TerminalService:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
         if partners is not None:
-            self.link.send(**self._in_sums.mask(order, update, partners), seconds=seconds)
+            masked = self._in_sums.mask(order, update, partners, applied=self.role.applied)
+            self.link.send(**masked, seconds=seconds)
         else:
             single = self.role.method.channel.dtype == np.float32
             self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
@@ -414,6 +426,13 @@ class TerminalService:
         self._refuse_alone("labels")
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
+    async def _on_ask_rows(self, content: wire.RowProbe) -> None:
+        if self._noising is not None or self.config.epsilon:
+            raise PeerError("sums of this network are noised: those of rows and labels are not told")
+        asked, partners = codec.from_wire(RowProbe, content), partners_of(content)
+        sums = await asyncio.to_thread(self.role.row_sums, asked)
+        self.link.send(**self._in_sums.mask(asked, sums, partners))
+
     async def _on_centring(self, content: wire.Centring) -> None:
         self._centre(codec.from_wire(Centring, content))
         self.link.send(centred=wire.Nothing())
@@ -432,6 +451,7 @@ class TerminalService:
         "ask_moments": _on_ask_moments,
         "scaling": _on_scaling,
         "ask_labels": _on_ask_labels,
+        "ask_rows": _on_ask_rows,
         "centring": _on_centring,
         "trial": _on_trial,
         "circle": _on_circle,

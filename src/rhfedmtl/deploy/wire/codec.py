@@ -215,7 +215,8 @@ def _check_deal(deal: masking.Deal) -> None:
 
 
 def _check_partners(partners: masking.Partners) -> None:
-    masking.from_bits(partners.everyone)
+    for bits in (partners.everyone, *filter(None, [partners.before])):
+        masking.from_bits(bits)
     asked, rest = divmod(len(partners.seats), said.SEAT)
     if rest or len(partners.shares) != 2 * masks.SEED * asked:
         raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
@@ -259,6 +260,7 @@ FORMS: dict[type, Form] = {
     said.Leave: Form(wire.Leave),
     said.Goodbye: Form(wire.Goodbye),
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
+    said.RowProbe: Form(wire.RowProbe),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
     said.Centring: Form(wire.Centring),
