@@ -49,7 +49,8 @@ def _show_plan(report: PlanReport) -> None:
         screen.print(_resources(report))
     for name, text in words.outcome(report):
         _line(name, text)
-    screen.print(_curve(report))
+    if report.privacy is None:
+        screen.print(_curve(report))
     for note in report.notes:
         _line("note", note)
 
@@ -74,6 +75,7 @@ def _resources(report: PlanReport) -> Table:
             limited,
         )
     target = "predicted gap" if report.predicted_gap is not None else "remaining suboptimality"
+    target = target if report.privacy is None else "cost of the noise"
     table.caption = f"1 % more, 1 unit more: relative fall of the {target}"
     return table
 

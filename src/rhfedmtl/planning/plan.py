@@ -38,6 +38,10 @@ from rhfedmtl.training.privacy import Privacy, PrivatePlan, design
 from rhfedmtl.training.run import Settings
 
 CURVE_POINTS = 48
+PRIOR = (
+    "the remaining suboptimality is a prior estimate: right for comparing plans, too optimistic for long runs; with "
+    "--data a pilot predicts the gap"
+)
 MOST_STEPS = 10_000
 """Ranges of H are looked for up to here."""
 _NUDGE = 0.1  # shadow prices are slopes over ±10 % of a budget: whole rounds and steps make anything finer jump
@@ -177,7 +181,9 @@ def plan_private(
     assert isinstance(algorithm.method, DualMethod)
     found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0, faults=faults)
     price = {**found.shadow_price, **made.shadow_price}
-    return replace(found, privacy=made, shadow_price=price, notes=[*found.notes, *made.notes])
+    return replace(
+        found, privacy=made, shadow_price=price, notes=[*(note for note in found.notes if note != PRIOR), *made.notes]
+    )
 
 
 def policy_name(policy: Policy) -> str:
@@ -369,10 +375,7 @@ class _Planner:
                 f"it {whole}, and the interval is meant to hold {100 * LEVEL:.0f} % of final gaps"
             )
         else:
-            notes.append(
-                "the remaining suboptimality is a prior estimate: right for comparing plans, too optimistic for long "
-                "runs; with --data a pilot predicts the gap"
-            )
+            notes.append(PRIOR)
         if self.budget and binding(self.dry_run.spent, self.budget) is None:
             notes.append("no limited type has a price here: only the limit on rounds would end such a run")
         if isinstance(self.policy, Theoretical):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rhfedmtl.planning.plan import PlanReport
+    from rhfedmtl.training.privacy import PrivatePlan
 
 
 AFFORDABLE = {"starved": "no", "enough": "some", "surplus": "every"}
@@ -55,6 +56,8 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
 def outcome(report: PlanReport) -> list[tuple[str, str]]:
     """What binds, what remains, and what is predicted."""
     lines = [("binding", report.binding or "nothing: no limited type is used")]
+    if report.privacy is not None:  # bounds and models of progress know nothing of noise
+        return lines + _private(report.privacy)
     if report.case is not None:
         some = AFFORDABLE[report.case]
         lines.append(("case", f"{report.case}: {some} H is affordable by the bound '{report.case_by}'"))
@@ -67,14 +70,11 @@ def outcome(report: PlanReport) -> list[tuple[str, str]]:
     if gap is not None:
         interval = f"between {gap.low:.2e} and {gap.high:.2e} ({percent(gap.level)})"
         lines.append(("final gap", f"{gap.expected:.2e}, {interval}"))
-    return lines + _private(report)
+    return lines
 
 
-def _private(report: PlanReport) -> list[tuple[str, str]]:
+def _private(plan: PrivatePlan) -> list[tuple[str, str]]:
     """What a bound on privacy buys."""
-    plan = report.privacy
-    if plan is None:
-        return []
     noise = "" if plan.predicted_noise is None else f", which may cost {number(plan.predicted_noise)} of the objective"
     bought = ", ".join(f"{100.0 * each['lost']:.2g} at {each['epsilon']:g}" for each in plan.buys)
     more = f"0.1 more of epsilon: noise costs {fall(plan.shadow_price['epsilon'] / 10)} less"
