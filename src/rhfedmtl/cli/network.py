@@ -144,7 +144,7 @@ def init(
         ),
     ] = None,
     precision: Annotated[
-        str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
+        str, option(METHOD_PANEL, "--precision", "Of updates and models on the wire: float64, float32, int8.")
     ] = "float64",
     test_rows: Annotated[
         str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")

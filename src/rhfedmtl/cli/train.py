@@ -53,10 +53,6 @@ INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
 
 
-PRECISIONS = ("float64", "float32", "int8")
-"""What --precision takes; those that round are channels."""
-
-
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(train)
@@ -100,7 +96,7 @@ def train(
     ] = 30.0,
     precision: Annotated[
         str | None,
-        option(METHOD_PANEL, "--precision", "Of updates on the wire: float64, float32, int8; in place of --channel."),
+        option(METHOD_PANEL, "--precision", "Of updates and models on the wire: float64, float32, int8."),
     ] = None,
     certify_every: CertifyEvery = AUTO,
     free_evaluation: FreeEvaluation = False,
@@ -132,7 +128,7 @@ def train(
     config = RunConfig(
         algorithm,
         request,
-        _in_precision(options, precision),
+        options if precision is None else options.in_precision(precision),
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
         faults=faults,
@@ -193,17 +189,6 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-def _in_precision(options: Options, precision: str | None) -> Options:
-    """The options with the channel that rounds so."""
-    if precision is None:
-        return options
-    if precision not in PRECISIONS:
-        raise ConfigError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-    if "channel" in options.given():
-        raise ConfigError(f"--precision {precision} and --channel {options.channel}: give one of them")
-    return options if precision == "float64" else options.changed(channel=precision)
 
 
 def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:
