@@ -180,12 +180,16 @@ class Options:
             raise ConfigError(f"policy {name!r} has no {foreign[0]}: leave it out, or take another policy")
         return entry(**self._of(entry))
 
-    def in_precision(self, precision: str) -> Options:
-        """The same with the channel that rounds so; refused where another channel is given."""
+    def in_precision(self, precision: str, *, bytes_bind: bool = False) -> Options:
+        """The same with the channel that rounds so; refused where another channel is given.
+
+        "auto" is what buys most for a byte where bytes are what is scarce (`benchmarks/bytes.py`), and exact elsewhere.
+        """
+        if precision == AUTO:
+            precision = "int8" if bytes_bind else "float64"
         if precision not in PRECISIONS:
-            raise ConfigError(
-                f"precision {precision}: choose from {', '.join(PRECISIONS)}{nearest(precision, PRECISIONS)}"
-            )
+            known = (*PRECISIONS, AUTO)
+            raise ConfigError(f"precision {precision}: choose from {', '.join(known)}{nearest(precision, known)}")
         if precision in ("float64", self.channel):
             return self
         if self.channel != DEFAULTS["channel"]:

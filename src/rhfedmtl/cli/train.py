@@ -26,6 +26,7 @@ from rhfedmtl.cli.options import (
     CertifyEvery,
     FaultText,
     FreeEvaluation,
+    Precision,
     Prices,
     PrivacyText,
     Scale,
@@ -94,10 +95,7 @@ def train(
     checkpoint_every: Annotated[
         float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
     ] = 30.0,
-    precision: Annotated[
-        str | None,
-        option(METHOD_PANEL, "--precision", "Of updates and models on the wire: float64, float32, int8."),
-    ] = None,
+    precision: Precision = "float64",
     certify_every: CertifyEvery = AUTO,
     free_evaluation: FreeEvaluation = False,
     log: Annotated[
@@ -128,7 +126,7 @@ def train(
     config = RunConfig(
         algorithm,
         request,
-        options if precision is None else options.in_precision(precision),
+        options,
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
         faults=faults,
@@ -140,6 +138,8 @@ def train(
         privacy=privacy,
         free_evaluation=free_evaluation,
     )
+    prices, limits = config.resources()
+    config = replace(config, options=options.in_precision(precision, bytes_bind=prices.has_bytes(limits)))
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
     start = _interrupted_run(resume, context)

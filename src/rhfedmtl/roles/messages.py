@@ -25,6 +25,7 @@ from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 Vector = npt.NDArray[np.float64]
 
 FLOAT64: np.dtype[Any] = np.dtype(np.float64)
+PLAIN = Channel()
 ENVELOPE = 11
 """Seconds of work, or the number of a request: what a stream adds to a message."""
 _NUMBER, _WHOLE = 9, 2
@@ -341,7 +342,7 @@ def message_sizes(
     shape: tuple[int, int],
     shared_rows: int,
     profile_length: int,
-    channel: Channel,
+    channel: Channel = PLAIN,
     masked_among: int = 0,
 ) -> MessageSizes:
     """What an engine charges that does not make the messages.

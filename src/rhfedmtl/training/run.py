@@ -496,11 +496,11 @@ class Run:
         return found
 
     def _sums(self, points: Points) -> list[StationSums | None]:
-        """Sums of every station at these points; terminals know the models from now on."""
+        """Sums of every station at these points; terminals know the models from now on, unless that was free."""
         sums = self.network.sums(points)
         known = sum(self._is_known(models) for models in points.models)
         self._probed = self._probe_sizes(len(points.models), len(points.combinations), known=known)
-        self._known = [*points.models]
+        self._known = [] if self.settings.free_evaluation else [*points.models]
         return sums
 
     def _is_known(self, models: Models) -> bool:
