@@ -192,8 +192,6 @@ def main() -> None:
         overall(group, cells, args.seeds)
         everything += cells
     print(f"\n{time.perf_counter() - started:.0f} s")
-    if args.fixed:
-        args.fixed.write_text(json.dumps(known))
     if args.out:
         args.out.write_text(json.dumps(everything, indent=1) + "\n")
 
@@ -214,6 +212,8 @@ def _measure(problems: list[Problem], args: argparse.Namespace, known: dict[str,
                 ours.append(own)
             cells += summarise(problem.name, [known[f"{problem.name} {seed}"] for seed in range(args.seeds)], ours)
             show(cells[-sum(cell["federation"] == problem.name for cell in cells) :])
+            if args.fixed:
+                args.fixed.write_text(json.dumps(known))
     return cells
 
 

@@ -61,7 +61,18 @@ def runs(out: Path) -> None:
 def network(place: Path) -> Iterator[None]:
     """A network that trains meanwhile."""
     command("network", "init", str(place), "--stations", "3", "--terminals", "4")
-    up = [*COMMAND, "network", "up", str(place), "--local", "--budget", "energy=12000", "--json"]
+    up = [
+        *COMMAND,
+        "network",
+        "up",
+        str(place),
+        "--local",
+        "--budget",
+        "energy=40000",
+        "--target-gap",
+        "1e-30",
+        "--json",
+    ]
     with subprocess.Popen(up, stdout=subprocess.DEVNULL) as running:
         yield
         running.send_signal(signal.SIGINT)

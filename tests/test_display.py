@@ -106,3 +106,10 @@ def test_verbose_is_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch, capsys:
     assert shown[0].startswith('<progress value="0.')
     assert "round 1" in shown[0]
     assert capsys.readouterr().out == ""
+
+
+def test_names_that_load_late_are_completed() -> None:
+    """What is imported when it is used stands in ``dir`` all the same, for Tab and for readers."""
+    import rhfedmtl
+
+    assert set(rhfedmtl.__all__) <= set(dir(rhfedmtl))

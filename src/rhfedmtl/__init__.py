@@ -91,3 +91,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"rhfedmtl.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names that Tab completes, those that are imported when they are used among them."""
+    return sorted({*globals(), *__all__})

@@ -171,7 +171,8 @@ class BudgetDisplay:
         for ax, (name, by_tier) in zip(self.axes_, self.amounts.items(), strict=True):
             ax.bar([*by_tier, "in all"], [*by_tier.values(), sum(by_tier.values())])
             if name in self.budget:
-                ax.axhline(self.budget[name], linestyle="--", color="black", linewidth=1.0)
+                ax.axhline(self.budget[name], linestyle="--", color="black", linewidth=1.0, label="budget")
+                ax.legend(loc="upper left")
             ax.set(ylabel=f"{name} spent")
         return self
 

@@ -142,6 +142,8 @@ def test_filter_sort_and_overlay(opened: Open) -> None:
     for i in range(2):
         page.locator("tbody input").nth(i).check()
     page.click(".go")
+    page.wait_for_url("**/overlay?**")
+    page.wait_for_selector('.pulse[data-state="live"]')
     plot = page.locator(".plot[role=group]").first
     plot.focus()
     page.keyboard.press("ArrowRight")

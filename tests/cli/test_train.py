@@ -18,7 +18,7 @@ import pytest
 from tests.waiting import wait_for
 
 from rhfedmtl.algorithms.options import RESERVED, option_kinds
-from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
+from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli import main as cli
 from rhfedmtl.cli import train
 from rhfedmtl.cli.options import LEARNING
@@ -199,6 +199,16 @@ def test_reproduce_and_faults_explain_themselves(tmp_path: Path) -> None:
     assert {f"{field.name}={field.default}" for field in dataclasses.fields(Faults)} <= set(
         told.stdout.replace(",", "").split()
     )
+
+
+def test_names_explain_themselves(tmp_path: Path) -> None:
+    """Every option that takes a name of a registry answers ``help`` with a line on each."""
+    registries = {"--algorithm": ALGORITHMS, "--loss": LOSSES, "--relationship": RELATIONSHIPS, "--engine": ENGINES}
+    for name, registry in (registries | {"--merge": MERGES, "--policy": POLICIES, "--channel": CHANNELS}).items():
+        told = rhfedmtl("train", name, "help", folder=tmp_path)
+        lines = " ".join(told.stdout.split())
+        assert told.returncode == 0
+        assert all(f"{entry} {registry[entry].title}" in lines for entry in registry)
 
 
 def test_a_run_ends_where_nothing_is_left_to_buy(tmp_path: Path) -> None:

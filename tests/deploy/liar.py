@@ -51,10 +51,14 @@ LIES: dict[str, tuple[str, Lie]] = {
 
 @contextmanager
 def liar(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[None]:
-    """Somebody who lies in the place of a terminal, and then the terminal again."""
+    """Somebody who lies in the place of a terminal, and then the terminal again.
+
+    It begins at α = 0: where everything is learned already an update is nothing, and so is a multiple of it.
+    """
     if (honest := supervisor.processes.pop(name, None)) is not None:
         honest.kill()
         honest.join()
+    (folder / name / "state" / "terminal.state").unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.deploy.liar", str(folder / name), lie]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:

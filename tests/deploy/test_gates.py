@@ -468,6 +468,11 @@ def test_refusals_do_not_fill_the_log(capsys: pytest.CaptureFixture[str], monkey
     now[0] += 2.0 * logs.WHILE_S
     log.seldom("refused", "warning", reason="stranger")
     assert f'"left_out": {1000 - logs.LINES}' in capsys.readouterr().err
+    assert log.last_error == "refused: stranger"
+    log("disk full", "error")
+    log.seldom("refused", "warning", reason="another")
+    now[0] += 2.0 * logs.FADES_S
+    assert log.last_error == "disk full"  # a stranger of this morning is no trouble of now
 
 
 # Ports.

@@ -18,6 +18,7 @@ from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, make_ter
 from tests.deploy.intruder import Intruder, credentials_for, hello, station
 from tests.deploy.proxy import Mischief, Proxies, Proxy
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.node.config import read_station
@@ -36,7 +37,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Join
 from rhfedmtl.training.config import RunConfig
 
-BUDGET = "energy=10000"
+BUDGET = "energy=100000"
 ONE, NONE = codec.tensor([1.0]), codec.tensor([])
 OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-6}
 
@@ -45,7 +46,7 @@ OPTIONS = {"policy": "fixed", "local_steps": 10, "lambda1": 1e-6, "lambda2": 1e-
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operator]]:
     """A network that learns while it is attacked; every message of one terminal is repeated on the way."""
     federation = nets.small(2, 2, 40)
-    learning = {"algorithm": "hfedmtl", "options": OPTIONS, "max_rounds": 1000}
+    learning = {"algorithm": "hfedmtl", "options": OPTIONS, "max_rounds": 4000}
     folder = nets.build(tmp_path_factory.mktemp("intruders") / "net", federation, learning=learning)
     address = read_station(folder / "station-0" / "station.toml").node.listen
     echo = f"127.0.0.1:{int(address.rpartition(':')[2]) + 100}"
@@ -57,18 +58,14 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operat
         operator.command("train", budget=[BUDGET])
         nets.wait(operator, lambda s: bool(s["training"].get("round")))
         yield folder, operator
+        operator.command("stop")
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
         operator.export(folder / "out")
-    run = RunConfig("hfedmtl", options=_options(), cost=("energy=0.1,10",), budget=(BUDGET,)).run(federation)
+    options = Options.of(**OPTIONS, cloud_rounds=status["training"]["round"])
+    run = RunConfig("hfedmtl", options=options, cost=("energy=0.1,10",), budget=(BUDGET,)).run(federation)
     np.testing.assert_array_equal(TaskModels.load(folder / "out" / "model.npz").models, run.models)
     assert Ledger.load(folder / "out" / "ledger.json") == run.ledger
-
-
-def _options() -> Any:
-    from rhfedmtl.algorithms.options import Options
-
-    return Options.of(**OPTIONS)
 
 
 def test_credentials_that_do_not_count(net: Any) -> None:

@@ -59,7 +59,7 @@ STEP = Option("step", float, 0.5, "Step size")
 DECAY = Option("decay", float, 0.0, "The step size falls by 1/(1 + decay · rounds)")
 MU = Option("mu", float, None, "Pull to the common model", "0.1")
 COMPONENTS = Option("components", int, None, "Models that the tasks mix", "3")
-PHI = Option("phi", float, None, "Control parameter", "0.025")
+PHI = Option("phi", float, None, "Control parameter φ of its paper", "0.025")
 SERVER_STEP = Option("server_step", float, 0.1, "Step size of the server")
 INNER_STEPS = Option("inner_steps", int, 5, "Steps of a task's own model before one of the common model")
 FOLLOW = Option("follow", float, 0.5, "Share of the way that the common model goes to a task's own")
@@ -229,19 +229,19 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
         "clip": Entry(
             "scaled to a norm, where it is longer",
             "rhfedmtl.roles.channel:Clip",
-            options=(Option("clip_norm", float, 1.0, "Longest update"),),
+            options=(Option("clip_norm", float, 1.0, "Largest norm of an update"),),
         ),
         "float32": Entry("four bytes a number, the rest with the next update", "rhfedmtl.roles.channel:Float32"),
         "int8": Entry("one byte a number, the rest with the next update", "rhfedmtl.roles.channel:Int8"),
         "fixed-point": Entry(
-            "multiples of a public step",
+            "rounded to multiples of a public step, the rest with the next update",
             "rhfedmtl.roles.channel:FixedPoint",
             options=(_GRID_STEP,),
         ),
         "masked": Entry(
-            "the same, and a station sees sums alone",
+            "secure aggregation: the same, and a station sees sums over terminals alone",
             "rhfedmtl.roles.channel:MaskedSums",
-            options=(_GRID_STEP, Option("least_summed", int, 3, "Terminals that a sum has at least")),
+            options=(_GRID_STEP, Option("least_summed", int, 3, "Fewest terminals in a sum")),
         ),
     },
 )

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def dashboard(
     place: Annotated[Path, typer.Argument(help="Folder of runs, sweeps or studies, or of a network.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine. [a free one]")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine.", show_default="a free one")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in a browser.")] = True,
 ) -> None:
     """Show runs as they go, a network as it stands, and what a budget would buy, in a browser on this machine.

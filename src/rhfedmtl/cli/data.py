@@ -96,7 +96,7 @@ OPTIONS: dict[str, Any] = {
     "test_rest": Annotated[bool | None, _flag("--test-rest", help="Test on all remaining rows of a task instead.")],
     "grouped": Annotated[bool | None, _flag("--grouped", help="Keep overlapping windows on one side of the test.")],
     "positive": Annotated[
-        str | None, _option("--positive", help="Ask one question: this class against the rest.", metavar="CLASS")
+        str | None, _option("--positive", help="One class against the rest: a problem of two classes.", metavar="CLASS")
     ],
     "balanced": Annotated[
         bool | None,
@@ -116,7 +116,12 @@ OPTIONS: dict[str, Any] = {
     ],
     "missing": Annotated[
         str | None,
-        _word("--missing", "HOW", help="Gaps: mean (and mark), drop-rows, drop-columns, error.", show_default="mean"),
+        _word(
+            "--missing",
+            "HOW",
+            help="Missing values: mean (and mark), drop-rows, drop-columns, error.",
+            show_default="mean",
+        ),
     ],
     "na": Annotated[
         str | None, _word("--na", "WORDS", help="More words that stand for a gap: a,b,c.", show_default="NA, ?, …")

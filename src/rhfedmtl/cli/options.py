@@ -76,8 +76,24 @@ def _work(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # 
     return Annotated[kind | None, option(WORK_PANEL, name, help, **more)], None
 
 
-def _names(registry: Registry[Any]) -> str:
-    return ", ".join(registry)
+def chosen_from(registry: Registry[Any], what: str = "", usual: str = "") -> dict[str, Any]:
+    """Help and callback of an option that takes a name of a registry: ``help`` in its place explains them all."""
+    said = f"{what}{', '.join(registry)}; help explains them.{usual and f' [{usual}]'}"
+
+    def explain(text: str | None) -> str | None:
+        if text == "help":
+            width = 2 + max(map(len, registry))
+            for name, entry in registry.items():
+                paragraph(entry.title, f"{name:{width}}", " " * width)
+            raise typer.Exit
+        return text
+
+    return {"help": said, "callback": explain}
+
+
+def _one_of(registry: Registry[Any], name: str, usual: str, what: str = "", panel: str = METHOD_PANEL) -> Any:
+    """An option that takes a name of a registry."""
+    return Annotated[str | None, option(panel, name, **chosen_from(registry, what, usual))], None
 
 
 def _own(registry: Registry[Any], make: Callable[..., tuple[Any, None]] = _learn) -> dict[str, tuple[Any, None]]:
@@ -92,11 +108,9 @@ def _own(registry: Registry[Any], make: Callable[..., tuple[Any, None]] = _learn
 
 
 LEARNING: dict[str, tuple[Any, Any]] = {
-    "loss": _learn(str, "--loss", f"{_names(LOSSES)}. [by the labels]"),
+    "loss": _one_of(LOSSES, "--loss", "by the labels"),
     **_own(LOSSES),
-    "relationship": _learn(
-        str, "--relationship", f"How tasks are coupled: {_names(RELATIONSHIPS)}. [{Options.relationship}]"
-    ),
+    "relationship": _one_of(RELATIONSHIPS, "--relationship", Options.relationship, "How tasks are coupled: "),
     **_own(RELATIONSHIPS),
     "lambda1": _learn(
         str, "--lambda1", f"Weight of each model's own norm, or auto. [{Options.lambda1}]", metavar="WEIGHT"
@@ -108,20 +122,23 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         f"[without a budget chosen on training rows, else {LAMBDA2}]",
         metavar="WEIGHT",
     ),
-    "merge": _learn(str, "--merge", f"How stations merge: {_names(MERGES)}. [{Options.merge}]"),
+    "merge": _one_of(MERGES, "--merge", Options.merge, "How stations aggregate updates: "),
     **_own(MERGES),
-    "channel": _learn(
-        str, "--channel", f"What becomes of updates on their way: {_names(CHANNELS)}. [{Options.channel}]"
-    ),
+    "channel": _one_of(CHANNELS, "--channel", Options.channel, "Clipping, compression or masking of updates: "),
     **_own(CHANNELS),
     "masked": _learn(
-        bool, "--masked", "Stations see sums over terminals alone: short for --channel masked.", show_default=False
+        bool,
+        "--masked",
+        "Secure aggregation: stations see sums over terminals alone. Short for --channel masked.",
+        show_default=False,
     ),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
     **_own(ALGORITHMS),
-    "policy": _work(str, "--policy", f"{_names(POLICIES)}. [measured]"),
-    "local_steps": _work(int, "--local-steps", "H: rows a terminal visits in a round. [2, where it is fixed]"),
+    "policy": _one_of(POLICIES, "--policy", "measured", "Who decides H and K: ", WORK_PANEL),
+    "local_steps": _work(
+        int, "--local-steps", "H: local steps of a terminal in a round, a row each. [2, where it is fixed]"
+    ),
     "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
     "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
     **_own(POLICIES, _work),
@@ -168,7 +185,7 @@ PrivacyText = Annotated[
     option(
         WORK_PANEL,
         "--privacy",
-        "Bound on what anybody learns of a terminal: epsilon=1,delta=1e-6. [none]",
+        "Differential privacy of whole terminals, a budget like others: epsilon=1,delta=1e-6. [none]",
         show_default=False,
         metavar="EPSILON,DELTA",
     ),

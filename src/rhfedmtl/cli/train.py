@@ -30,6 +30,7 @@ from rhfedmtl.cli.options import (
     Prices,
     PrivacyText,
     Scale,
+    chosen_from,
     every,
     option,
     with_learning_options,
@@ -65,7 +66,7 @@ def train(
     context: typer.Context,
     request: Request,
     options: Options,
-    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", f"{', '.join(ALGORITHMS)}.")] = "rhfedmtl",
+    algorithm: Annotated[str, option(METHOD_PANEL, "--algorithm", **chosen_from(ALGORITHMS))] = "rhfedmtl",
     scale: Scale = None,
     budget: Budgets = None,
     cost: Prices = None,
@@ -83,7 +84,8 @@ def train(
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[
-        str | None, option(RUNNING, "--engine", f"What carries the run: {', '.join(ENGINES)}. [{Execution.engine}]")
+        str | None,
+        option(RUNNING, "--engine", **chosen_from(ENGINES, "Where it runs: ", Execution.engine)),
     ] = None,
     address: Address = None,
     actors: Annotated[
@@ -100,7 +102,7 @@ def train(
     free_evaluation: FreeEvaluation = False,
     log: Annotated[
         list[str] | None,
-        option(RUNNING, "--log", "Curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
+        option(RUNNING, "--log", "Log curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
     ] = None,
     out: Annotated[Path, option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
     as_json: AsJson = False,

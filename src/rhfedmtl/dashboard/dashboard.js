@@ -72,7 +72,7 @@
       const href = address(form);
       history.replaceState(null, "", href);
       show(href, form.matches(".whatif") && event.target.id !== "pilot" ? { part: "answer" } : {});
-    }, 80);
+    }, 30);
   });
   document.addEventListener("submit", (event) => {
     if (event.target.matches("form.filter, form.whatif")) event.preventDefault();

@@ -154,7 +154,8 @@ def view(network: Watched) -> str:
 
 def _training(network: Watched) -> str:
     training = network.status["training"]
-    words = [f'<span class="state {escape(training["state"])}">{escape(training["state"])}</span>']
+    state = escape(training["state"])
+    words = [f'<span class="state {state}">{state}</span>' if not network.trouble else f"last seen: {state}"]
     if training.get("round"):
         words.append(f"round {training['round']:,} with {training['local_steps']} local steps (H)")
     words += [f"{metric_name(n).lower()} {training[n]:.3f}" for n in METRICS[:1] if training.get(n) is not None]
@@ -171,7 +172,7 @@ def _training(network: Watched) -> str:
 def _until(network: Watched, name: str) -> str:
     """When a budget will be spent, if the training goes on as in the last rounds."""
     recent = [(at, facts["left"].get(name)) for at, facts in network.curve[-50:] if at and facts.get("left")]
-    if network.status["training"]["state"] != "running" or len(recent) < 2:
+    if network.trouble or network.status["training"]["state"] != "running" or len(recent) < 2:
         return ""
     (first, much), (last, little) = recent[0], recent[-1]
     if much is None or little is None or much <= little or last <= first:

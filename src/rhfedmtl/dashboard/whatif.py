@@ -56,19 +56,19 @@ GROUPS = {
         Slider("features", "features of a sample", 1, 10_000, 100, whole=True),
     ),
     "Energy": (
-        Slider("energy", "budget of energy", 10, 1e8, 1400),
-        Slider("energy_step", "price of a terminal's step", 1e-3, 10, 0.1),
-        Slider("energy_round", "price of a station's round", 1e-2, 1000, 10),
+        Slider("energy", "budget", 10, 1e8, 1400),
+        Slider("energy_step", "price of a step", 1e-3, 10, 0.1),
+        Slider("energy_round", "price of a round", 1e-2, 1000, 10),
     ),
     "Time": (
-        Slider("time", "budget of time (s), 0 for none", 1, 1e6, 0, optional=True),
-        Slider("time_step", "seconds of a terminal's step", 1e-6, 10, 0.01),
-        Slider("time_round", "seconds of a station's round", 1e-3, 100, 1),
+        Slider("time", "budget (s), 0: none", 1, 1e6, 0, optional=True),
+        Slider("time_step", "seconds of a step", 1e-6, 10, 0.01),
+        Slider("time_round", "seconds of a round", 1e-3, 100, 1),
     ),
     "Bytes, losses, privacy": (
-        Slider("bytes", "budget of bytes, 0 for none", 1e3, 1e12, 0, optional=True),
-        Slider("dropout", "share of updates that get lost", 0, 0.9, 0, log=False),
-        Slider("epsilon", "privacy ε, 0 for none", 0.01, 100, 0, optional=True),
+        Slider("bytes", "bytes, 0: none", 1e3, 1e12, 0, optional=True),
+        Slider("dropout", "share of updates lost", 0, 0.9, 0, log=False),
+        Slider("epsilon", "privacy ε, 0: none", 0.01, 100, 0, optional=True),
         Slider("delta", "privacy δ", 1e-12, 1e-2, 1e-6),
     ),
 }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
 NUMBERS = 3
-"""What travels of a set of labels: Σs, mean and Σ s (y − mean)², for weights s."""
+"""Numbers that travel of a set of labels, with weights s; they are Σs, mean and Σ s (y − mean)²."""
 
 
 def label_sums(

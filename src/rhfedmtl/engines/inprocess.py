@@ -275,19 +275,15 @@ class InProcess:
             self._sent_residual[worked] = sent.residual
         clipped = sent.factor < 1.0
         if clipped.any():
-            self._scale_pending(worked, sent.factor)
-            changed = np.flatnonzero(works)[clipped]
-            answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
-        answers.gains[:] = method.channel.counted(answers.gains) * method.channel.tells_gains
-        by_block = loops.add_answers(answers, layout.blocks, quadratic=method.loss.quadratic)
-        return loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
-
-    def _scale_pending(self, terminals: IntArray, factor: Float64Array) -> None:
-        """Scale the pending change of the duals of these terminals; what waits on others stays."""
-        by_terminal = np.ones(len(self._home))
-        by_terminal[terminals] = factor
-        room = np.diff(np.append(self._rows.starts, len(self._rows.y)))
-        self._duals.pending[:] *= np.repeat(by_terminal, room)[:, None]
+            loops.scale_rows(self._duals.pending, self._rows.starts, self._rows.ends, worked, sent.factor)
+            if method.profile_length:
+                changed = np.flatnonzero(works)[clipped]
+                answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
+        curve = answers.gains.shape[1] if method.channel.tells_gains else 0
+        told = answers._replace(gains=method.channel.counted(answers.gains[:, :curve]))
+        by_block = loops.add_answers(told, layout.blocks, quadratic=method.loss.quadratic)
+        found = loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
+        return found if curve else found._replace(gains=np.zeros((len(found.delta), answers.gains.shape[1])))
 
     def tell(self, cohort: Cohort, factor: Float64Array) -> None:
         """Tell those who worked what became of their updates."""

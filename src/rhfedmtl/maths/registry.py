@@ -37,7 +37,7 @@ RELATIONSHIPS: Registry[Entry[Relationship]] = Registry(
     Entry,
     {
         "mean": Entry("models are drawn to their mean", "rhfedmtl.maths.relationships:MeanRegularised"),
-        "learned": Entry("Ω, learned from the models", "rhfedmtl.maths.learned:Learned"),
+        "learned": Entry("a covariance of tasks (Ω), learned from the models", "rhfedmtl.maths.learned:Learned"),
         "graph": Entry("a sparse graph, learned from the models", "rhfedmtl.maths.learned:Graph"),
         "clusters": Entry("groups of tasks, learned from the models", "rhfedmtl.maths.learned:Clusters"),
         "none": Entry("every task on its own", "rhfedmtl.maths.relationships:unrelated"),

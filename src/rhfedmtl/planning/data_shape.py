@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.partition import Column, Iid, Partition, TaskRows
+from rhfedmtl.data.partition import Blocks, Column, Iid, Partition, TaskRows, even
 from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.rounds import dual_length
@@ -68,8 +68,10 @@ class DataShape:
 
     def sizes(self) -> IntArray:
         """Rows of every terminal, tasks one after the other; two equal classes where a partition looks at classes."""
-        rows = TaskRows("of this shape", np.arange(self.train_rows) % 2)
         deal = self.partition or Iid()
+        if isinstance(deal, Iid | Blocks):
+            return np.tile(even(self.train_rows, self.terminals), self.tasks)
+        rows = TaskRows("of this shape", np.arange(self.train_rows) % 2)
         dealt = [
             deal.assign(rows, self.terminals, np.random.default_rng([self.seed, TO_TERMINALS, task]))
             for task in range(self.tasks)

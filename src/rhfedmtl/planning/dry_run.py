@@ -110,21 +110,26 @@ def is_constant(policy: Policy) -> bool:
 
 def steps_of(situation: Situation, plan: Plan) -> IntArray:
     """H of the terminals that are members."""
-    return np.asarray(plan.local_steps[situation.layout.terminal_task >= 0], dtype=np.int64)
+    return np.asarray(plan.local_steps[_members(situation)], dtype=np.int64)
 
 
 def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) -> float:
     """φ: how much of their own problems the terminals solve in a round, on average over rows."""
-    here = situation.layout.terminal_task >= 0
-    rows = np.maximum(situation.sizes[here].astype(np.float64), 1.0)
-    steps = np.broadcast_to(np.asarray(local_steps, dtype=np.float64), len(situation.sizes))[here]
-    total = rows.sum()
+    here = _members(situation)
+    rows = np.maximum(situation.sizes[here], 1)
+    steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))[here]
+    weight = rows
     if len(steps) and steps.min() == steps.max():  # terminals of one size are alike
-        rows, count = np.unique(rows, return_counts=True)
-        steps, weight = steps[: len(rows)], rows * count
-    else:
-        weight = rows
-    return float(-np.expm1(-outlook.rate * steps / rows) @ weight / total)
+        count = np.bincount(rows)
+        rows = np.flatnonzero(count)
+        steps, weight = steps[: len(rows)], rows * count[rows]
+    return float(-np.expm1(-outlook.rate * steps / rows) @ weight / weight.sum())
+
+
+def _members(situation: Situation) -> npt.NDArray[np.bool_] | slice:
+    """Which terminals are members; a slice, which copies nothing, where all of them are."""
+    here = situation.layout.terminal_task >= 0
+    return slice(None) if here.all() else here
 
 
 def _why(s: Situation, *, limited: bool) -> str:

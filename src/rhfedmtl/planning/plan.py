@@ -101,9 +101,9 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         facts = {
-            "H": self.local_steps,
-            "K": self.station_rounds,
-            "M": self.cloud_rounds,
+            "H, local steps in a round": self.local_steps,
+            "K, rounds in a server iteration": self.station_rounds,
+            "M, server iterations": self.cloud_rounds,
             "rounds": self.rounds,
             "cost": amounts(self.cost, self.budget),
             "binding": self.binding,

@@ -21,12 +21,23 @@ POLICIES: Registry[Entry[Policy]] = Registry(
     Entry,
     {
         "fixed": Entry("H, K and M as given", "rhfedmtl.policies.fixed:Fixed"),
-        "paper": Entry("the paper's procedure", "rhfedmtl.policies.theoretical:Theoretical", options=(BOUND_TARGET,)),
+        "paper": Entry(
+            "planned beforehand by the bound of the paper",
+            "rhfedmtl.policies.theoretical:Theoretical",
+            options=(BOUND_TARGET,),
+        ),
         "authors": Entry(
             "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(BOUND_TARGET,)
         ),
-        "sound": Entry("a bound that is guaranteed", "rhfedmtl.policies.theoretical:sound", options=(BOUND_TARGET,)),
-        "measured": Entry("from what the rounds so far have shown", "rhfedmtl.policies.measured.policy:Measured"),
+        "sound": Entry(
+            "planned beforehand by a bound that is guaranteed",
+            "rhfedmtl.policies.theoretical:sound",
+            options=(BOUND_TARGET,),
+        ),
+        "measured": Entry(
+            "planned anew each time from the progress that rounds so far have shown",
+            "rhfedmtl.policies.measured.policy:Measured",
+        ),
     },
 )
 """Called with its options, an entry makes a `Policy`; ``fixed`` with H, K and M."""

@@ -180,15 +180,24 @@ class Cloud(CloudStates):
     """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked.
 
     An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
-    quasi-Newton search on the joint problem (`maths/quasi_newton.py`).
+    quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` makes the next anchors
+    from the point that a certificate has just found to be the best so far, and not from what the stations hold, which
+    overshoots under strong coupling.
     """
 
     def __init__(
-        self, relationship: Relationship, n_tasks: int, shape: tuple[int, int], channel: Channel | None = None
+        self,
+        relationship: Relationship,
+        n_tasks: int,
+        shape: tuple[int, int],
+        channel: Channel | None = None,
+        *,
+        steers: bool = False,
     ) -> None:
         """``channel`` is that of models on their way down."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
+        self.steers = steers
         self.n_tasks = n_tasks
         self.cloud_round = 0
         self.V: Models = np.zeros((n_tasks, *shape))
@@ -200,6 +209,7 @@ class Cloud(CloudStates):
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
+        self._start: Models | None = None  # where the next anchors begin, if not at what the stations hold
         self._held = np.inf  # objective of what the stations held when last certified
         self._next: Anchors | None = None  # those that the points were made for
         self._points = Points(np.zeros((2, n_tasks, *shape)), np.empty((0, 2)))  # those that were asked for last
@@ -211,7 +221,7 @@ class Cloud(CloudStates):
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
         self.cloud_round += 1
-        self.anchors = self._search() if solver == NEWTON else self._ascend()
+        self.anchors, self._start = self._search() if solver == NEWTON else self._ascend(), None
         return [
             Anchor(self.cloud_round, b, center, float(lam), self.channel.model_dtype)
             for b, (center, lam) in enumerate(zip(self.anchors.center, self.anchors.lam, strict=True))
@@ -222,8 +232,8 @@ class Cloud(CloudStates):
         return self._coming()
 
     def _coming(self) -> Anchors:
-        """The anchors of ascent from what the stations hold, as they are sent."""
-        anchors = self.relationship.anchors(self.W, self.V, self._n)
+        """The anchors of ascent, as they are sent."""
+        anchors = self.relationship.anchors(self.W if self._start is None else self._start, self.V, self._n)
         known = np.zeros_like(self.W) if self.anchors is None else self.anchors.center
         return anchors._replace(center=self.channel.models(anchors.center, known))
 
@@ -248,6 +258,8 @@ class Cloud(CloudStates):
             return False
         if report.membership != self._as_of[b][1]:
             self.forget_bound()
+        if as_of != self._as_of[b]:
+            self._start = None
         self.V[b], self._n[b], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
         self.W[b] = self.anchors.center[b] + report.v / self.anchors.lam[b]
         return True
@@ -332,6 +344,7 @@ class Cloud(CloudStates):
         primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
         if self._best is None or primal < self._best.primal:
             self._best = _Best(primal, models, number, points.combinations[best])
+            self._start = models if self.steers and self._newton is None else None
 
     def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
@@ -361,7 +374,7 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual, self._best, self._newton, self._held = 0.0, None, None, np.inf
+        self._best_dual, self._best, self._newton, self._start, self._held = 0.0, None, None, None, np.inf
 
     def learn(self) -> bool:
         """Let the relationship learn from the models as they stand; True if that made it another one.

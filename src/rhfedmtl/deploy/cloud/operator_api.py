@@ -114,7 +114,8 @@ class OperatorApi:
             reply.result = json.dumps(plain(await self.command(command.name, **arguments)))
             failpoint("command", name, "after")
         except (RHFedMTLError, ValueError, TypeError, OSError) as error:
-            self._log.seldom("command refused", "warning", peer=who, command=name, reason=str(error))
+            level = "info" if name else "warning"  # an operator hears it, and need not be told again
+            self._log.seldom("command refused", level, peer=who, command=name, reason=str(error))
             reply.trouble = str(error)
         return reply.SerializeToString()
 

@@ -22,6 +22,8 @@ from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 WHILE_S, LINES = 10.0, 50
+FADES_S = 600.0
+"""How long the status tells of what a peer has caused."""
 AUDITED = {
     *("connected", "refused", "quarantined", "members", "forgotten", "withdrawn", "new key"),
     *("certificate asked for", "enrolled", "enrolment refused", "command refused"),
@@ -43,6 +45,7 @@ class Log:
         self._least = LEVELS[level]
         self._node = node
         self._errors: dict[str, str] = {}
+        self._fades: dict[str, float] = {}
         self.trail: AuditTrail | None = None
         self._seldom: dict[str, tuple[float, int]] = {}
 
@@ -69,8 +72,9 @@ class Log:
 
     @property
     def last_error(self) -> str:
-        """The last warning or error that is not over."""
-        return next(reversed(self._errors.values()), "")
+        """The last warning or error that is not over; what peers cause is over after a while."""
+        now = time.monotonic()
+        return next((self._errors[e] for e in reversed(self._errors) if self._fades.get(e, now) >= now), "")
 
     def over(self, *events: str) -> None:
         """Say that what these told of has passed."""
@@ -83,7 +87,7 @@ class Log:
         if now - began > WHILE_S:
             facts |= {"left_out": count - LINES} if count > LINES else {}
             began, count = now, 0
-        self._seldom[event] = began, count + 1
+        self._seldom[event], self._fades[event] = (began, count + 1), now + FADES_S
         if count < LINES:
             self(event, level, **facts)
 

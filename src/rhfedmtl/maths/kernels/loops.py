@@ -136,6 +136,16 @@ def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
     return total.reshape(n_stations, *shape)
 
 
+@compiled
+def scale_rows(values: Any, starts: Any, ends: Any, terminals: Any, factors: Any) -> None:
+    """Multiply the rows of each of these terminals by its factor."""
+    for k in range(len(terminals)):
+        if factors[k] != 1.0:
+            for i in range(starts[terminals[k]], ends[terminals[k]]):
+                for c in range(values.shape[1]):
+                    values[i, c] *= factors[k]
+
+
 def add_answers(answers: Answers, starts: IntArray, *, quadratic: bool) -> Answers:
     """Sum of the answers from each start to the next; a quadratic profile ends in a bound, of which the least holds."""
     profile = add_blocks(answers.profile, starts)
