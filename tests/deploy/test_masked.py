@@ -19,12 +19,13 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import Learning
 from rhfedmtl.deploy.local import supervisor as supervision
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key
+from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.state import StateFile
 from rhfedmtl.deploy.terminal.account import read as read_account
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
-from rhfedmtl.roles.masking import Masker, Told
+from rhfedmtl.roles.masking import Masker, Told, from_bits
 from rhfedmtl.roles.messages import Verdict, WorkOrder
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
@@ -132,6 +133,24 @@ def test_a_terminal_that_lost_its_part_of_a_sum_lets_the_station_begin_anew(tmp_
         nets.trained(operator, budget=["energy=300"])
     assert nets.logged(folder, "station-0", "begins anew")
     assert nets.assert_invariant(folder, 1) == 4
+
+
+@pytest.mark.slow
+def test_certificates_go_on_with_the_third_newcomer(tmp_path: Path) -> None:
+    """Newcomers work at once; their part of a certificate is told together with that of two others, or not at all."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    rows = np.load(folder / "terminal-0" / "data.npz")
+    with nets.running(folder) as (supervisor, operator):
+        first = nets.trained(operator, budget=["energy=300"])
+        for count in (5, 6, 7):
+            invited = operator.command("invite", station=0)
+            np.savez(tmp_path / "rows.npz", X=rows["X"][:5], y=rows["y"][:5])
+            enrol(invited["token"], folder / f"terminal-{invited['number']}", tmp_path / "rows.npz")
+            supervisor.add(folder / f"terminal-{invited['number']}")
+            nets.wait(operator, lambda s, n=count: len(s["stations"][0]["terminals"]) == n and nets.all_connected(s))  # type: ignore[misc]
+        second = nets.trained(operator, budget=["energy=900"])
+    assert second["certified_round"] > first["certified_round"]
+    assert from_bits(nets.terminal_file(folder, 0).told_fixed) == frozenset(range(7))
 
 
 def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import LineSearch
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.losses import Logistic, SmoothedHinge
 from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Anchor, Scaling, Sums, Update
 from rhfedmtl.roles.station import BaseStation
@@ -17,27 +19,29 @@ from rhfedmtl.roles.summed import SummingStation, words_of
 from rhfedmtl.roles.terminal import Terminal
 
 METHOD = DualMethod(channel=MaskedSums())
+LOSSES = SmoothedHinge(), Logistic()
 IDS = (3, 5, 8)
 UNIT = Scaling(np.empty(0), np.empty(0), unit=True)
 MODELS, POINTS = np.random.default_rng(1).normal(size=(2, 1, 5)), np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
 
 
-def world(kind: type[BaseStation]) -> tuple[Any, list[Terminal]]:
+def world(kind: type[BaseStation], method: DualMethod = METHOD) -> tuple[Any, list[Terminal]]:
     """A station that has an anchor, and its terminals."""
     rng = np.random.default_rng(0)
-    station = kind(0, (1, 5), METHOD)
+    station = kind(0, (1, 5), method)
     station.scaled(UNIT)
     station.receive_anchor(Anchor(1, 0, np.zeros((1, 5)), 0.1))
-    terminals = [Terminal(t, rng.normal(size=(7, 4)), rng.choice([-1.0, 1.0], size=(7, 1)), METHOD) for t in IDS]
+    terminals = [Terminal(t, rng.normal(size=(7, 4)), rng.choice([-1.0, 1.0], size=(7, 1)), method) for t in IDS]
     for terminal in terminals:
         terminal.scale(UNIT)
         station.admit(terminal.join())
     return station, terminals
 
 
-def summed(answers: list[Update] | list[Sums]) -> Any:
+def summed(answers: list[Update] | list[Sums], method: DualMethod = METHOD) -> Any:
     """The words that come out of the masks."""
-    return np.sum([words_of(answer, METHOD.channel) for answer in answers], axis=0, dtype=np.uint64)
+    words = [words_of(answer, METHOD.channel, method.masked_profile) for answer in answers]
+    return np.sum(words, axis=0, dtype=np.uint64)
 
 
 def updates(station: BaseStation, terminals: list[Terminal], number: int) -> list[Update]:
@@ -47,12 +51,13 @@ def updates(station: BaseStation, terminals: list[Terminal], number: int) -> lis
     return [update for update in found if update is not None]
 
 
-def test_a_sum_is_merged_as_its_parts_are() -> None:
+@pytest.mark.parametrize("method", [METHOD, *(replace(METHOD, loss=loss, merge=LineSearch()) for loss in LOSSES)])
+def test_a_sum_is_merged_as_its_parts_are(method: DualMethod) -> None:
     """Model, verdicts, gains and the sums of a certificate are those of a station that sees each update, to the bit."""
-    blind, below = world(SummingStation)
-    seeing, others = world(BaseStation)
+    blind, below = world(SummingStation, method)
+    seeing, others = world(BaseStation, method)
     for number in (1, 2, 3):
-        merged = blind.close_sum(IDS, summed(updates(blind, below, number)))
+        merged = blind.close_sum(IDS, summed(updates(blind, below, number), method))
         for update in updates(seeing, others, number):
             seeing.receive(update)
         known = seeing.close_round()

@@ -13,7 +13,6 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Add, Arrived, Auto, Average, Merge
 from rhfedmtl.algorithms.method import Channel, FloatArray, Method, wide
-from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
@@ -27,12 +26,6 @@ class DualMethod(Method):
     merge: Merge = field(default_factory=Average)
 
     has_duals = True
-
-    def __post_init__(self) -> None:
-        """Refuse a merge that needs more of a terminal than its part in a sum."""
-        super().__post_init__()
-        if self.channel.sums_only and self.merge.line_search:
-            raise ConfigError("line-search looks at single terminals, which masked sums hide: use merge auto or add")
 
     def hidden(self, channel: Channel) -> Self:
         """The same through a channel that adds noise, merged by adding."""

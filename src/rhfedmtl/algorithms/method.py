@@ -20,7 +20,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
 from rhfedmtl.maths.kernels.kernel import Kernel
-from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows
+from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
 
 FloatArray = npt.NDArray[np.float64]
@@ -158,6 +158,20 @@ class Method(ABC):
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
         """One round of all terminals with steps > 0; the sums of each station."""
+
+    @property
+    def masked_profile(self) -> npt.NDArray[np.bool_]:
+        """Which numbers of a profile are added up where sums are masked: those of factors up to 1, in every box."""
+        if self.loss.quadratic:
+            return np.arange(self.profile_length) < 2  # the third, the way out of the box, is a least one and no sum
+        return FACTORS[: self.profile_length] <= 1.0
+
+    def told_profile(self, profile: FloatArray) -> FloatArray:
+        """Profiles, of one terminal in each row, as they are added up: under masks a factor of 1 is the largest."""
+        if not (self.channel.sums_only and self.profile_length):
+            return profile
+        beyond = 1.0 if self.loss.quadratic else -np.inf
+        return np.where(self.masked_profile, self.channel.counted(profile), beyond)
 
     def profiles(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals) -> FloatArray:
         """What each terminal of the layout adds to its answer for the merge, along its pending change."""

@@ -280,7 +280,9 @@ class InProcess:
                 changed = np.flatnonzero(works)[clipped]
                 answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
         curve = answers.gains.shape[1] if method.channel.tells_gains else 0
-        told = answers._replace(gains=method.channel.counted(answers.gains[:, :curve]))
+        told = answers._replace(
+            gains=method.channel.counted(answers.gains[:, :curve]), profile=method.told_profile(answers.profile)
+        )
         by_block = loops.add_answers(told, layout.blocks, quadratic=method.loss.quadratic)
         found = loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
         return found if curve else found._replace(gains=np.zeros((len(found.delta), answers.gains.shape[1])))

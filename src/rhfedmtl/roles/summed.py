@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -45,12 +46,15 @@ def seat_of(asked: Asked) -> bytes:
     return seat(asked.verdict.incarnation, asked.verdict.round, steps)
 
 
-def words_of(answer: Update | Sums | Vector, channel: FixedPoint) -> Words:
-    """An answer as words: updates in the steps of the channel, rows in three words a number, else in finer steps."""
+def words_of(answer: Update | Sums | Vector, channel: FixedPoint, summed: Any = slice(0)) -> Words:
+    """An answer as words: updates in the steps of the channel, rows in three words a number, else in finer steps.
+
+    ``summed`` says which numbers of a line search are added up.
+    """
     if isinstance(answer, np.ndarray):
         return round_zero.to_words(answer)
     if isinstance(answer, Update):
-        parts = [(answer.delta, channel.grid_step), (answer.gains, FINE)]
+        parts = [(answer.delta, channel.grid_step), (answer.gains, FINE), (answer.profile[summed], FINE)]
     else:
         kept = np.empty(0) if answer.residual is None else answer.residual
         parts = [(part, FINE) for part in (answer.losses, answer.dual, answer.gradient, kept)]
@@ -96,7 +100,7 @@ class SummingStation(BaseStation):
     @property
     def update_words(self) -> int:
         """Words of an update."""
-        return int(np.prod(self.shape)) + CURVE
+        return int(np.prod(self.shape)) + CURVE + int(self.method.masked_profile.sum())
 
     @property
     def sums_words(self) -> int:
@@ -112,8 +116,11 @@ class SummingStation(BaseStation):
 
     def close_sum(self, answered: Iterable[int], words: Words) -> Merged:
         """Merge a sum of updates; refused, with the round still open, where it cannot be."""
-        steps = (self.channel.grid_step, FINE)
-        delta, gains = _numbers_of(words, (self.shape, (CURVE,)), steps)
+        summed = self.method.masked_profile
+        shapes = self.shape, (CURVE,), (int(summed.sum()),)
+        delta, gains, found = _numbers_of(words, shapes, (self.channel.grid_step, FINE, FINE))
+        profile = np.full(len(summed), 1.0 if self.method.loss.quadratic else -np.inf)
+        profile[summed] = found
         arrived = sorted(self._asked & set(answered))
         self._check(arrived, lambda bounds: self._check_sum(bounds, delta, gains))
         void = self.close_void()
@@ -122,7 +129,7 @@ class SummingStation(BaseStation):
         delta = self._received(delta, len(arrived))
         samples = sum(self.members[t].n_samples for t in arrived)
         scale = self._anchored().lam * max(self.n_samples, 1)
-        factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, np.empty(0), samples))
+        factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, profile, samples))
         if not (np.isfinite(factor) and factor >= 0.0):
             return void
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)

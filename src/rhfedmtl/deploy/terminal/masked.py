@@ -30,8 +30,10 @@ class MaskedAnswers:
         channel: MaskedSums,
         secret: bytes,
         save: Callable[[], None],
+        summed: Any = slice(0),
     ) -> None:
         self._identity, self._credentials, self.channel, self._save = identity, credentials, channel, save
+        self._summed = summed
         self._secret = secret
         self._applied = self._applied_when_opened = 0.0
         self.told = Told()
@@ -50,7 +52,8 @@ class MaskedAnswers:
         """An answer under masks, and shares for the next. ``applied`` is how much was of all updates so far."""
 
         def masked() -> Body:
-            partners, words = codec.from_wire(Partners, given), words_of(answer, self.channel)
+            partners = codec.from_wire(Partners, given)
+            words = words_of(answer, self.channel, self._summed)
             if isinstance(self.channel, NoisedSums) and not isinstance(asked, RowProbe):
                 words = words + noise_for(words, asked, self.channel, self._secret)
             if isinstance(asked, WorkOrder):

@@ -262,7 +262,12 @@ class TerminalService:
         self._job.CopyFrom(job)
         if self._masked is None and isinstance(method.channel, MaskedSums):
             self._masked = MaskedAnswers(
-                self.identity, self.config.credentials(), method.channel, self._secret, self._save
+                self.identity,
+                self.config.credentials(),
+                method.channel,
+                self._secret,
+                self._save,
+                method.masked_profile,
             )
         y = encode(rows.y, classes)
         if best_kernel(self.config.kernel) == COMPILED:
