@@ -14,7 +14,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.objective import KeptBack, Points
-from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -168,6 +168,11 @@ class CloudStates:
     cloud_round: int
 
     @property
+    def passes(self) -> int:
+        """Passes over the rows that the next server iteration asks for, where a policy goes by that."""
+        return 1
+
+    @property
     def phase(self) -> CloudPhase:
         """Where the cloud stands."""
         return CloudPhase.ITERATING if self.cloud_round else CloudPhase.FRESH
@@ -221,7 +226,7 @@ class Cloud(CloudStates):
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
         self.cloud_round += 1
-        self.anchors, self._start = self._search() if solver == NEWTON else self._ascend(), None
+        self.anchors, self._start = self._ascend() if solver == ASCENT else self._search(solver), None
         return [
             Anchor(self.cloud_round, b, center, float(lam), self.channel.model_dtype)
             for b, (center, lam) in enumerate(zip(self.anchors.center, self.anchors.lam, strict=True))
@@ -237,9 +242,9 @@ class Cloud(CloudStates):
         known = np.zeros_like(self.W) if self.anchors is None else self.anchors.center
         return anchors._replace(center=self.channel.models(anchors.center, known))
 
-    def _search(self) -> Anchors:
+    def _search(self, solver: Solver) -> Anchors:
         if self._newton is None:
-            self._newton = QuasiNewton(self.W.copy() if self._best is None else self._best.models)
+            self._newton = SEARCHES[solver](self.W.copy() if self._best is None else self._best.models)
         elif self.anchors is not None:  # which the stations know
             self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
         nothing = np.zeros(self.n_tasks)

@@ -25,7 +25,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.objective import Points
-from rhfedmtl.maths.quasi_newton import NEWTON, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import (
     AUTO,
@@ -410,6 +410,7 @@ class Run:
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
             certify_every=self.settings.certify_every,
+            passes=self.cloud.passes,
             memo=self._memo,
         )
 
@@ -587,12 +588,12 @@ class Run:
     def _is_due(self, situation: Situation, plan: Plan) -> bool:
         """Whether to certify this BS iteration: as asked for, always in a search, and only where it can be paid."""
         every = self.settings.certify_every
-        if plan.solver != NEWTON and isinstance(every, int) and self.round % every:
+        if plan.solver == ASCENT and isinstance(every, int) and self.round % every:
             return False
         if not situation.certificates_cost:
             return True
         price = event_totals(situation.prices, self._certificate_event(situation))
-        if plan.solver != NEWTON and every == AUTO:
+        if plan.solver == ASCENT and every == AUTO:
             spent, so_far = self.ledger.spent, self.certifying
             for name in self.ledger.budget:
                 certifying = so_far.get(name, 0.0)
@@ -665,7 +666,7 @@ class Run:
         models = self._next_models()
         sizes = situation.bytes
         down = sizes.named if models is not None and self._is_known(models) else sizes.order
-        up = sizes.gradient if plan.solver == NEWTON else sizes.update
+        up = sizes.update if plan.solver == ASCENT else sizes.gradient
         return replace(event, round=self.round + 1, bytes_down=float(down), bytes_up=float(up), ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
