@@ -32,7 +32,7 @@ from rhfedmtl.training.run import Settings, train
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.3, 0.03, 5
-NAMES = ("lbfgs", "scaffold", "scaffnew", "fedadam", "fedyogi", "pfedme", "permfl", "fedu")
+NAMES = ("lbfgs", "giant", "scaffold", "scaffnew", "fedadam", "fedyogi", "pfedme", "permfl", "fedu")
 
 
 class Plain:
@@ -189,12 +189,14 @@ def test_permfl_is_what_the_paper_says() -> None:
     np.testing.assert_allclose(found, w, rtol=1e-10, atol=1e-12)
 
 
-def test_lbfgs_ends_where_scipy_does() -> None:
-    """The optimum of the joint problem, from the objective written out, in no more than three times the gradients."""
-    data, lambda1, lambda2 = federation(), 0.02, 0.1
+LAMBDA1, LAMBDA2 = 0.02, 0.1
+COUPLING = LAMBDA1 * np.eye(3) + LAMBDA2 * (np.eye(3) - 1.0 / 3.0)
+
+
+def joint(data: Federation) -> Callable[[Any], tuple[float, Any]]:
+    """Objective and gradient of the joint problem of three tasks with five features, written out."""
     X, y, task = with_constant(data.X), data.targets()[:, 0], data.row_task
-    n = np.bincount(task).astype(float)
-    Q = np.kron(lambda1 * np.eye(3) + lambda2 * (np.eye(3) - 1.0 / 3.0), np.eye(5))
+    n, Q = np.bincount(task).astype(float), np.kron(COUPLING, np.eye(5))
 
     def look(w: Any) -> tuple[float, Any]:
         z = np.einsum("ij,ij->i", X, w.reshape(3, 5)[task])
@@ -204,8 +206,40 @@ def test_lbfgs_ends_where_scipy_does() -> None:
         losses = sum(LOSS.value(a, b) / n[k] for a, b, k in zip(z, y, task, strict=True))
         return (losses + w @ Q @ w / 2.0) / 3.0, (gradient.ravel() + Q @ w) / 3.0
 
-    other = minimize(look, np.zeros(15), jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 1e-16})
-    options = Options.of(lambda1=lambda1, lambda2=lambda2, cloud_rounds=3 * other.nfev)
+    return look
+
+
+def test_giant_takes_the_steps_of_its_paper() -> None:
+    """Newton directions of every terminal by matrices written out, their mean by samples, and backtracking."""
+    data = federation()
+    plain, look, W = Plain(data), joint(data), np.zeros((3, 5))
+    rounds = 1
+    for _ in range(6):
+        value, gradient = look(W.ravel())
+        own = []
+        for t, b in enumerate(data.terminal_task):
+            X, y = plain.own[t]
+            margins = y[:, 0] * (X @ W[b])
+            hessian = X.T @ (X * ((margins > 0.0) & (margins < 1.0))[:, None]) / len(X)
+            own.append(np.linalg.solve(hessian + COUPLING[b, b] * np.eye(5), -3.0 * gradient.reshape(3, 5)[b]))
+        step = plain.by_task(own)[0]
+        share = next(
+            0.5**k
+            for k in range(6)
+            if look((W + 0.5**k * step).ravel())[0] <= value + 1e-4 * 0.5**k * float(gradient @ step.ravel())
+        )
+        W, rounds = W + share * step, rounds + 2 + (share < 1.0)
+    options = Options.of(lambda1=LAMBDA1, lambda2=LAMBDA2, newton_steps=10, cloud_rounds=rounds)
+    found = run_built(data, build("giant", options, data.kind))
+    np.testing.assert_allclose(found.models[:, 0], W, rtol=1e-6, atol=1e-8)
+    assert found.terminal_steps == len(data.X) * (6 * 10 + rounds - 6)
+
+
+def test_lbfgs_ends_where_scipy_does() -> None:
+    """The optimum of the joint problem, from the objective written out, in no more than three times the gradients."""
+    data = federation()
+    other = minimize(joint(data), np.zeros(15), jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 1e-16})
+    options = Options.of(lambda1=LAMBDA1, lambda2=LAMBDA2, cloud_rounds=3 * other.nfev)
     found = run_built(data, build("lbfgs", options, data.kind))
     assert found.certificate.primal == pytest.approx(other.fun, rel=1e-9)
     np.testing.assert_allclose(found.models.ravel(), other.x, atol=1e-6)
@@ -280,6 +314,7 @@ def test_a_rival_goes_on_from_a_checkpoint_to_the_bit(name: str, tmp_path: Path)
         ("permfl", {"mu": 0.0}),
         ("permfl", {"cloud_step": -1.0}),
         ("lbfgs", {"cloud_rounds": 0}),
+        ("giant", {"newton_steps": 0}),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name: str, options: dict[str, Any]) -> None:

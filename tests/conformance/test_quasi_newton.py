@@ -78,7 +78,7 @@ def test_a_run_that_turns_to_quasi_newton_is_the_same_through_every_engine(engin
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "sharded"])
-@pytest.mark.parametrize("rounds", [2, 9, 14])
+@pytest.mark.parametrize("rounds", [5, 9, 14])
 def test_a_search_that_was_put_away_goes_on_as_if_it_had_not_been(rounds: int, engine: str, tmp_path: Path) -> None:
     """The point, its gradient, the memory of steps, and the best models so far are in the checkpoint."""
     whole, keep = learn(), Keeper(tmp_path / "checkpoint")
@@ -103,7 +103,7 @@ def test_lost_updates_keep_the_sums_exact_and_the_best_models(loss: str) -> None
             rows = np.column_stack([data.X[mine], np.ones(mine.sum())]) if method.intercept else data.X[mine]
             np.testing.assert_allclose(network.V[b], network.alpha[mine].T @ rows / mine.sum(), rtol=1e-12, atol=1e-12)
         assert bound <= found.dual <= found.primal + 1e-12
-        assert found.primal <= min(best, found.zero, found.held)
+        assert found.primal <= min(best, found.zero, found.held) * (1.0 + 1e-14)
         best, bound = found.primal, found.dual
     assert best < found.zero
 
@@ -128,6 +128,8 @@ def test_a_search_goes_on_with_a_station_that_lost_all_of_its_terminals(engine: 
 def test_steps_are_those_of_the_inverse_written_out() -> None:
     """On a quadratic: −H g with H the inverse of BFGS as a matrix, from (Q + h I)⁻¹ scaled by the last pair.
 
+    Two steps for each of the unknowns lead to the optimum.
+
     Models that a run returns are the best that certificates saw, between steps too, so they are not compared.
     """
     rng = np.random.default_rng(4)
@@ -137,7 +139,7 @@ def test_steps_are_those_of_the_inverse_written_out() -> None:
     hessian = factor @ factor.T / 5.0 + coupling
     goal = rng.normal(size=tasks * features)
     search, pairs = QuasiNewton(np.zeros((tasks, 1, features))), []
-    for k in range(40):
+    for k in range(2 * tasks * features):
         trial = search.trial(relationship)
         if k:
             expected = _written_out(pairs[-MEMORY:], search.curvature, coupling) @ search.gradient.ravel()
@@ -150,9 +152,7 @@ def test_steps_are_those_of_the_inverse_written_out() -> None:
         search.observe(relationship, V, along, exact=True)
         if slope is not None:
             pairs.append((trial.ravel() - before, gradient - slope))
-        if search.direction is not None:  # the step was too long: a shorter one is tried, by another rule
-            search.direction = None
-    np.testing.assert_allclose(search.W.ravel(), goal, atol=1e-3)
+    np.testing.assert_allclose(search.W.ravel(), goal, atol=1e-9)
 
 
 def _written_out(pairs: Any, curvature: float, coupling: Any) -> Any:

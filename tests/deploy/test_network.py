@@ -123,8 +123,8 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path, kind: str) ->
 
 @pytest.mark.slow  # make test-slow
 def test_quasi_newton_rounds_are_those_of_one_process_whoever_is_killed(tmp_path: Path) -> None:
-    """Both solvers take turns, for longer than policies look back, and every role is killed on the way."""
-    federation, learning = nets.small(2, 2, 40), {"lambda1": 1e-3, "lambda2": 1e-3}
+    """Ascent, then a search that lasts longer than policies look back, and every role is killed on the way."""
+    federation, learning = nets.small(2, 2, 40), {"lambda1": 1e-4, "lambda2": 1e-5}
     folder = nets.build(tmp_path / "net", federation, learning={"options": learning})
     nets.shorten_journals(folder, 30_000)
     with nets.running(folder) as (supervisor, operator):
@@ -137,8 +137,8 @@ def test_quasi_newton_rounds_are_those_of_one_process_whoever_is_killed(tmp_path
         operator.export(tmp_path / "out")
     result = in_process(federation, "energy=6000", options=Options.of(**learning))
     solvers = [seen.solver for seen in result.observed]
-    assert solvers.count(NEWTON) > 20
-    assert solvers.count(ASCENT) > 20
+    assert solvers[0] == ASCENT
+    assert solvers.count(NEWTON) > REMEMBERED
     assert len(solvers) > REMEMBERED
     assert_same(tmp_path / "out", result)
     nets.assert_invariant(folder, 2)

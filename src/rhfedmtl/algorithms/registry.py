@@ -66,6 +66,7 @@ FOLLOW = Option("follow", float, 0.5, "Share of the way that the common model go
 TEAM_PULL = Option("team_pull", float, 0.1, "Pull of a station's model to the cloud's")
 TEAM_STEP = Option("team_step", float, 1.0, "Share of the way that a station goes to where its pulls are level")
 CLOUD_STEP = Option("cloud_step", float, 1.0, "Share of the way that the cloud goes to the mean of the stations")
+NEWTON_STEPS = Option("newton_steps", int, 2, "Steps of conjugate gradients in a round")
 SGD = (STEP, DECAY)
 
 ALGORITHMS: Registry[AlgorithmEntry] = Registry(
@@ -146,6 +147,13 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             "quasi-Newton steps on the problem of all tasks, a gradient in every round",
             "rhfedmtl.algorithms.baselines.lbfgs:lbfgs",
             grid=WEIGHTS,
+            decides_steps=True,
+        ),
+        "giant": AlgorithmEntry(
+            "means of the terminals' Newton directions on the problem of all tasks",
+            "rhfedmtl.algorithms.baselines.giant:giant",
+            options=(NEWTON_STEPS,),
+            grid={"newton_steps": (2, 5, 10), "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
             decides_steps=True,
         ),
         "scaffold": AlgorithmEntry(

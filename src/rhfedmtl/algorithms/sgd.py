@@ -40,6 +40,14 @@ class Server:
         """Models to send next, from those sent last and what stations of n samples told; and the memory."""
         return np.broadcast_to(mean_by_samples(told, n), told.shape), memory
 
+    def weights(self, n_tasks: int, memory: Memory) -> FloatArray:
+        """λ_b of the anchors, where terminals are told anything by it."""
+        return np.ones(n_tasks)
+
+    def passes(self, memory: Memory) -> int:
+        """Passes over the rows that what is sent now asks for, where a policy goes by that."""
+        return 1
+
 
 def mean_by_samples(models: FloatArray, n: FloatArray) -> FloatArray:
     """Σ_b n_b w_b/Σ_b n_b, in the order of stations; the plain mean where nobody has samples."""

@@ -5,6 +5,10 @@ at a station with λ_b = ∞ does just that: such a round costs one pass, keeps 
 way is a dual point with a certificate. Coordinate ascent goes on from there, and back, at no cost.
 
 The metric knows the coupling exactly (Q) and the losses by one number, h, their curvature along the last step.
+
+A search looks at the gradient once for each step. By the slopes at both ends of a step it goes on from the least point
+of the way, and for the gradient there takes what lies between the two that it knows: exact where losses are quadratic,
+and then steps are nearly those of conjugate gradients. No step is tried twice. `Backtracking` is L-BFGS as it is usual.
 """
 
 from __future__ import annotations
@@ -16,12 +20,19 @@ import numpy as np
 
 from rhfedmtl.maths.coupling import Models, Relationship, Vector
 
-Solver = Literal["coordinate-ascent", "quasi-newton"]
+Solver = Literal["coordinate-ascent", "quasi-newton", "l-bfgs"]
 ASCENT: Solver = "coordinate-ascent"
 NEWTON: Solver = "quasi-newton"
+LBFGS: Solver = "l-bfgs"
 
-MEMORY = 12
-"""Pairs of steps and changes of the gradient that are remembered."""
+LEAST_MEMORY, MEMORY, ROOM = 12, 64, 2**25
+"""Pairs of steps and changes of the gradient that are remembered: all of so many, fewer of them where numbers are many.
+
+They are the cloud's alone and cost no message; with 12 of them HAR at energy 3,000 is left 170 times as far away."""
+FARTHEST = 2.0
+"""How much farther than its end a step may lead."""
+NEAR = (0.8, 1.25)
+"""A step whose least point is so near to its end ends there, where the gradient is known."""
 ENOUGH_DECREASE = 1e-4
 """Share of the decrease that the slope promises which a step must bring (Armijo)."""
 STRETCHES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
@@ -63,18 +74,23 @@ class QuasiNewton:
             return
         if exact:
             self._remember(relationship, self.direction, gradient - self.gradient)
-        promised = ENOUGH_DECREASE * float(np.sum(self.gradient * self.direction)) / len(trial)
-        if along[0] <= self.value + promised:
-            self.W, self.gradient, self.value, self.direction = trial, gradient, float(along[0]), None
-        else:
-            best = int(np.argmin(along))
-            self.direction = (STRETCHES[best] if along[best] < self.value else STRETCHES[-1]) * self.direction
+        self._go_on(self.direction, self.gradient, gradient, along)
+
+    def _go_on(self, step: Models, before: Models, after: Models, along: Vector) -> None:
+        """From the point of the step where its slope would be 0 if it rose evenly."""
+        falls, rises = float(np.sum(before * step)), float(np.sum(after * step))
+        share = min(max(falls / (falls - rises), STRETCHES[-1]), FARTHEST) if falls < rises else FARTHEST
+        if NEAR[0] < share < NEAR[1]:
+            share = 1.0
+        self.W, self.direction = self.W + share * step, None
+        self.gradient = after if share == 1.0 else (1.0 - share) * before + share * after
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
         bend = float(np.sum(step * change))
         if bend <= 1e-12 * float(np.linalg.norm(step) * np.linalg.norm(change)):
             return
-        self.steps, self.changes = [*self.steps, step][-MEMORY:], [*self.changes, change][-MEMORY:]
+        kept = min(MEMORY, max(LEAST_MEMORY, ROOM // step.size))
+        self.steps, self.changes = [*self.steps, step][-kept:], [*self.changes, change][-kept:]
         self.curvature = max((bend - relationship.energy(step)) / float(np.sum(step * step)), 1e-12)
 
     def _descent(self, relationship: Relationship) -> Models:
@@ -99,3 +115,20 @@ class QuasiNewton:
         for (s, y, r), weight in zip(pairs, reversed(weights), strict=True):
             found += (weight - r * float(np.sum(y * found))) * s
         return -found
+
+
+@dataclass
+class Backtracking(QuasiNewton):
+    """The search of Liu and Nocedal (1989): a step that does not bring enough is tried again, shorter."""
+
+    def _go_on(self, step: Models, before: Models, after: Models, along: Vector) -> None:
+        """From the end of the step, by Armijo's rule, or from the same point as before."""
+        promised = ENOUGH_DECREASE * float(np.sum(before * step)) / len(step)
+        if along[0] <= self.value + promised:
+            self.W, self.gradient, self.value, self.direction = self.W + step, after, float(along[0]), None
+        else:
+            best = int(np.argmin(along))
+            self.direction = (STRETCHES[best] if along[best] < self.value else STRETCHES[-1]) * step
+
+
+SEARCHES: dict[Solver, type[QuasiNewton]] = {NEWTON: QuasiNewton, LBFGS: Backtracking}

@@ -47,7 +47,13 @@ class AveragingCloud(CloudStates):
         self.cloud_round += 1
         self._sent, self._memory = self._next()
         self._models = self._sent.copy()
-        return [Anchor(self.cloud_round, b, self._sent[b], 1.0) for b in range(self.n_tasks)]
+        weights = self._server.weights(self.n_tasks, self._memory)
+        return [Anchor(self.cloud_round, b, self._sent[b], float(weights[b])) for b in range(self.n_tasks)]
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows that the next server iteration asks for."""
+        return self._server.passes(self._next()[1])
 
     def _next(self) -> tuple[Models, Memory]:
         return self._server.step(self._sent, self._models, self._n, self._memory)

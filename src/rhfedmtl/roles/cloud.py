@@ -13,7 +13,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.objective import KeptBack, Points
-from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, STRETCHES, QuasiNewton, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -164,6 +164,11 @@ class CloudStates:
     cloud_round: int
 
     @property
+    def passes(self) -> int:
+        """Passes over the rows that the next server iteration asks for, where a policy goes by that."""
+        return 1
+
+    @property
     def phase(self) -> CloudPhase:
         """Where the cloud stands."""
         return CloudPhase.ITERATING if self.cloud_round else CloudPhase.FRESH
@@ -207,7 +212,7 @@ class Cloud(CloudStates):
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
         self.cloud_round += 1
-        self.anchors, self._start = self._search() if solver == NEWTON else self._ascend(), None
+        self.anchors, self._start = self._ascend() if solver == ASCENT else self._search(solver), None
         return [
             Anchor(self.cloud_round, b, self.anchors.center[b], float(self.anchors.lam[b])) for b in range(self.n_tasks)
         ]
@@ -216,9 +221,9 @@ class Cloud(CloudStates):
         self._newton = None
         return self.relationship.anchors(self.W if self._start is None else self._start, self.V, self._n)
 
-    def _search(self) -> Anchors:
+    def _search(self, solver: Solver) -> Anchors:
         if self._newton is None:
-            self._newton = QuasiNewton(self.W.copy() if self._best is None else self._best.models)
+            self._newton = SEARCHES[solver](self.W.copy() if self._best is None else self._best.models)
         nothing = np.zeros(self.n_tasks)
         return Anchors(self._newton.trial(self.relationship), np.full(self.n_tasks, np.inf), nothing)
 

@@ -32,7 +32,7 @@ FAULTS = {
         dropout=0.2, slowdown=0.5, patience=1.5, station_away=0.1, moves=0.3, churn=0.1, late_rows=0.3, late_until=6
     ),
 }
-DRAWS_NOTHING = ("constant", "lbfgs")
+DRAWS_NOTHING = ("constant", "lbfgs", "giant")
 """Algorithms in which the seed decides nothing."""
 
 

@@ -24,7 +24,7 @@ from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
-from rhfedmtl.maths.quasi_newton import NEWTON, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import (
     AUTO,
@@ -401,6 +401,7 @@ class Run:
             planning_prices=self.accounting.planning_prices,
             in_step=self._in_step,
             certify_every=self.settings.certify_every,
+            passes=self.cloud.passes,
             memo=self._memo,
         )
 
@@ -538,12 +539,12 @@ class Run:
     def _is_due(self, situation: Situation, plan: Plan) -> bool:
         """Whether to certify this BS iteration: as asked for, always in a search, and only where it can be paid."""
         every = self.settings.certify_every
-        if plan.solver != NEWTON and isinstance(every, int) and self.round % every:
+        if plan.solver == ASCENT and isinstance(every, int) and self.round % every:
             return False
         if not situation.certificates_cost:
             return True
         price = event_totals(situation.prices, self._certificate_event(situation))
-        if plan.solver != NEWTON and every == AUTO:
+        if plan.solver == ASCENT and every == AUTO:
             spent, so_far = self.ledger.spent, self.certifying
             for name in self.ledger.budget:
                 certifying = so_far.get(name, 0.0)

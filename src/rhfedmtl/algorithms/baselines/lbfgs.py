@@ -2,7 +2,7 @@
 
 A server iteration is one round: the trial goes down, every terminal makes a pass and sends its gradient up, and the
 cloud combines the last steps and changes of the gradient. Where along a step to go on is found from sums of losses,
-which are scalars. It is the quasi-Newton part of RHFedMTL (`maths/quasi_newton.py`) from the first round to the last.
+which are scalars; a step that fails costs a round. RHFedMTL's own search (`maths/quasi_newton.py`) has the same memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.maths.quasi_newton import NEWTON
+from rhfedmtl.maths.quasi_newton import LBFGS
 from rhfedmtl.policies.base import Plan, Situation, check_count
 
 
@@ -29,7 +29,7 @@ class GradientRounds:
         """The gradient of all terminals under the next trial."""
         if self.cloud_rounds is not None and situation.cloud_rounds >= self.cloud_rounds:
             return None
-        return replace(Plan.uniform(situation, situation.sizes, 1), solver=NEWTON)
+        return replace(Plan.uniform(situation, situation.sizes, 1), solver=LBFGS)
 
 
 def lbfgs(options: Options, kind: str) -> Algorithm:

@@ -32,6 +32,7 @@ from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
 from rhfedmtl.policies.measured.solver import (
     BETTER,
     FEW_PASSES,
+    LOOK,
     UNLIMITED,
     newton_rounds,
     promised_by_ascent,
@@ -150,11 +151,11 @@ class Measured:
         """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then."""
         last = s.observed[-1] if s.observed else None
         astray = last is not None and last.astray and last.solver == ASCENT
-        if astray or s.rounds >= s.memo.get("solver until", 0):
+        if astray or s.rounds >= s.memo.get("solver until", LOOK):
             before = ASCENT if last is None else last.solver
             s.memo["solver"] = NEWTON if astray and newton_rounds(s) >= FEW_PASSES else self._better(s, before)
-            s.memo["solver until"] = s.rounds + stay(before, s.memo["solver"])
-        return self._pass(s) if s.memo["solver"] == NEWTON and newton_rounds(s) else None
+            s.memo["solver until"] = s.rounds + stay(s, before, s.memo["solver"])
+        return self._pass(s) if s.memo.get("solver") == NEWTON and newton_rounds(s) else None
 
     def _better(self, s: Situation, before: Solver) -> Solver:
         """The solver that promises more; the one in use is left only for one that promises clearly more."""

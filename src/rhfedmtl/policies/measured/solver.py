@@ -17,16 +17,18 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Price, Prices
 
-# How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does.
-NEWTON_RATE, NEWTON_START = 0.13, 6
+# How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does: half
+# of the root of the numbers in a model (measured: 2 to 4 for 20, 8 to 12 for 600), but no fewer than this.
+NEWTON_RATE, LEAST_START = 0.3, 3
 # Rounds of a solver over which its progress is measured, and the weight, in rounds, of what is believed without them.
 # The certified gap of a search falls in jumps, a dozen rounds apart: a few rounds without one say little.
 WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 16.0
-# Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much.
-FADES = 0.6
+# Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much. Where stations
+# merge several terminals the gap falls no faster than this power of the number of rounds (measured: 0.9 to 2).
+FADES, POWER = 0.6, 1.7
 # Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
 FEW_PASSES, UNLIMITED = 10, 1000
-# Rounds between two looks at the choice.
+# Rounds between two looks at the choice, and before the first: the first rounds of ascent buy most.
 LOOK = 3
 # A solver in use is left only for one that promises so much more.
 BETTER = 1.05
@@ -63,26 +65,35 @@ def _of_terminals(prices: Prices) -> tuple[Price, ...]:
     return prices.terminal_step, prices.terminal_byte_up, prices.terminal_byte_down
 
 
+def newton_start(s: Situation) -> int:
+    """Rounds before a search gets going."""
+    return max(LEAST_START, round(math.sqrt(s.bytes.order / 8.0) / 2.0))
+
+
 def promised_by_newton(s: Situation) -> float:
     """Fall of the logarithm of the gap that the rest of the budget buys by quasi-Newton."""
-    seen = _last(s.observed, NEWTON)
+    seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
     # Without a smooth loss nothing is known of a search beforehand: what is seen counts sooner.
     prior = NEWTON_PRIOR if s.gamma > 0.0 else PRIOR
-    rate = _blend(NEWTON_RATE, seen[NEWTON_START:][-WINDOW:], prior=prior)
-    return rate * max(newton_rounds(s) - max(NEWTON_START - under_way, 0), 0)
+    rate = _blend(NEWTON_RATE, seen[start:][-WINDOW:], prior=prior)
+    return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
 
 
 def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
     """The same by ascent in so many rounds; the model of progress predicts a fall, but not for one that is astray."""
     seen = _last(s.observed, ASCENT)[-WINDOW:]
     believed = 0.0 if seen and seen[-1].astray else predicted / rounds
-    return _blend(believed, seen, FADES) * rounds
+    linear = _blend(believed, seen, FADES) * rounds
+    if len(s.home) <= np.count_nonzero(s.members):  # one terminal under each station: nothing is merged
+        return linear
+    done = 1 + sum(each.solver == ASCENT for each in s.observed)
+    return min(linear, POWER * math.log1p(rounds / done))
 
 
-def stay(before: Solver, now: Solver) -> int:
+def stay(s: Situation, before: Solver, now: Solver) -> int:
     """Rounds before the choice is looked at again: a search that has just begun has nothing to show yet."""
-    return NEWTON_START + LOOK if now == NEWTON != before else LOOK
+    return newton_start(s) + LOOK if now == NEWTON != before else LOOK
 
 
 def _blend(believed: float, seen: Sequence[Observation], keeps: float = 1.0, prior: float = PRIOR) -> float:
@@ -92,10 +103,10 @@ def _blend(believed: float, seen: Sequence[Observation], keeps: float = 1.0, pri
 
 
 def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
-    """The certified rounds of a solver when it was last in use, up to a window of them."""
+    """The certified rounds of a solver when it was last in use."""
     found: list[Observation] = []
     for each in reversed(observed):
-        if found and (each.solver != solver or len(found) >= WINDOW + NEWTON_START):
+        if found and each.solver != solver:
             break
         if each.solver == solver and each.gap > 0.0:
             found.append(each)
