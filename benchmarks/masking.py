@@ -1,4 +1,4 @@
-"""What masked sums cost: bytes of a round beside one in the clear, and the time of both sides' arithmetic.
+"""What masked sums cost: bytes of a round beside one in the clear, and the CPU time of both sides' arithmetic.
 
 python benchmarks/masking.py [TERMINALS ...]    (25 and 1000 unless told; 561 features, as HAR has)
 """
@@ -24,39 +24,39 @@ def measure(n: int) -> None:
     words = np.random.default_rng(0).integers(0, 2**64, (n, NUMBERS), dtype=np.uint64)
     for masker in maskers.values():
         room.admit(masker.key)
-    began = time.perf_counter()
+    began = time.process_time()
     for t, circle in room.prepare(maskers).items():
         room.receive(maskers[t].deal(circle))
-    keys, below, above = time.perf_counter() - began, 0.0, 0.0
+    keys, below, above = time.process_time() - began, 0.0, 0.0
     for number in range(ROUNDS):
-        began = time.perf_counter()
+        began = time.process_time()
         asked = room.begin(b"order", dict.fromkeys(maskers, seat(1, 0, 5)))
         assert asked is not None
         partners = asked.partners()
-        above += time.perf_counter() - began
-        began = time.perf_counter()
+        above += time.process_time() - began
+        began = time.process_time()
         sent = [
             masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), kind=Kind.UPDATE)
             for t, masker in maskers.items()
         ]
         deals = [masker.deal_for(room.slot + 1) for masker in maskers.values()]
-        below += time.perf_counter() - began
-        began = time.perf_counter()
+        below += time.process_time() - began
+        began = time.process_time()
         for each in sent:
             asked.receive(each)
         unmask = asked.close()
         assert unmask is not None
-        above += time.perf_counter() - began
-        began = time.perf_counter()
+        above += time.process_time() - began
+        began = time.process_time()
         opened = [masker.open(unmask) for masker in maskers.values()]
-        below += time.perf_counter() - began
-        began = time.perf_counter()
+        below += time.process_time() - began
+        began = time.process_time()
         for shares in opened:
             asked.open(shares)
         assert asked.total() is not None
         for deal in deals:
             room.receive(deal)
-        above += time.perf_counter() - began
+        above += time.process_time() - began
     each = 1e3 * below / ROUNDS / n
     print(f"{n:6} {ratio:8.3f} {1e3 * keys / n:12.2f} {each:14.2f} {1e3 * above / ROUNDS:12.1f}")
 
