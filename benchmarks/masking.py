@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from rhfedmtl.roles.channel import FixedPoint
 from rhfedmtl.roles.masking import Kind, Masker, MaskRoom, seat
 from rhfedmtl.roles.messages import message_sizes
 
@@ -18,7 +19,7 @@ NUMBERS, ROUNDS = 562 + 17, 3
 
 def measure(n: int) -> None:
     """One station with so many terminals, in one process, without a network."""
-    clear, masked = message_sizes((1, 562), 1, 0), message_sizes((1, 562), 1, 0, np.dtype(np.int64), n)
+    clear, masked = message_sizes((1, 562), 1, 0), message_sizes((1, 562), 1, 0, FixedPoint(), n)
     ratio = (masked.order + masked.update) / (clear.order + clear.update)
     room, maskers = MaskRoom(), {t: Masker(t) for t in range(n)}
     words = np.random.default_rng(0).integers(0, 2**64, (n, NUMBERS), dtype=np.uint64)

@@ -33,9 +33,7 @@ HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
 GAINS = codec.tensor(np.zeros(17))
 ROUND = wire.Request(round=wire.RoundRequest(round=4, terminals=[0, 1], local_steps=[5, 6], deadline=1.0))
-SUMS = wire.Request(
-    sums=wire.SumsRequest(models=codec.tensor(np.ones((2, 1, NUMBERS))), points=codec.tensor(np.eye(2)), gradient=True)
-)
+SUMS = wire.Request(sums=wire.SumsRequest(models=[MODEL] * 2, points=codec.tensor(np.eye(2)), gradient=True))
 LABELS = wire.Request(labels=wire.Nothing())
 
 

@@ -287,7 +287,7 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
             wire.TerminalDown(order=wire.WorkOrder(model=model, scale=1.0, local_steps=3, verdict=verdict, round=1)),
             wire.TerminalDown(
                 probe=wire.Probe(
-                    models=codec.tensor(np.ones((2, 1, NUMBERS))), points=codec.tensor(np.eye(2)), verdict=verdict
+                    models=[codec.tensor(np.ones((1, NUMBERS)))] * 2, points=codec.tensor(np.eye(2)), verdict=verdict
                 )
             ),
             wire.TerminalDown(release=wire.Release(verdict=verdict)),

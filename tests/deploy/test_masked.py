@@ -170,7 +170,7 @@ def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
         nothing = wire.Nothing()
         for body in (
             {"order": codec.to_wire(order)},
-            {"probe": wire.Probe(models=codec.tensor(inside.SHARE[None]), points=codec.tensor([[1.0]]))},
+            {"probe": wire.Probe(models=[codec.tensor(inside.SHARE)], points=codec.tensor([[1.0]]))},
             {"ask_moments": nothing},
             {"ask_labels": nothing},
             {"ask_rows": wire.RowProbe(about=codec.tensor([]))},

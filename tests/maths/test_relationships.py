@@ -221,27 +221,6 @@ def test_the_optimum_is_a_fixed_point_of_the_anchors(name: str, n: float) -> Non
     np.testing.assert_allclose(objective.held_models(anchors, V), W, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("n", [1.0, 30.0, 1e4])
-@pytest.mark.parametrize("name", ANY_Q)
-def test_what_was_held_is_seen_as_the_next_anchors_see_it(name: str, n: float) -> None:
-    """To let W follow changes nothing in the next anchors, nothing the second time, and nothing at W = V G."""
-    W, V, n_b, relationship = models(4), models(4, seed=1), np.full(4, n), ANY_Q[name]
-    seen = relationship.followed(W, V, n_b)
-    given, same = (relationship.anchors(x, V, n_b).center for x in (W, seen))
-    np.testing.assert_allclose(same, given, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(relationship.followed(seen, V, n_b), seen, rtol=1e-8, atol=1e-8)
-    solved = relationship.solve(V)
-    np.testing.assert_allclose(relationship.followed(solved, V, n_b), solved, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("n", [1.0, 30.0, 1e4])
-def test_the_mean_form_follows_as_a_full_graph_does(n: float) -> None:
-    """In linear time as by splitting Q."""
-    W, V, n_b = models(4), models(4, seed=1), np.full(4, n)
-    followed = MeanRegularised(0.01, 3.0).followed(W, V, n_b)
-    np.testing.assert_allclose(followed, Graph(0.01, 3.0).followed(W, V, n_b), rtol=1e-8, atol=1e-8)
-
-
 def test_strong_coupling_is_no_reason_to_leave_the_alternation() -> None:
     """What stations hold where they are to follow says nothing: judged by it, these runs were called astray."""
     method = DualMethod(relationship=MeanRegularised(1e-3, 10.0), merge=MERGES["add"]())

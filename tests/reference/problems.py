@@ -53,7 +53,7 @@ def federation(
 
 def cloud_of(network: Any, relationship: Any) -> Cloud:
     """A cloud over the stations of a network."""
-    return Cloud(relationship, len(network.V), network.shape)
+    return Cloud(relationship, len(network.V), network.shape, network.method.channel)
 
 
 def certify(network: Any, cloud: Cloud) -> Certificate:

@@ -69,6 +69,7 @@ def test_there_is_no_certificate_from_sums_that_are_missing_or_out_of_step() -> 
     top = cloud()
     for task in range(2):
         top.receive(report(task))
+    top.candidates()
     assert top.certify([sums(0), None]) is None
     assert top.certify([sums(0), sums(0)]) is None
     assert top.certify([sums(0), sums(1, number=2)]) is None
@@ -87,6 +88,7 @@ def test_the_best_dual_is_kept_for_the_same_problem_only() -> None:
     top = cloud()
     for task in range(2):
         top.receive(report(task))
+    top.candidates()
     first = top.certify([sums(0, dual=2.0), sums(1, dual=2.0)])
     worse = top.certify([sums(0, dual=1.0), sums(1, dual=2.0)])
     top.receive(report(0, membership=1))

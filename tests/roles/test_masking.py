@@ -13,7 +13,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import masks
-from rhfedmtl.roles.channel import FINE, MaskedSums
+from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
 from rhfedmtl.roles.masking import (
     DENSE,
     Circle,
@@ -455,7 +455,7 @@ def test_masks_are_charged_by_their_bytes(n: int) -> None:
 
 def test_a_masked_round_has_at_most_a_third_more_bytes() -> None:
     """With 561 features, as HAR has, and 25 terminals: 1.3 at most."""
-    clear, masked = (message_sizes((1, 562), 1, 0, np.dtype(np.int64), among) for among in (0, 25))
+    clear, masked = (message_sizes((1, 562), 1, 0, FixedPoint(), among) for among in (0, 25))
     clear = message_sizes((1, 562), 1, 0)
     assert (masked.order + masked.update) / (clear.order + clear.update) < 1.3
 

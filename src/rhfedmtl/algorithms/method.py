@@ -40,19 +40,25 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Channel:
-    """What happens to an update between its terminal and its station. This one changes nothing; see `roles.channel`.
+    """What happens to updates and models between terminals and station. This one changes nothing; see `roles.channel`.
 
-    ``dtype`` is how the numbers of an update cross the wire; without ``tells_gains`` the gain curve is zeros; with
-    ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are hidden in noise. A channel is
-    without state: what a terminal keeps from one update to the next is handed in and out.
+    ``dtype`` is how the numbers of an update cross the wire, ``model_dtype`` those of a model; without ``tells_gains``
+    the gain curve is zeros; with ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are
+    hidden in noise. A channel is without state: what is kept from one message to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
+    model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
     noised: ClassVar[bool] = False
+
+    @property
+    def for_gradients(self) -> Channel:
+        """The channel of updates that are asked for with λ_b = ∞: a search needs more of their digits."""
+        return self
 
     @property
     def price(self) -> float:
@@ -81,6 +87,10 @@ class Channel:
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """What is sent of these updates, with what each terminal kept back before."""
         return Sent(delta, np.ones(len(delta)))
+
+    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
+        """What stations, one in each row, send of these models to terminals that were told others before."""
+        return wanted
 
     def counted(self, values: FloatArray) -> FloatArray:
         """Numbers other than updates, of one terminal in each row, as they are added up."""

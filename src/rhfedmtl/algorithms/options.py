@@ -180,8 +180,24 @@ class Options:
             raise ConfigError(f"policy {name!r} has no {foreign[0]}: leave it out, or take another policy")
         return entry(**self._of(entry))
 
+    def in_precision(self, precision: str, *, bytes_bind: bool = False) -> Options:
+        """The same with the channel that rounds so; refused where another channel is given.
+
+        "auto" is what buys most for a byte where bytes are what is scarce (`benchmarks/bytes.py`), and exact elsewhere.
+        """
+        if precision == AUTO:
+            precision = "int8" if bytes_bind else "float64"
+        if precision not in PRECISIONS:
+            known = (*PRECISIONS, AUTO)
+            raise ConfigError(f"precision {precision}: choose from {', '.join(known)}{nearest(precision, known)}")
+        if precision in ("float64", self.channel):
+            return self
+        if self.channel != DEFAULTS["channel"]:
+            raise ConfigError(f"precision {precision} and channel {self.channel}: give one of them")
+        return self.changed(channel=precision)
+
     def chosen_channel(self) -> Channel:
-        """What happens to updates on their way."""
+        """What happens to updates and models on their way."""
         channel = CHANNELS[self.channel]
         return channel(**self._of(channel))
 
@@ -212,6 +228,8 @@ class Options:
         return self.told(**{option.name: option.name for option in entry.options})
 
 
+PRECISIONS = ("float64", "float32", "int8")
+"""Of numbers on the wire; those that round are channels."""
 LEAST_LAMBDA1 = 1e-12
 """A problem without λ1, which gradient steps can be taken on, is certified as one with so little of it."""
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options) if each.name != "own"}

@@ -20,6 +20,7 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Budgets,
     CertifyEvery,
+    Precision,
     Prices,
     PrivacyText,
     Scale,
@@ -143,9 +144,7 @@ def init(
             min=0,
         ),
     ] = None,
-    precision: Annotated[
-        str, option(METHOD_PANEL, "--precision", "Of orders and updates: float64, float32.")
-    ] = "float64",
+    precision: Precision = "float64",
     test_rows: Annotated[
         str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
     ] = "station",
@@ -174,6 +173,7 @@ def init(
     rhfedmtl network init demo-net --stations 3 --terminals 4 --data watch
     """
     from rhfedmtl.deploy.local.provision import Blueprint, make_network
+    from rhfedmtl.resources.costs import Cost
     from rhfedmtl.training.config import RunConfig
 
     RunConfig(algorithm, options=options, scale=scale, privacy=privacy).check_heeded()
@@ -184,14 +184,15 @@ def init(
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
     masked = options.channel == "masked"
+    prices = Cost.of(resources.cost)
+    precise = options.in_precision(precision, bytes_bind="bytes" in resources.measured or prices.has_bytes(prices))
     learning = {
         "algorithm": algorithm,
-        "options": {name: getattr(options, name) for name in options.given()},
+        "options": {name: getattr(precise, name) for name in precise.given()},
         "scale": scale or "",
         "seed": seed,
         "certify_every": every(certify_every),
         "least_steps": int(masked) if least_steps is None else least_steps,
-        "precision": precision,
         "test_rows": test_rows,
         "privacy": privacy,
     }

@@ -159,6 +159,14 @@ CertifyEvery = Annotated[
         "Gap and accuracy every so many rounds, charged by their bytes; auto: always where that is free.",
     ),
 ]
+Precision = Annotated[
+    str,
+    option(
+        METHOD_PANEL,
+        "--precision",
+        "Of updates and models on the wire: float64, float32, int8; auto: int8 where bytes are limited or measured.",
+    ),
+]
 FreeEvaluation = Annotated[
     bool,
     option(

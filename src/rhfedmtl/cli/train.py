@@ -26,6 +26,7 @@ from rhfedmtl.cli.options import (
     CertifyEvery,
     FaultText,
     FreeEvaluation,
+    Precision,
     Prices,
     PrivacyText,
     Scale,
@@ -52,10 +53,6 @@ if TYPE_CHECKING:
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
-
-
-PRECISIONS = ("float64", "float32", "int8")
-"""What --precision takes; those that round are channels."""
 
 
 def register(app: typer.Typer) -> None:
@@ -100,10 +97,7 @@ def train(
     checkpoint_every: Annotated[
         float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
     ] = 30.0,
-    precision: Annotated[
-        str | None,
-        option(METHOD_PANEL, "--precision", "Of updates on the wire: float64, float32, int8; in place of --channel."),
-    ] = None,
+    precision: Precision = "float64",
     certify_every: CertifyEvery = AUTO,
     free_evaluation: FreeEvaluation = False,
     log: Annotated[
@@ -134,7 +128,7 @@ def train(
     config = RunConfig(
         algorithm,
         request,
-        _in_precision(options, precision),
+        options,
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
         faults=faults,
@@ -146,6 +140,8 @@ def train(
         privacy=privacy,
         free_evaluation=free_evaluation,
     )
+    prices, limits = config.resources()
+    config = replace(config, options=options.in_precision(precision, bytes_bind=prices.has_bytes(limits)))
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
     start = _interrupted_run(resume, context)
@@ -195,17 +191,6 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-def _in_precision(options: Options, precision: str | None) -> Options:
-    """The options with the channel that rounds so."""
-    if precision is None:
-        return options
-    if precision not in PRECISIONS:
-        raise ConfigError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-    if "channel" in options.given():
-        raise ConfigError(f"--precision {precision} and --channel {options.channel}: give one of them")
-    return options if precision == "float64" else options.changed(channel=precision)
 
 
 def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:

@@ -26,7 +26,7 @@ from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.channel import kept_back, settled
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
 from rhfedmtl.roles.round_zero import Spreads, together
-from rhfedmtl.roles.station import refuse_divergence
+from rhfedmtl.roles.station import refuse_divergence, sent_models
 
 
 class Cohort(NamedTuple):
@@ -91,6 +91,7 @@ class InProcess:
         self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
         self._shared = method.shared_rows(self.shape[0])
         self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
+        self._told = np.zeros_like(self._U)  # the models of the last orders
         self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
         # What each terminal's channel keeps back, and what it will have kept back if its update is applied wholly.
         self._residual = np.zeros((len(self._home), *self._U.shape[1:])) if method.channel.keeps_residual else None
@@ -119,8 +120,7 @@ class InProcess:
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
         among = self.method.channel.masked_among(np.bincount(self._home))
-        kind = self.method.channel.dtype
-        return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, kind, among)
+        return message_sizes(self._U.shape[1:], self._shared, self.method.profile_length, self.method.channel, among)
 
     @property
     def V(self) -> Float64Array:
@@ -170,6 +170,7 @@ class InProcess:
             self._lam.copy(),
             self.alpha.copy(),
             None if self._residual is None else self._residual.copy(),
+            self._told.copy() if self.method.channel.keeps_residual else None,
         )
 
     def resume(self, state: State) -> None:
@@ -187,6 +188,8 @@ class InProcess:
         self._membership, self._last_round = state.membership.copy(), state.round
         if state.residual is not None:
             self._residual = state.residual.copy()
+        if state.told is not None:
+            self._told = state.told.copy()
         self._set_stations(state.station.copy())
 
     def assign(self, anchors: list[Anchor]) -> None:
@@ -205,8 +208,9 @@ class InProcess:
         models = self.models
         scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
+        self._told = sent_models(self.method, models, self._told, self._lam)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
-            sent = models.astype(self._rows.X.dtype)
+            sent = self._told.astype(self._rows.X.dtype)
         orders = rounds.Orders(
             sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
@@ -264,7 +268,8 @@ class InProcess:
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
         worked, kept = layout.order[places], self._residual
-        sent = method.channel.send(answers.delta[places], None if kept is None else kept[worked])
+        channel = method.channel.for_gradients if np.isinf(orders.scale).all() else method.channel
+        sent = channel.send(answers.delta[places], None if kept is None else kept[worked])
         answers.delta[places] = sent.delta
         if self._sent_residual is not None and sent.residual is not None:
             self._sent_residual[worked] = sent.residual

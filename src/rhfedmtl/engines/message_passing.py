@@ -69,8 +69,7 @@ class MessagePassing:
         """Bytes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
         among = self.method.channel.masked_among(np.diff(self._federation.task_offsets))
-        kind = self.method.channel.dtype
-        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, kind, among)
+        return message_sizes(self.stations[0].shape, shared, self.method.profile_length, self.method.channel, among)
 
     @property
     def V(self) -> Float64Array:

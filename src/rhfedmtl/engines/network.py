@@ -47,7 +47,7 @@ class State(NamedTuple):
     ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
     everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
     `Method` calls so, ``center`` and ``lam`` the anchor; ``residual`` is what each terminal keeps back of its updates,
-    None where the channel rounds nothing.
+    ``told`` are the models of the last orders, None where the channel rounds nothing.
     """
 
     round: int
@@ -59,6 +59,7 @@ class State(NamedTuple):
     lam: Float64Array
     alpha: Float64Array | Later
     residual: Float64Array | None = None
+    told: Float64Array | None = None
 
 
 class Network(Protocol):

@@ -58,16 +58,11 @@ class Dense(NamedTuple):
 
 
 class Splitting(NamedTuple):
-    """λ_b, and the matrices that make c = A W + B V: A for the modes that alternate, B for those that follow.
-
-    ``loose`` picks the former out of W, and ``tight`` gives V G in the latter.
-    """
+    """λ_b, and the matrices that make c = A W + B V: A for the modes that alternate, B for those that follow."""
 
     lam: Vector
     A: Matrix
     B: Matrix
-    loose: Matrix
-    tight: Matrix
 
 
 @dataclass(frozen=True)
@@ -133,16 +128,8 @@ class Relationship(ABC):
 
         ``W`` is what the stations hold, ``n`` their samples; without it, the safe joint form.
         """
-        lam, A, B, _, _ = self._split(len(V), n)
+        lam, A, B = self._split(len(V), n)
         return Anchors(mix(A, W) + mix(B, V), lam, np.zeros(len(V)))
-
-    def followed(self, W: Models, V: Models, n: Vector) -> Models:
-        """What the stations hold where they alternate, V G where they follow: W as the next anchors will see it.
-
-        At its old anchor a station has gone alone where it is to follow, and under strong coupling far too far.
-        """
-        split = self._split(len(V), n)
-        return mix(split.loose, W) + mix(split.tight, V)
 
     def coupling(self, n_tasks: int) -> float:
         """Share of a station's weight that ties it to other tasks: 1 − (smallest eigenvalue of Q)/(its diagonal)."""
@@ -246,10 +233,6 @@ class Safe(Relationship):
         """Safe joint form, whatever is known of the stations."""
         return super().anchors(W, V)
 
-    def followed(self, W: Models, V: Models, n: Vector) -> Models:
-        """V G: all modes are followed."""
-        return self.solve(V)
-
     def coupling(self, n_tasks: int) -> float:
         """As the inner one says."""
         return self.inner.coupling(n_tasks)
@@ -264,21 +247,9 @@ def split(Q: Matrix, lam: Vector) -> Splitting:
     """Split Q at D = diag(λ_b): c = A W + B V with A = D^-½ (1 − κ)₊ D^½ and B = D^-½ (1/κ − 1)₋ D^-½ by modes."""
     root = np.sqrt(lam)
     kappa, U = modes(Q / np.outer(root, root))
-    loose = kappa < 1.0
-
-    def of_models(weights: Vector) -> Matrix:
-        return np.asarray((U * weights) @ U.T / root[:, None] * root)
-
-    def of_duals(weights: Vector) -> Matrix:
-        return np.asarray((U * weights) @ U.T / np.outer(root, root))
-
-    return Splitting(
-        lam,
-        of_models(np.maximum(1.0 - kappa, 0.0)),
-        of_duals(np.minimum(1.0 / kappa - 1.0, 0.0)),
-        of_models(loose.astype(np.float64)),
-        of_duals(np.where(loose, 0.0, 1.0 / kappa)),
-    )
+    models = (U * np.maximum(1.0 - kappa, 0.0)) @ U.T / root[:, None] * root
+    duals = (U * np.minimum(1.0 / kappa - 1.0, 0.0)) @ U.T / np.outer(root, root)
+    return Splitting(lam, np.asarray(models), np.asarray(duals))
 
 
 def modes(Q: Matrix) -> tuple[Vector, Matrix]:

@@ -77,7 +77,12 @@ class Points(NamedTuple):
 
     def at(self, k: int) -> Models:
         """The k-th point."""
-        return np.asarray(np.einsum("m,mbcd->bcd", self.combinations[k], self.models))
+        return combined(self.combinations[k], self.models)
+
+
+def combined(weights: Vector, models: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Σ_m weight_m model_m, the same to the bit whoever adds it up."""
+    return np.asarray(sum(weight * model for weight, model in zip(weights.tolist(), models, strict=True)))
 
 
 class KeptBack(NamedTuple):

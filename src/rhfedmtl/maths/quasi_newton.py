@@ -51,6 +51,7 @@ class QuasiNewton:
     value: float = np.inf
     curvature: float = 1.0
     direction: Models | None = None
+    rounded: Models | None = None
     steps: list[Models] = field(default_factory=list)
     changes: list[Models] = field(default_factory=list)
 
@@ -60,7 +61,12 @@ class QuasiNewton:
             return self.W
         if self.direction is None:
             self.direction = self._descent(relationship)
-        return self.W + self.direction
+        return self.W + self.direction if self.rounded is None else self.rounded
+
+    def try_instead(self, near: Models) -> None:
+        """Look at this point, close to the trial: what can be sent of it."""
+        if self.gradient is not None:
+            self.direction, self.rounded = near - self.W, near
 
     def observe(self, relationship: Relationship, V: Models, along: Vector, *, exact: bool) -> None:
         """Learn from V at the trial and the objective at ``STRETCHES`` of the step to it.
@@ -69,6 +75,7 @@ class QuasiNewton:
         """
         trial = self.trial(relationship)
         gradient = relationship.apply(trial) - V
+        self.rounded = None
         if self.direction is None or self.gradient is None:
             self.gradient, self.value = gradient, float(along[0])
             return

@@ -100,11 +100,6 @@ class MeanRegularised(Relationship):
         constant = self.lambda1 * (1.0 - self.lambda1 / weight) / 2.0 * np.sum(r * r)
         return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
 
-    def followed(self, W: Models, V: Models, n: Vector) -> Models:
-        """W̄ + (v_b − v̄)/λ where λ_b < λ; else as they are."""
-        lam = self.lambda1 + self.lambda2
-        return W if self._anchored(n) >= lam else W.mean(axis=0) + (V - V.mean(axis=0)) / lam
-
     def _anchored(self, n: Vector) -> float:
         """λ_b for stations of so many samples."""
         return min(self.lambda1 + self.lambda2, max(self.lambda1, ENOUGH / float(np.mean(n))))
@@ -155,10 +150,6 @@ class Unrelated(Relationship):
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
         """Centre 0, weight λ1."""
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
-
-    def followed(self, W: Models, V: Models, n: Vector) -> Models:
-        """As they are: V/λ1."""
-        return W
 
 
 def unrelated(lambda1: float = LAMBDA1, lambda2: float = LAMBDA2) -> Unrelated:

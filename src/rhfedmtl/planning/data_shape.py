@@ -99,13 +99,14 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         lam=lam,
         gamma=method.loss.smoothness,
         coupling=coupling,
-        bytes=message_sizes(shape, shared, method.profile_length, method.channel.dtype, among)
+        bytes=message_sizes(shape, shared, method.profile_length, method.channel, among)
         if features
         else MessageSizes(),
         certificate_bytes=certificate_sizes(
             (columns, shape[1]),
             *most_candidates(),
             dual_length(method.loss),
+            method.channel,
             residual=method.tells_residual,
             masked_among=among,
         )

@@ -80,7 +80,15 @@
     tip.style.top = Math.max(4, Math.min(top, innerHeight - height - 4)) + "px";
   };
   const moved = () => !tip.hidden && Math.abs(anchor.plot.getBoundingClientRect().top - anchor.top) > 4;
-  addEventListener("scroll", () => { if (moved()) hide(); }, { passive: true });
+  // Who walks by keys keeps the value, also while the page still scrolls to the chart.
+  let byKeys = false;
+  addEventListener("scroll", () => {
+    if (!moved()) return;
+    if (!byKeys) return hide();
+    const { top } = anchor.plot.getBoundingClientRect();
+    tip.style.top = parseFloat(tip.style.top) + top - anchor.top + "px";
+    anchor.top = top;
+  }, { passive: true });
   document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".plot")) hide(); });
 
   const charts = new WeakMap();
@@ -162,6 +170,7 @@
       tip.replaceChildren(head, table);
     };
     const from = (event) => {
+      byKeys = false;
       const area = frame.getBoundingClientRect();
       const share = Math.max(0, Math.min(1, (event.clientX - area.left) / area.width));
       const { log, low, high } = chart.x;
@@ -180,6 +189,7 @@
       if (event.key === "Escape") hide();
       if (step === undefined) return;
       event.preventDefault();
+      byKeys = true;
       show(step);
     });
   };

@@ -158,6 +158,11 @@ class Cost(Mapping[str, Prices]):
     def __len__(self) -> int:
         return len(self.types)
 
+    def has_bytes(self, names: Iterable[str]) -> bool:
+        """Whether any of these types has a price for bytes."""
+        prices = (self.types[name] for name in names if name in self.types)
+        return any(np.any(getattr(each, field)) for each in prices for field in _BOTH_WAYS["byte"])
+
     def check(self, n_terminals: int, n_stations: int) -> None:
         """Refuse price arrays that do not have one value per terminal or per station."""
         for name, prices in self.types.items():

@@ -20,23 +20,19 @@ def framed(n_bytes: int) -> int:
 
 
 class CertificateSizes(NamedTuple):
-    """Bytes of what a certificate takes: to a terminal and back, to a station and back; ``model`` is one of its models.
-
-    A station is also sent the models whose test metrics it measures.
-    """
+    """Bytes of what a certificate takes: to a terminal and back, to a station and back."""
 
     probe: int = 0
     sums: int = 0
     request: int = 0
     result: int = 0
-    model: int = 0
 
 
 class MessageSizes(NamedTuple):
     """Bytes of the messages of a round on the two links; `roles.messages.message_sizes` knows them.
 
     A station is asked for a round, and tells what came of it, by ``request`` and ``result``, with more for ``each`` of
-    its terminals.
+    its terminals. ``named`` is an order for a model that the terminal knows, ``gradient`` the update of a search.
     """
 
     order: int = 0
@@ -47,3 +43,5 @@ class MessageSizes(NamedTuple):
     result: int = 0
     each_request: int = 0
     each_result: int = 0
+    named: int = 0
+    gradient: int = 0

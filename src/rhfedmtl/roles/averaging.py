@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.sgd import Memory, Server
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
@@ -23,8 +24,13 @@ class AveragingCloud(CloudStates):
     There is no dual; models are certified by the gradient of their losses (`certify`).
     """
 
-    def __init__(self, initial: Vector, n_tasks: int, server: Server | None = None) -> None:
+    def __init__(
+        self, initial: Vector, n_tasks: int, server: Server | None = None, channel: Channel | None = None
+    ) -> None:
+        """``channel`` is that of models on their way down."""
         self.n_tasks = n_tasks
+        self.channel = Channel() if channel is None else channel
+        self._told: Models | None = None  # what was certified last
         self.cloud_round = 0
         self._models: Models = np.broadcast_to(initial, (n_tasks, *initial.shape)).copy()
         self._n = np.ones(n_tasks)
@@ -32,6 +38,11 @@ class AveragingCloud(CloudStates):
         self._server = Server() if server is None else server
         self._sent = self._models
         self._memory = self._server.begin(self._models)
+
+    @property
+    def models(self) -> Models:
+        """What the stations hold, as of their last reports: the rows that they share."""
+        return self._models
 
     def merged(self, matrices: Models) -> Models:
         """The stations' matrices as tasks are predicted with: what a station would go on from, or what it holds."""
@@ -41,14 +52,23 @@ class AveragingCloud(CloudStates):
         matrices[:, : self._models.shape[1]] = self._next()[0]
         return matrices
 
+    def told(self, models: Models) -> Models:
+        """These models as terminals are told them for a certificate."""
+        self._told = self.channel.models(models, np.zeros_like(models) if self._told is None else self._told)
+        return self._told
+
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: models for all stations, which hold them until they report."""
         self._check(Anchor)
         self.cloud_round += 1
-        self._sent, self._memory = self._next()
+        sent, self._memory = self._next()
+        self._sent = self.channel.models(sent, self._sent)
         self._models = self._sent.copy()
         weights = self._server.weights(self.n_tasks, self._memory)
-        return [Anchor(self.cloud_round, b, self._sent[b], float(weights[b])) for b in range(self.n_tasks)]
+        return [
+            Anchor(self.cloud_round, b, self._sent[b], float(weights[b]), self.channel.model_dtype)
+            for b in range(self.n_tasks)
+        ]
 
     @property
     def passes(self) -> int:
@@ -100,4 +120,14 @@ def certify_models(
     primal, zero = objective.joint_primals(losses, n, any_models(models), relationship)
     dual = objective.gradient_dual(losses[:, 0], n, models, V, relationship)
     number, each = max(s.round for s in told), losses[:, 0] / n
-    return Certificate(number, float(primal), dual, models, each, np.zeros(len(n)), zero=float(zero), found=number)
+    return Certificate(
+        number,
+        float(primal),
+        dual,
+        models,
+        each,
+        np.zeros(len(n)),
+        zero=float(zero),
+        found=number,
+        combination=np.ones(1),
+    )

@@ -111,28 +111,55 @@ class Float32(Rounding):
     """Single precision: four bytes a number."""
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To 24 bits."""
         return wanted.astype(np.float32).astype(np.float64)
+
+    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
+        """Rounded."""
+        with np.errstate(over="ignore"):  # terminals refuse what is not finite
+            return self.rounded(wanted)
 
 
 @dataclass(frozen=True)
 class Int8(Rounding):
     """Whole multiples, from −127 to 127, of a step that each update chooses: one byte a number, and the step.
 
-    The step is a power of two, so that multiples are exact, and it can be read off an update that was rounded.
+    The step is a power of two, so that multiples are exact, and it can be read off an update that was rounded. Of a
+    model the difference to the last one is rounded, with what that one lacked: as models settle, so does their error.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
+    model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
+
+    bits: ClassVar[int] = 7
+
+    @property
+    def for_gradients(self) -> Channel:
+        """Two bytes a number: what one leaves of a gradient would mislead the search."""
+        return Int16()
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To multiples of the least power of two of which 127 reach the largest number."""
         largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
         fraction, exponent = np.frexp(largest)
         least = np.finfo(np.float64).smallest_subnormal
-        step = np.maximum(np.ldexp(1.0, exponent - 7 + (fraction > 127.0 / 128.0)), least)
+        step = np.maximum(np.ldexp(1.0, exponent - self.bits + (fraction > 1.0 - 0.5**self.bits)), least)
         return np.asarray(np.rint(wanted / step) * step)
+
+    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
+        """What was told, and the rounded difference to it."""
+        with np.errstate(over="ignore", invalid="ignore"):  # terminals refuse what is not finite
+            return np.asarray(told + self.rounded(wanted - told))
+
+
+class Int16(Int8):
+    """The same with two bytes a number."""
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int16)
+    bits: ClassVar[int] = 15
 
 
 @dataclass(frozen=True)

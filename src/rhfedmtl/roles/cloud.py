@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
@@ -20,13 +21,13 @@ from rhfedmtl.roles.states import Event, Table, follow, frozen
 from rhfedmtl.roles.words import bounded, in_words
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
-"""How far from the models that the stations hold, followed, to the joint ones to look for the best to return.
-
-The next anchors put the stations a few hundredths of the way ahead."""
+"""How far from the models that the stations go on from to the joint ones to look for the best to return."""
 SCALES = (1.0, 0.5, 0.25, 0.0625, 0.0039)
 """By what to scale each of these points: under weak regularisation early models are too long."""
 ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
+EXACT, ROUNDED = 1e-6, 0.1
+"""What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -64,9 +65,10 @@ class Certificate:
     """P(W) − D(α) ≥ 0 bounds the distance of the returned models from the optimum, as of a round.
 
     The models are the best that were found so far for the present problem, in round ``found``; the bound is the best
-    so far too. ``zero`` is the objective of models that are zero, ``held`` that of what the stations hold now.
-    ``station_gaps`` are those of each station's own problem at its present anchor. All of it is conditional on the
-    relationship as it stands, and assumes honest terminals.
+    so far too. New ones are a ``combination`` of the models that terminals were asked about. ``zero`` is the objective
+    of models that are zero, ``held`` that of what the stations go on from. ``station_gaps`` are those of each station's
+    own problem at its next anchor. All of it is conditional on the relationship as it stands, and assumes honest
+    terminals.
     """
 
     round: int
@@ -78,6 +80,7 @@ class Certificate:
     zero: float = np.inf
     held: float = np.inf
     found: int = 0
+    combination: Vector | None = None
 
     @property
     def gap(self) -> float:
@@ -98,7 +101,7 @@ class Certificate:
 
     @property
     def station_gaps(self) -> Vector:
-        """P_b − D_b of every station at its anchor."""
+        """P_b − D_b of every station at its next anchor."""
         return self.station_primal - self.station_dual
 
     @property
@@ -128,7 +131,7 @@ class NoisedCertificate(Certificate):
     def made(cls, number: int, models: Models, bound: float, probability: float, zero: float) -> NoisedCertificate:
         """For these models as of a round."""
         none = np.full(len(models), np.nan)
-        return cls(number, np.nan, np.nan, models, none, none, zero, zero, number, bound, probability)
+        return cls(number, np.nan, np.nan, models, none, none, zero, zero, number, None, bound, probability)
 
     @property
     def gap(self) -> float:
@@ -156,6 +159,7 @@ class _Best:
     primal: float
     models: Models
     round: int
+    combination: Vector
 
 
 class CloudStates:
@@ -187,9 +191,17 @@ class Cloud(CloudStates):
     """
 
     def __init__(
-        self, relationship: Relationship, n_tasks: int, shape: tuple[int, int], *, steers: bool = False
+        self,
+        relationship: Relationship,
+        n_tasks: int,
+        shape: tuple[int, int],
+        channel: Channel | None = None,
+        *,
+        steers: bool = False,
     ) -> None:
+        """``channel`` is that of models on their way down."""
         self.relationship = relationship
+        self.channel = Channel() if channel is None else channel
         self.steers = steers
         self.n_tasks = n_tasks
         self.cloud_round = 0
@@ -204,6 +216,8 @@ class Cloud(CloudStates):
         self._newton: QuasiNewton | None = None
         self._start: Models | None = None  # where the next anchors begin, if not at what the stations hold
         self._held = np.inf  # objective of what the stations held when last certified
+        self._next: Anchors | None = None  # those that the points were made for
+        self._points = Points(np.zeros((2, n_tasks, *shape)), np.empty((0, 2)))  # those that were asked for last
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: the relationship learns if its time has come; new anchors for all stations."""
@@ -214,16 +228,25 @@ class Cloud(CloudStates):
         self.cloud_round += 1
         self.anchors, self._start = self._ascend() if solver == ASCENT else self._search(solver), None
         return [
-            Anchor(self.cloud_round, b, self.anchors.center[b], float(self.anchors.lam[b])) for b in range(self.n_tasks)
+            Anchor(self.cloud_round, b, center, float(lam), self.channel.model_dtype)
+            for b, (center, lam) in enumerate(zip(self.anchors.center, self.anchors.lam, strict=True))
         ]
 
     def _ascend(self) -> Anchors:
         self._newton = None
-        return self.relationship.anchors(self.W if self._start is None else self._start, self.V, self._n)
+        return self._coming()
+
+    def _coming(self) -> Anchors:
+        """The anchors of ascent, as they are sent."""
+        anchors = self.relationship.anchors(self.W if self._start is None else self._start, self.V, self._n)
+        known = np.zeros_like(self.W) if self.anchors is None else self.anchors.center
+        return anchors._replace(center=self.channel.models(anchors.center, known))
 
     def _search(self, solver: Solver) -> Anchors:
         if self._newton is None:
             self._newton = SEARCHES[solver](self.W.copy() if self._best is None else self._best.models)
+        elif self.anchors is not None:  # which the stations know
+            self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
         nothing = np.zeros(self.n_tasks)
         return Anchors(self._newton.trial(self.relationship), np.full(self.n_tasks, np.inf), nothing)
 
@@ -246,27 +269,47 @@ class Cloud(CloudStates):
         self.W[b] = self.anchors.center[b] + report.v / self.anchors.lam[b]
         return True
 
-    def candidates(self) -> Points:
-        """Points worth returning: between what the stations hold and W = V G, or along a quasi-Newton step; and 0."""
-        if self._newton is not None and self._newton.gradient is not None:
+    @property
+    def models(self) -> Models:
+        """What the stations hold, as of their last reports."""
+        return self.W if self.anchors is None else objective.held_models(self.anchors, self.V)
+
+    def candidates(self, *, ahead: bool = True) -> Points:
+        """Points worth returning: from what the stations go on from to W = V G, or along a quasi-Newton step; and 0.
+
+        ``ahead`` of the next server iteration its anchors decide what that is, so that its orders need not carry it.
+        """
+        assert self.anchors is not None, "there are anchors in every server iteration"
+        self._next, known = self.anchors, self._points.models
+        if self._newton is not None and self._newton.gradient is not None:  # which the terminals know
             models = np.stack([self.W, self._newton.W])
-            return Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
-        held, joint = self.relationship.followed(self.W, self.V, self._n), self.relationship.solve(self.V)
-        if np.array_equal(joint, held):
-            return Points(joint[None], np.array([*((scale,) for scale in SCALES), (0.0,)]))
+            self._points = Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
+            return self._points
+        held, joint = self.W, self.relationship.solve(self.V)
+        if self._newton is None:
+            if ahead:
+                self._next = self._coming()
+                held = objective.held_models(self._next, self.V)
+            if np.array_equal(joint, held):
+                models = self.channel.models(joint, known[-1])[None]
+                self._points = Points(models, np.array([*((scale,) for scale in SCALES), (0.0,)]))
+                return self._points
+            held = self.channel.models(held, known[0])
         shares = [(scale * (1.0 - share), scale * share) for scale in SCALES for share in SHARES]
-        return Points(np.stack([held, joint]), np.array([*shares, (0.0, 0.0)]))
+        models = np.stack([held, self.channel.models(joint, known[-1])])
+        self._points = Points(models, np.array([*shares, (0.0, 0.0)]))
+        return self._points
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
         """Certificate for the best models so far; None while a station's sums are missing or out of step."""
         self._check(StationSums)
-        assert self.anchors is not None, "there are anchors in every server iteration"
+        assert self._next is not None, "points come before sums"
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         if len(by_task) != self.n_tasks:
             return None
         complete = [by_task[b] for b in range(self.n_tasks)]
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
-        points, number = self.candidates(), max(number for number, _ in self._as_of)
+        points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
@@ -275,7 +318,7 @@ class Cloud(CloudStates):
             objective.scaled_dual(duals, self._n, self.V, self.relationship, kept),
             objective.joint_dual(plain, self._n, self.V, self.relationship, kept),
         )
-        self._steer(primals, plain)
+        self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         best = self._best
         assert best is not None
         return Certificate(
@@ -283,11 +326,12 @@ class Cloud(CloudStates):
             best.primal,
             self._best_dual,
             best.models,
-            objective.station_primal(losses[:, 0], self._n, points.at(0), self.anchors),
-            objective.station_dual(plain, self._n, self.V, self.anchors, kept),
+            objective.station_primal(losses[:, 0], self._n, points.at(0), self._next),
+            objective.station_dual(plain, self._n, self.V, self._next, kept),
             zero=float(primals[-1]),
             held=float(primals[0]),
             found=best.round,
+            combination=best.combination if best.round == number else None,
         )
 
     def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
@@ -304,10 +348,10 @@ class Cloud(CloudStates):
         models = points.at(best)
         primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
         if self._best is None or primal < self._best.primal:
-            self._best = _Best(primal, models, number)
+            self._best = _Best(primal, models, number, points.combinations[best])
             self._start = models if self.steers and self._newton is None else None
 
-    def _steer(self, primals: Vector, plain: Vector) -> None:
+    def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
 
         Alternation is fast and not guaranteed; in the safe form the joint dual never falls. Models that are as bad and
@@ -317,7 +361,7 @@ class Cloud(CloudStates):
             tangent = self.relationship.apply(self.W) - self.V
             gap = primals[0] - objective.joint_dual(plain, self._n, self.V, self.relationship)
             missing = gap - self.relationship.dual_energy(tangent) / (2.0 * self.n_tasks)
-            exact = bool(missing <= 1e-6 * max(abs(gap), 1e-12))
+            exact = bool(missing <= exactly * max(abs(gap), 1e-12))
             self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
         elif primals[0] > max(ASTRAY * primals[-1], self._held) and not isinstance(self.relationship, Safe):
             self.relationship = Safe(self.relationship)

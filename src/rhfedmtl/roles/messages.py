@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
@@ -24,6 +25,7 @@ from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 Vector = npt.NDArray[np.float64]
 
 FLOAT64: np.dtype[Any] = np.dtype(np.float64)
+PLAIN = Channel()
 ENVELOPE = 11
 """Seconds of work, or the number of a request: what a stream adds to a message."""
 _NUMBER, _WHOLE = 9, 2
@@ -36,8 +38,7 @@ class Message:
     @property
     def n_bytes(self) -> int:
         """Size on the wire."""
-        body = sum(_bytes(getattr(self, field.name)) for field in fields(self))
-        return framed(ENVELOPE + _delimited(body))
+        return _size(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +64,20 @@ class Anchor(Message):
     task: int
     center: Vector
     lam: float
+    dtype: np.dtype[Any] = FLOAT64
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        return _size(self, center=_model(self.center.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class WorkOrder(Message):
     """Station to terminal: take H steps from w_b; and what became of your last update.
 
-    ``scale`` is λ_b n_b/σ′.
+    ``scale`` is λ_b n_b/σ′. ``dtype`` is how the numbers of the model cross the wire: integers as multiples of a step,
+    added to a model that the terminal knows.
     """
 
     round: int
@@ -78,6 +86,12 @@ class WorkOrder(Message):
     scale: float
     local_steps: int
     verdict: Verdict
+    dtype: np.dtype[Any] = FLOAT64
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        return _size(self, model=_model(self.model.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +112,7 @@ class Update(Message):
     @property
     def n_bytes(self) -> int:
         """Size on the wire."""
-        body = sum(map(_bytes, (self.round, self.terminal, self.gains, self.profile)))
-        return framed(ENVELOPE + _delimited(body + _tensor(self.delta.shape, self.dtype)))
+        return _size(self, delta=_tensor(self.delta.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +132,12 @@ class Probe(Message):
     gradient: bool
     verdict: Verdict
     noise: float | None = None
+    dtype: np.dtype[Any] = FLOAT64
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire, of a probe whose models the terminal does not know."""
+        return _size(self, models=len(self.models) * _model(self.models.shape[1:], self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +342,7 @@ def message_sizes(
     shape: tuple[int, int],
     shared_rows: int,
     profile_length: int,
-    dtype: np.dtype[Any] = FLOAT64,
+    channel: Channel = PLAIN,
     masked_among: int = 0,
 ) -> MessageSizes:
     """What an engine charges that does not make the messages.
@@ -335,15 +354,18 @@ def message_sizes(
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
+    order = WorkOrder(0, 0, w, 0.0, 0, Verdict(), channel.model_dtype)
     return MessageSizes(
-        WorkOrder(0, 0, w, 0.0, 0, Verdict()).n_bytes + down,
-        Update(0, 0, w, gains, profile, dtype).n_bytes + up,
-        Anchor(0, 0, shared, 0.0).n_bytes,
+        order.n_bytes + down,
+        Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
+        Anchor(0, 0, shared, 0.0, channel.model_dtype).n_bytes,
         Report(0, 0, 0, shared, 0, 0).n_bytes,
         framed(ENVELOPE + _delimited(asked)),
         framed(ENVELOPE + _delimited(told)),
         3,
         _delimited(3 * _WHOLE + 2 * _NUMBER + 6),
+        _size(order, model=_model(shape)) + down,
+        Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
     )
 
 
@@ -353,25 +375,30 @@ def certificate_sizes(
     n_models: int,
     n_points: int,
     dual_length: int,
+    channel: Channel,
     *,
     gradient: bool = False,
     residual: bool = False,
+    known: int = 0,
     masked_among: int = 0,
 ) -> CertificateSizes:
-    """Sizes of a certificate that looks at so many combinations of so many models of this shape."""
+    """Sizes of a certificate that looks at so many combinations of so many models of this shape, some of them known.
+
+    Of one of the combinations a station measures test metrics too.
+    """
     down, up = masking_bytes(masked_among)
     kept = np.broadcast_to(0.0, 1 + n_models) if residual else None
     model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
     points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
     slope = model if gradient else np.empty(0)
-    probe = Probe(0, 0, models, points, gradient, Verdict()).n_bytes
-    trial, metrics = framed(ENVELOPE + _delimited(_bytes(model))), framed(ENVELOPE + 4 * _delimited(25))
+    told = (n_models - known) * _model(shape, channel.model_dtype) + known * _model(shape)
+    trial = framed(ENVELOPE + _delimited(_model(shape) + n_models * _NUMBER))
+    metrics = framed(ENVELOPE + 4 * _delimited(25))
     return CertificateSizes(
-        probe + down,
+        _size(Probe(0, 0, models, points, gradient, Verdict()), models=told) + down,
         Sums(0, 0, losses, dual, slope, kept).n_bytes + up,
-        framed(ENVELOPE + _delimited(_bytes(models) + _bytes(points))) + trial,
+        framed(ENVELOPE + _delimited(told + _bytes(points))) + trial,
         StationSums(0, 0, losses, dual, slope, 0, 0, kept).n_bytes + metrics,
-        _bytes(model),
     )
 
 
@@ -417,9 +444,22 @@ def _masked_sums(width: int, terminals: int) -> tuple[int, int]:
     return sum(words) + 2 * up, asked + 2 * down
 
 
+def _size(message: Message, **told: int) -> int:
+    """Size on the wire, of which some fields take so many bytes."""
+    each = (told.get(field.name, _bytes(getattr(message, field.name))) for field in fields(message))
+    return framed(ENVELOPE + _delimited(sum(each)))
+
+
+def _model(shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> int:
+    """A model: all of it, what has changed of a known one (integers), or, without a type, the name of that."""
+    if dtype is None:
+        return _tensor((*shape, 0), FLOAT64) - 1 + _WHOLE
+    return _tensor(shape, dtype) + (_WHOLE if dtype.kind == "i" else 0)
+
+
 def _bytes(value: object) -> int:
     """A field of a message in protobuf; one that is not there takes none."""
-    if value is None:
+    if value is None or isinstance(value, np.dtype):
         return 0
     if isinstance(value, np.ndarray):
         return _tensor(value.shape, FLOAT64)

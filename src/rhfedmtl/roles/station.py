@@ -118,6 +118,7 @@ class StationState:
     membership: int
     probe: int
     quarantined: dict[int, str] = field(default_factory=dict)
+    told: Vector | None = None
 
 
 class BaseStation:
@@ -148,6 +149,7 @@ class BaseStation:
         self.method = method
         self.members: dict[int, Member] = {}
         self.U = np.zeros(shape)
+        self._told = np.zeros(shape)  # the model of the last orders
         self.round = 0
         self.anchor: Anchor | None = None
         self.phase = StationPhase.UNANCHORED
@@ -185,7 +187,8 @@ class BaseStation:
         """What to save. A round that is open now will, after a restart, have merged nothing."""
         members, departed, barred = dict(self.members), dict(self._departed), dict(self.quarantined)
         counts = self.membership, self._probe
-        return StationState(self.U.copy(), members, departed, self.round, self.anchor, *counts, barred)
+        told = self._told if self.method.channel.keeps_residual else None
+        return StationState(self.U.copy(), members, departed, self.round, self.anchor, *counts, barred, told)
 
     def restore(self, state: StationState) -> None:
         """Go on from saved state."""
@@ -193,6 +196,7 @@ class BaseStation:
         self.members, self._departed = dict(state.members), dict(state.departed)
         self.membership, self._probe = state.membership, state.probe
         self.quarantined = dict(state.quarantined)
+        self._told = np.zeros(self.shape) if state.told is None else state.told
         self.phase = StationPhase.UNANCHORED if state.anchor is None else StationPhase.IDLE
         self._updates = {}
 
@@ -217,8 +221,10 @@ class BaseStation:
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
         scale = self.method.scale(self._anchored().lam, self.n_samples, len(self.members), number)
+        self._told = sent_models(self.method, self.model[None], self._told[None], np.array([self._anchored().lam]))[0]
+        kind = self.method.channel.model_dtype
         orders = [
-            WorkOrder(number, t, self.model, scale, local_steps[t], self.members[t].verdict(number - 1))
+            WorkOrder(number, t, self._told, scale, local_steps[t], self.members[t].verdict(number - 1), kind)
             for t in sorted(local_steps)
         ]
         self.round, self.phase = number, after
@@ -290,7 +296,10 @@ class BaseStation:
         self.phase = self._after(Probe)
         self._probe += 1
         verdicts = {t: self.members[t].verdict(self.round) for t in sorted(self.members)}
-        asked = [Probe(t, self._probe, models, points, gradient, verdict, noise) for t, verdict in verdicts.items()]
+        kind = self.method.channel.model_dtype
+        asked = [
+            Probe(t, self._probe, models, points, gradient, verdict, noise, kind) for t, verdict in verdicts.items()
+        ]
         self._probed_at = models, points
         shape = models.shape[1:] if gradient else (0,)
         kept = (1 + len(models),) if self.method.tells_residual else (0,)
@@ -528,6 +537,11 @@ class BaseStation:
 def _told(sums: Sums) -> tuple[Vector, ...]:
     """All numbers that a terminal's sums hold."""
     return sums.losses, sums.dual, sums.gradient, np.empty(0) if sums.residual is None else sums.residual
+
+
+def sent_models(method: Method, wanted: Vector, told: Vector, lam: Vector) -> Vector:
+    """Models of orders, of a station in each row, as the channel sends them; of a gradient (λ_b = ∞), as they are."""
+    return np.where(np.isinf(lam)[:, None, None], wanted, method.channel.models(wanted, told))
 
 
 def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:

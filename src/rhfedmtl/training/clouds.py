@@ -18,9 +18,9 @@ from rhfedmtl.roles.cloud import Cloud
 def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | AveragingCloud:
     """The cloud that a method needs: one that couples tasks by anchors, or one that averages models."""
     if isinstance(method, DualMethod):
-        return Cloud(method.relationship, n_tasks, shape, steers=method.adapts)
+        return Cloud(method.relationship, n_tasks, shape, method.channel, steers=method.adapts)
     if isinstance(method, SgdMethod):
-        return AveragingCloud(method.initial(*shape), n_tasks, method.server())
+        return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
 
 

@@ -311,7 +311,7 @@ def _shadow_price(privacy: Privacy) -> float:
 def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -> Situation:
     """What a plan may know of a federation: sizes, prices, limits."""
     shape = method.rows(columns), data.n_features + method.intercept
-    sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel.dtype)
+    sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel)
     layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
     return Situation(np.asarray(data.sizes), layout, ledger, lam=0.0, gamma=method.loss.smoothness, bytes=sizes)
 

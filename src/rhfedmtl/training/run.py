@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.method import Method
+from rhfedmtl.algorithms.method import Channel, Method
 from rhfedmtl.algorithms.sgd import Server, SgdMethod
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
@@ -24,6 +24,7 @@ from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import (
@@ -51,7 +52,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
-from rhfedmtl.roles.messages import certificate_sizes, round_zero_bytes
+from rhfedmtl.roles.messages import StationSums, certificate_sizes, round_zero_bytes
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
@@ -210,6 +211,9 @@ class Run:
         self._final: int | None = None  # and its reservation
         self._unpaid = False  # whether the budget does not even pay that
         self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
+        self._ordered: Models | None = None  # models of the last orders,
+        self._known: list[Models] = []  # and those of the last probes: all terminals know them
+        self._probed = CertificateSizes()  # what the last probe took
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         try:
@@ -234,8 +238,13 @@ class Run:
     @property
     def between_server_iterations(self) -> bool:
         """Whether the present server iteration has had all its BS iterations, and the run goes on."""
+        return self._under_way is not None and self._iteration_is_over and not self._interrupted
+
+    @property
+    def _iteration_is_over(self) -> bool:
+        """Whether no BS iteration is left of the present server iteration."""
         plan, done = self._under_way or (None, 0)
-        return plan is not None and done >= int(plan.station_rounds.max()) and not self._interrupted
+        return plan is None or done >= int(plan.station_rounds.max())
 
     def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
@@ -319,7 +328,7 @@ class Run:
         return {
             **{name: getattr(self, name) for name in _KEPT},
             "memo": Loose(self._memo),
-            "cloud": {name: part for name, part in vars(self.cloud).items() if not isinstance(part, Server)},
+            "cloud": {name: part for name, part in vars(self.cloud).items() if not isinstance(part, Server | Channel)},
             "environment": self.environment.state(),
             "network": network.state(),
             **self.accounting.state(),
@@ -408,13 +417,24 @@ class Run:
     @property
     def _certificate_sizes(self) -> CertificateSizes:
         """Sizes of the messages of a certificate, at most."""
-        shape, length = self.network.shape, dual_length(self.method.loss)
+        return self._probe_sizes(*(most_candidates() if isinstance(self.cloud, Cloud) else (1, 2)))
+
+    def _probe_sizes(self, models: int, points: int, known: int = 0) -> CertificateSizes:
+        """Sizes of the messages of a certificate with so many models, of which some are known."""
         if self.settings.free_evaluation:
             return CertificateSizes()
-        if isinstance(self.cloud, Cloud):
-            among, kept = self.method.channel.masked_among(self._layout().members), self.method.tells_residual
-            return certificate_sizes(shape, *most_candidates(), length, residual=kept, masked_among=among)
-        return certificate_sizes(shape, 1, 2, length, gradient=True)
+        method, shape, length = self.method, self.network.shape, dual_length(self.method.loss)
+        return certificate_sizes(
+            shape,
+            models,
+            points,
+            length,
+            method.channel,
+            gradient=not isinstance(self.cloud, Cloud),
+            residual=method.tells_residual,
+            known=known,
+            masked_among=method.channel.masked_among(self._layout().members),
+        )
 
     def _set_aside(self) -> None:
         """Set the price of the last certificate aside, where it has one and can be paid."""
@@ -446,26 +466,55 @@ class Run:
         if self.observed:
             astray = certificate.held > certificate.zero
             self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap, astray=astray)
-        self.metrics = self.evaluation.metrics(self.as_given(certificate.models)[self.task_station])
+        if self._wants_metrics(certificate):
+            given = self.as_given(certificate.models)[self.task_station]
+            self.metrics = self.evaluation.metrics(given, certificate.combination)
         self.history[-1:] = [self._moment(certificate)]
         return certificate
+
+    def _wants_metrics(self, certificate: Certificate) -> bool:
+        """Whether test metrics are those of other models, or a station did not tell its own."""
+        missing = not self.metrics or any(np.isnan(each).any() for each in self.metrics.values())
+        return missing or certificate.found == certificate.round
 
     def _certificate(self) -> Certificate:
         """The cloud's certificate; without a dual, the objective of the models alone."""
         if self.private is not None:
             return self._noised_certificate(self.private)
         if isinstance(self.cloud, Cloud):
-            certificate = self.cloud.certify(self.network.sums(self.cloud.candidates()))
+            points = self.cloud.candidates(ahead=self._iteration_is_over)
+            certificate = self.cloud.certify(self._sums(points))
             if certificate is None:
                 raise IncompleteError("no certificate: a terminal or station did not report its sums, or has changed")
             return certificate
         assert isinstance(self.method, SgdMethod)
         models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
         refuse_divergence(models, self.round, largest=LARGEST_MODEL)
-        found = self.cloud.certify(models, self.network.sums(any_models(models)), self.method.relationship)
+        models = self.cloud.told(models)
+        found = self.cloud.certify(models, self._sums(any_models(models)), self.method.relationship)
         if found is None:
             raise IncompleteError("no certificate: a station did not report its sums")
         return found
+
+    def _sums(self, points: Points) -> list[StationSums | None]:
+        """Sums of every station at these points; terminals know the models from now on, unless that was free."""
+        sums = self.network.sums(points)
+        known = sum(self._is_known(models) for models in points.models)
+        self._probed = self._probe_sizes(len(points.models), len(points.combinations), known=known)
+        self._known = [] if self.settings.free_evaluation else [*points.models]
+        return sums
+
+    def _is_known(self, models: Models) -> bool:
+        """Whether every terminal was told these models, by the last order or the last certificate."""
+        ordered = [] if self._ordered is None else [self._ordered]
+        return any(np.array_equal(models, known) for known in ordered + self._known)
+
+    def _next_models(self) -> Models | None:
+        """What the next orders start from, as far as the cloud knows."""
+        if self.round and (self._collected is None or self._collected[1] < self.round):
+            return None
+        models = self.cloud.models
+        return self.method.channel.models(models, models)
 
     def _noised_certificate(self, plan: PrivatePlan) -> Certificate:
         """What a private run releases of it, charged before; none for one that is interrupted, or has no dual."""
@@ -525,7 +574,7 @@ class Run:
         """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
         if not self.environment.change(self.round + 1, self.network):
             return False
-        self._memo, self._collected = {}, None
+        self._memo, self._collected, self._ordered, self._known = {}, None, None, []
         if self.cloud.cloud_round:
             self._collect()
         return True
@@ -563,14 +612,13 @@ class Run:
     def _certificate_event(self, situation: Situation) -> RoundEvent:
         """A certificate now; in the middle of a server iteration stations report for it."""
         event = situation.certificate_event()
-        plan, done = self._under_way or (None, 0)
-        if plan is None or done >= int(plan.station_rounds.max()):
+        if self._iteration_is_over:
             return event
         return replace(event, result_bytes=float(situation.certificate_bytes.result + situation.bytes.report))
 
     def _charge_certificate(self) -> None:
         """Charge its messages, where bytes have a price."""
-        situation = self.situation()
+        situation = replace(self.situation(), certificate_bytes=self._probed)
         event = self._certificate_event(situation)
         price = event_totals(situation.prices, event)
         if any(price.values()):
@@ -615,11 +663,16 @@ class Run:
         held = (event for event in reversed(self.events) if isinstance(event, RoundEvent) and event.merges)
         before = next(held, None) if k and not self._in_step else None
         ahead = None if before is None else waited(self.ledger.cost, before)
-        return replace(event, round=self.round + 1, ahead=ahead)
+        models = self._next_models()
+        sizes = situation.bytes
+        down = sizes.named if models is not None and self._is_known(models) else sizes.order
+        up = sizes.update if plan.solver == ASCENT else sizes.gradient
+        return replace(event, round=self.round + 1, bytes_down=float(down), bytes_up=float(up), ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
         self.round = planned.round
+        self._ordered = self._next_models()
         reservation = self.accounting.reserve(worst)
         event, steps, outcome = self.environment.hold(planned, self.ledger.cost, self.network)
         self.accounting.settle(reservation, event)
@@ -693,6 +746,8 @@ _KEPT = (
     "history",
     "_under_way",
     "_collected",
+    "_ordered",
+    "_known",
     "_aside",
     "_unpaid",
 )

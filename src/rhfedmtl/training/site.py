@@ -65,8 +65,8 @@ class Evaluation(Protocol):
 
     tries: int
 
-    def metrics(self, models: Models) -> Metrics:
-        """Metrics of every task under its model."""
+    def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
+        """Metrics of every task under its model, known to be a ``combination`` of those that were asked about last."""
 
 
 class LocalEvaluation:
@@ -79,7 +79,7 @@ class LocalEvaluation:
         self._tests = [(scalers[b].transform(X), y) for b, (X, y) in zip(task_station, rows, strict=True)]
         self._n_classes = len(judged.class_names)
 
-    def metrics(self, models: Models) -> Metrics:
+    def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
         """Metrics of every task on its scaled test rows."""
         return evaluate(models, self._tests, self._n_classes)
 

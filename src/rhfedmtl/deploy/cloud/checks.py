@@ -123,10 +123,10 @@ class AnswerChecks:
             return
         if sums.losses.shape != tuple(asked.points.shape[:1]) or (sums.losses < 0.0).any():
             raise PeerError(f"loss sums of shape {sums.losses.shape} for points of shape {tuple(asked.points.shape)}")
-        slope = tuple(asked.models.shape[1:]) if asked.gradient else (0,)
+        slope = tuple(asked.models[0].shape) if asked.gradient else (0,)
         if sums.dual.shape != (self._dual_length,) or sums.gradient.shape != slope:
             raise PeerError(f"dual sums of shape {sums.dual.shape} and a gradient of shape {sums.gradient.shape}")
-        residual, needed = sums.residual, (1 + asked.models.shape[0],)
+        residual, needed = sums.residual, (1 + len(asked.models),)
         if (residual is not None) != self._tells_residual or (residual is not None and residual.shape != needed):
             raise PeerError("sums without what was kept back of rounded updates, or with something else")
 

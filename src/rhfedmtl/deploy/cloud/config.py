@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
@@ -27,9 +28,10 @@ class Learning:
 
     ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that
     is ever asked for: with H = 1 an update is a scaled data row; 0 is one pass over each terminal's own rows.
-    ``precision`` is that of orders and updates. A training ends at either target; with a ``target_relative_gap`` of 0
-    it goes on while its budget lasts, for members to come. ``feature_names`` go into the models: rows with named
-    columns are put into their order. ``privacy`` bounds what is learned of a terminal, as in "epsilon=1,delta=1e-6".
+    ``precision`` is that of updates and models on the wire. A training ends at either target; with a
+    ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come. ``feature_names`` go into the
+    models: rows with named columns are put into their order. ``privacy`` bounds what is learned of a terminal, as in
+    "epsilon=1,delta=1e-6".
     """
 
     features: int
@@ -51,7 +53,6 @@ class Learning:
 
     def __post_init__(self) -> None:
         """Refuse what no node could follow."""
-        _choose("precision", self.precision, ("float64", "float32"))
         _choose("test_rows", self.test_rows, (STATION, TERMINAL))
         check_certify_every(self.certify_every)
         for name, least in (("features", 1), ("least_steps", ONE_PASS), ("max_rounds", 1)):
@@ -90,18 +91,17 @@ class Learning:
             options=json.dumps(options.to_dict(), sort_keys=True),
             classes=self.classes,
             features=self.features,
-            precision=wire.FLOAT32 if self.precision == "float32" else wire.FLOAT64,
             least_steps=self.least_steps,
         )
 
+    @property
+    def channel(self) -> Channel:
+        """What happens to updates and models on their way."""
+        return self._options().chosen_channel()
+
     def _options(self) -> Options:
-        """As they are given; updates in single precision are those of a channel."""
-        options = options_of(self.options)
-        if self.precision in ("float64", options.channel):
-            return options
-        if options.channel != Options().channel:
-            raise ConfigError(f"precision {self.precision} and channel {options.channel}: give one of them")
-        return options.changed(channel=self.precision)
+        """As they are given; a precision is that of a channel."""
+        return options_of(self.options).in_precision(self.precision)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
-from rhfedmtl.engines.network import Network
+from rhfedmtl.engines.network import Float64Array, Network
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, steps_by_deadline
@@ -147,9 +147,9 @@ class RemoteEvaluation:
     def __init__(self, network: RemoteNetwork) -> None:
         self._network = network
 
-    def metrics(self, models: Models) -> Metrics:
+    def metrics(self, models: Models, combination: Float64Array | None = None) -> Metrics:
         """Metrics of every task; NaN where its station did not tell."""
-        found = self._network.trial(models)
+        found = self._network.trial(models, combination)
         names = next((list(each) for each in found if each), [])
         return {name: np.array([each.get(name, np.nan) for each in found]) for name in METRICS if name in names}
 

@@ -34,7 +34,6 @@ from rhfedmtl.roles.messages import (
     message_sizes,
 )
 
-_FLOAT32_SAVES = 4
 ITERATING = ("round", "assign", "report")
 """Requests of server iterations, whose bytes and seconds make prices."""
 
@@ -95,10 +94,7 @@ class RemoteNetwork:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
         channel, here = self.method.channel, self.station[self.station >= 0]
         among = int(np.bincount(here).max(initial=0)) if channel.sums_only else 0
-        sizes = message_sizes(self._matrix, self._shared, self.method.profile_length, channel.dtype, among)
-        if self._job.precision != wire.FLOAT32:
-            return sizes
-        return sizes._replace(order=sizes.order - _FLOAT32_SAVES * self._matrix[0] * self._matrix[1])
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, channel, among)
 
     @property
     def models(self) -> Float64Array:
@@ -179,7 +175,7 @@ class RemoteNetwork:
         combinations = codec.tensor(points.combinations)
 
         def asked(b: int) -> wire.Request:
-            models = codec.tensor(points.models[:, b])
+            models = [codec.tensor(each) for each in points.models[:, b]]
             return wire.Request(sums=wire.SumsRequest(models=models, points=combinations, gradient=points.gradient))
 
         answers = self._ask("sums", len(points.combinations), self._all(asked), 2.0 * self.config.waits.answer)
@@ -189,7 +185,7 @@ class RemoteNetwork:
         """What a private certificate is made from, hidden where it comes from; asked again, it is told the same."""
 
         def asked(b: int) -> wire.Request:
-            model, point = codec.tensor(models[b][None]), codec.tensor(np.ones((1, 1)))
+            model, point = [codec.tensor(models[b])], codec.tensor(np.ones((1, 1)))
             return wire.Request(sums=wire.SumsRequest(models=model, points=point, noise=float(deviation[b])))
 
         answers = self._ask("sums", 1, self._all(asked), 2.0 * self.config.waits.answer)
@@ -202,9 +198,16 @@ class RemoteNetwork:
         self.method, self.noising = method, noising
         self._agree("hide", [noising] * self.n_stations)
 
-    def trial(self, models: Float64Array) -> list[dict[str, float]]:
+    def trial(self, models: Float64Array, combination: Float64Array | None) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
-        requests = self._all(lambda b: wire.Request(trial=wire.TrialRequest(model=codec.tensor(models[b]))))
+        weights = None if combination is None else combination.tolist()
+
+        def asked(b: int) -> wire.Request:
+            model = codec.tensor(models[b])
+            model.MergeFrom(wire.Tensor(weights=weights, shift=0.0 if self.levels is None else self.levels[b]))
+            return wire.Request(trial=wire.TrialRequest(model=model))
+
+        requests = self._all(asked)
         answers = self._ask("trial", None, requests, 2.0 * self.config.waits.answer)
         return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
 

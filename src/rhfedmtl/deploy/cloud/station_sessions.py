@@ -36,9 +36,9 @@ class Pending:
     """A request that has not been answered."""
 
     request: wire.Request
-    data: bytes
     answer: asyncio.Future[wire.Answer]
     sent: int = 0
+    n_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
 
 
@@ -65,6 +65,7 @@ class StationSessions:
         self._absent: set[int] = set()
         self.assembling = False  # whether a training waits for everybody before it begins
         self.outlooks: dict[int, wire.Outlook] = {}
+        self._kind = config.learning.channel.model_dtype
         self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -87,8 +88,7 @@ class StationSessions:
         away, and is neither asked nor waited for.
         """
         request.id = next(self._ids)
-        data = wire.StationDown(request=request).SerializeToString()
-        pending = Pending(request, data, asyncio.get_running_loop().create_future())
+        pending = Pending(request, asyncio.get_running_loop().create_future())
         self._pending[station][request.id] = pending
         until = pending.began + seconds
         if self._left(station, until) > 0.0:
@@ -102,7 +102,7 @@ class StationSessions:
         finally:
             del self._pending[station][request.id]
         answer.seconds = time.monotonic() - pending.began
-        answer.bytes_down = framed(len(data)) * pending.sent
+        answer.bytes_down = pending.n_bytes
         if answer.away and station not in self._absent:  # of one that stays away, it is said once
             self._log("no answer", "warning", reason=answer.trouble)
         (self._absent.add if answer.away else self._absent.discard)(station)
@@ -118,8 +118,12 @@ class StationSessions:
         """Send a request, or send it again; where bytes are measured, only once again."""
         session = self.acceptor.sessions.get(station)
         spent = pending.sent >= MOST_SENT and "bytes" in self._config.resources.measured
-        if session is not None and not spent and session.send_bytes(_name(pending.request), pending.data):
+        if session is None or spent:
+            return
+        message = wire.StationDown(request=pending.request)
+        if n_bytes := session.send_message(_name(pending.request), message, self._kind):
             pending.sent += 1
+            pending.n_bytes += framed(n_bytes)
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
         if pending.sent == 0:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 from grpc import aio
 
 from rhfedmtl import __version__
@@ -26,8 +27,10 @@ from rhfedmtl.deploy.node.server import LINK_S, Cutter, keep_alive
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.failpoints import failpoint
+from rhfedmtl.roles.messages import FLOAT64
 
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
@@ -128,6 +131,7 @@ class Uplink:
         self._credentials, self._greet, self._receive = credentials, greet, receive
         self._log, self._meters, self._message_bytes = log, meters, message_bytes
         self._account, self._link = account, link
+        self._models = ModelMemory()
         self._outbox: Outbox | None = None
         self._call: Any = None
         self._stamp: tuple[int, ...] = ()
@@ -166,6 +170,7 @@ class Uplink:
     def hello(self) -> bytes:
         """The greeting with which a stream begins."""
         self._session_state.on("hello")
+        self._models = ModelMemory()
         me = self._me
         hello = wire.Hello(
             oldest=codec.PROTOCOL,
@@ -180,7 +185,8 @@ class Uplink:
 
     async def receive(self, data: bytes) -> None:
         """Take a message from above: what may not come now, and a refusal, end the stream."""
-        name, content, _ = heard(self._dialogue.down, data, self._session_state)
+        name, content, message = heard(self._dialogue.down, data, self._session_state)
+        self._models.restore(message)
         self._meters.messages.labels("down", name).inc()
         self._account("down", name, len(data))
         if name == "refusal":
@@ -323,6 +329,7 @@ class PeerSession:
         self._state = Machine(dialogue.above, StreamState.GREETING)
         self.number = peer.identity.number
         self.outbox = Outbox(context.write)
+        self._models = ModelMemory()
         self.since = time.time()
         self.heard = time.monotonic()
         self.reason = ""
@@ -338,14 +345,15 @@ class PeerSession:
     def send(self, **body: Any) -> bool:
         """Queue a message; a peer that does not read is cut off."""
         message = self._dialogue.down(**body)
-        return self.send_bytes(message.WhichOneof("body"), message.SerializeToString())
+        return bool(self.send_message(message.WhichOneof("body"), message))
 
-    def send_bytes(self, name: str, data: bytes) -> bool:
-        """The same for a message that is bytes already: some go out twice, and their bytes are counted."""
+    def send_message(self, name: str, message: Any, dtype: np.dtype[Any] = FLOAT64) -> int:
+        """The same for a message with models of this type; how many bytes went out."""
+        data = self._models.shortened(message, dtype).SerializeToString()
         if self.outbox.put(name, data):
-            return True
+            return len(data)
         self.end("it does not read what it is sent")
-        return False
+        return 0
 
     def end(self, reason: str) -> None:
         """Cut the connection."""

@@ -283,13 +283,11 @@ class StationService:
 
     async def _round_of(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
         """Orders down, updates up, merge."""
-        role, job = self.memory.station, self.memory.job
-        assert job is not None
-        single = job.precision == wire.FLOAT32
+        role = self.memory.station
         orders = role.open_round(content.round, steps)
         if self.memory.masked is not None:
             return await self._masked_round(self.memory.masked, orders, content.deadline)
-        messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o, single=single)) for o in orders}
+        messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o)) for o in orders}
         try:
             question = await self.members.ask("update", messages, content.deadline, role.receive)
         finally:
@@ -324,7 +322,7 @@ class StationService:
         answer.report.CopyFrom(codec.to_wire(self.memory.station.report(content)))
 
     async def _sums(self, content: wire.SumsRequest, answer: wire.Answer) -> None:
-        models, points = codec.array(content.models, "models"), codec.array(content.points, "points")
+        models, points = codec.stack(content.models, "models"), codec.array(content.points, "points")
         here = await self.members.gather(self.memory.station.members, self.config.waits.asleep)
         async with self.memory.turn:
             found, missing = await self._add_sums(models, points, here, content)
@@ -472,7 +470,7 @@ class StationService:
     async def _trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
         model = codec.array(content.model, "a model")
         answer.metrics.SetInParent()
-        found = self._measure(model) if self.config.test else await self._measure_below(model)
+        found = self._measure(model) if self.config.test else await self._measure_below(content.model)
         answer.metrics.values.update(found)
 
     async def _tell_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
@@ -527,10 +525,10 @@ class StationService:
         X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
         return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
 
-    async def _measure_below(self, model: Any) -> dict[str, float]:
+    async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
         """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
         number = time.monotonic_ns()
-        trial = wire.TerminalDown(trial=wire.Trial(number=number, model=codec.tensor(model)))
+        trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
         here = await self.members.gather(self.memory.station.members)
         question = await self.members.ask(
             "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)

@@ -50,18 +50,19 @@ class Question:
     """Messages to some terminals and their answers so far; if ``again``, who connects anew gets its own once more."""
 
     def __init__(
-        self, answer: str, messages: dict[int, bytes], fits: Callable[[Any], bool], *, again: bool = True
+        self, answer: str, messages: dict[int, wire.TerminalDown], fits: Callable[[Any], bool], *, again: bool = True
     ) -> None:
         self.answer, self.messages, self.fits, self.again = answer, messages, fits, again
         self.arrived: dict[int, Arrival] = {}
         self.at: dict[int, float] = {}
         self.sent: dict[int, int] = dict.fromkeys(messages, 0)
+        self.down: dict[int, int] = dict.fromkeys(messages, 0)
         self.lost: set[int] = set()
         self.began = time.monotonic()
 
     def bytes_down(self, terminal: int) -> int:
         """Bytes to a terminal, with what its link puts around them."""
-        return framed(len(self.messages[terminal])) * self.sent[terminal]
+        return self.down[terminal]
 
     def bytes_up(self, terminal: int) -> int:
         """Bytes of its answer."""
@@ -188,7 +189,7 @@ class TerminalSessions:
 
         Terminals that have gone are waited for only a little, and those that are about to change not at all.
         """
-        question = Question(answer, {t: m.SerializeToString() for t, m in messages.items()}, fits, again=again)
+        question = Question(answer, messages, fits, again=again)
         question.lost.update(filter(self.changes, messages))
         self._question = question
         for t in question.missing:
@@ -490,10 +491,12 @@ class TerminalSessions:
         session, question = self.acceptor.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
             return False
-        if not session.send_bytes(f"question {question.answer}", question.messages[terminal]):
-            return False
-        question.sent[terminal] += 1
-        return True
+        message, kind = question.messages[terminal], self._memory.station.method.channel.model_dtype
+        n_bytes = session.send_message(f"question {question.answer}", message, kind)
+        if n_bytes:
+            question.sent[terminal] += 1
+            question.down[terminal] += framed(n_bytes)
+        return bool(n_bytes)
 
     def _incarnation(self, terminal: int) -> int:
         session = self.acceptor.sessions.get(terminal)

@@ -333,8 +333,7 @@ class TerminalService:
             masked = self._in_sums.mask(order, update, partners, applied=self.role.applied)
             self.link.send(**masked, seconds=seconds)
         else:
-            single = self.role.method.channel.dtype == np.float32
-            self.link.send(update=codec.to_wire(update, single=single), seconds=seconds)
+            self.link.send(update=codec.to_wire(update), seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()

@@ -1,12 +1,12 @@
 """Messages and state of the roles as protobuf and back. What comes from a peer is checked before a role sees it.
 
-Numbers travel as float64. Orders and updates may travel as float32, if the network is set up so.
+Numbers travel as float64; those of updates as their channel has rounded them (`models` for those of models).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
@@ -56,23 +56,55 @@ def body(message: Proto) -> tuple[str, Any]:
     return name, getattr(message, name)
 
 
-def tensor(values: npt.ArrayLike, *, single: bool = False) -> wire.Tensor:
-    """Numbers for the wire."""
-    array = np.asarray(values, dtype="<f4" if single else "<f8")
-    precision = wire.FLOAT32 if single else wire.FLOAT64
-    return wire.Tensor(shape=array.shape, precision=precision, data=array.tobytes())
+def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = said.FLOAT64) -> wire.Tensor:
+    """Numbers for the wire, of this type where it holds them exactly."""
+    array = np.asarray(values, dtype="<f8")
+    if dtype == np.float32 and np.array_equal(single := array.astype("<f4"), array):
+        return wire.Tensor(shape=array.shape, precision=wire.FLOAT32, data=single.tobytes())
+    if dtype in _STEPS:
+        step, multiples = in_steps(array, dtype)
+        if np.array_equal(step * multiples, array):
+            return wire.Tensor(shape=array.shape, precision=_STEPS[dtype], data=multiples.tobytes(), step=step)
+    return wire.Tensor(shape=array.shape, data=array.tobytes())
+
+
+def in_steps(values: Vector, dtype: np.dtype[Any]) -> tuple[float, npt.NDArray[Any]]:
+    """The step that `roles.channel.Int8` has rounded these numbers to, if it has, and the nearest multiples of it.
+
+    A difference to another number may have lost its last digits.
+    """
+    bits, least = 8 * dtype.itemsize - 1, float(np.finfo(np.float64).smallest_subnormal)
+    fraction, exponent = math.frexp(float(np.abs(values).max(initial=0.0)))
+    step = max(math.ldexp(1.0, exponent - bits + (fraction > 1.0 - 0.75 * 0.5**bits)), least)
+    return step, np.rint(values / step).astype(dtype.newbyteorder("<"))
+
+
+_STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
+_KINDS = {wire.FLOAT64: "<f8", wire.FLOAT32: "<f4", wire.INT8: "i1", wire.INT16: "<i2"}
+
+
+def shape_of(given: wire.Tensor, what: str) -> tuple[int, ...]:
+    """How many numbers there are along each axis; refuses what is not read."""
+    shape = tuple(given.shape)
+    if given.precision not in _KINDS or len(shape) > MOST_AXES or math.prod(shape) > MOST_NUMBERS:
+        raise PeerError(
+            f"{what} has precision {given.precision} and the shape {shape[: MOST_AXES + 1]}: at most {MOST_AXES} axes "
+            f"and {MOST_NUMBERS} numbers are read"
+        )
+    return shape
 
 
 def array(given: wire.Tensor, what: str, *, finite: bool = True) -> Vector:
     """Numbers from the wire, always as float64; refuses sizes that do not fit, NaN, and infinity unless allowed."""
-    shape = tuple(given.shape)
-    if given.precision not in (wire.FLOAT64, wire.FLOAT32) or len(shape) > MOST_AXES:
-        raise PeerError(f"{what} has precision {given.precision} and {len(shape)} axes: at most {MOST_AXES} are read")
-    width = 4 if given.precision == wire.FLOAT32 else 8
-    count = math.prod(shape)
-    if count > MOST_NUMBERS or count * width != len(given.data):
+    shape = shape_of(given, what)
+    kind = np.dtype(_KINDS[given.precision])
+    if math.prod(shape) * kind.itemsize != len(given.data):
         raise PeerError(f"{what} claims the shape {shape} and brings {len(given.data)} bytes")
-    numbers = np.frombuffer(given.data, dtype=f"<f{width}").astype(np.float64).reshape(shape)
+    numbers = np.frombuffer(given.data, dtype=kind).astype(np.float64).reshape(shape)
+    if kind.kind == "i":
+        if not math.isfinite(given.step):
+            raise NotFiniteError(f"{what} has a step of {given.step}")
+        numbers *= given.step
     if np.isnan(numbers).any() if not finite else not np.isfinite(numbers).all():
         raise NotFiniteError(f"{what} holds numbers that are not finite")
     return numbers
@@ -92,16 +124,17 @@ def finite(value: float, what: str, *, unless_infinite: bool = False) -> float:
     return value
 
 
-def to_wire(message: Any, *, single: bool = False, **more: Any) -> Any:
-    """The protobuf form of a message, or of state, field by field; ``more`` is what only the network knows of it.
-
-    With ``single`` the numbers that may be rounded travel as float32.
-    """
+def to_wire(message: Any, **more: Any) -> Any:
+    """The protobuf form of a message, or of state, field by field; ``more`` is what only the network knows of it."""
     form = FORMS[type(message)]
     for each in fields(message):
         value = getattr(message, each.name)
-        if each.name not in form.apart and value is not None:
-            more[each.name] = _outwards(value, single and each.name in form.rounded)
+        if each.name in form.rounded:
+            more[each.name] = tensor(value, message.dtype)
+        elif each.name in form.stacked:
+            more[each.name] = [tensor(part) for part in value]
+        elif each.name not in form.apart and value is not None:
+            more[each.name] = _outwards(value)
     return form.proto(**more)
 
 
@@ -116,13 +149,13 @@ def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
     return made
 
 
-def _outwards(value: Any, single: bool) -> Any:
+def _outwards(value: Any) -> Any:
     if isinstance(value, tuple):
         return [to_wire(each) for each in value]
     if isinstance(value, np.ndarray) and value.dtype == np.uint64:
         return value.astype("<u8").tobytes()
     if isinstance(value, np.ndarray):
-        return tensor(value, single=single)
+        return tensor(value)
     if isinstance(value, Enum):
         return value.value
     return to_wire(value) if type(value) in FORMS else value
@@ -135,7 +168,22 @@ Reader = Callable[[Any, str], Any]
 def _readers(kind: type) -> dict[str, Reader]:
     """How each field of a message is read, by its type."""
     hints, form = get_type_hints(kind), FORMS[kind]
-    return {each.name: _reader(hints[each.name], form, kind.__name__) for each in fields(kind)}
+    return {
+        each.name: _stack_reader if each.name in form.stacked else _reader(hints[each.name], form, kind.__name__)
+        for each in fields(kind)
+    }
+
+
+def _stack_reader(given: Any, name: str) -> Vector:
+    return stack(getattr(given, name), name)
+
+
+def stack(given: Sequence[wire.Tensor], what: str) -> Vector:
+    """Arrays of one shape from the wire, in one."""
+    parts = [array(each, what) for each in given]
+    if len({part.shape for part in parts}) != 1:
+        raise PeerError(f"{what} have the shapes {sorted({part.shape for part in parts})}: one is needed")
+    return np.stack(parts)
 
 
 def _reader(hint: Any, form: Form, of: str) -> Reader:
@@ -235,12 +283,13 @@ def _check_opened(opened: masking.Opened) -> None:
 class Form:
     """How a message of the roles, or their state, looks on the wire: fields are those of the same name.
 
-    ``rounded`` may travel in single precision, ``infinite`` may hold infinities; fields that are ``apart`` have no
-    counterpart of their own. ``check`` refuses what fits field by field, and not together.
+    ``rounded`` travel as the message's own ``dtype``, ``stacked`` one by one, ``infinite`` may hold infinities; fields
+    that are ``apart`` have no counterpart of their own. ``check`` refuses what fits field by field, and not together.
     """
 
     proto: Callable[..., Any]
     rounded: tuple[str, ...] = ()
+    stacked: tuple[str, ...] = ()
     infinite: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     check: Callable[[Any], None] = lambda _: None
@@ -248,10 +297,10 @@ class Form:
 
 FORMS: dict[type, Form] = {
     said.Verdict: Form(wire.Verdict),
-    said.Anchor: Form(wire.Anchor, infinite=("lam",)),
-    said.WorkOrder: Form(wire.WorkOrder, rounded=("model",), infinite=("scale",)),
+    said.Anchor: Form(wire.Anchor, infinite=("lam",), apart=("dtype",)),
+    said.WorkOrder: Form(wire.WorkOrder, infinite=("scale",), apart=("dtype",)),
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
-    said.Probe: Form(wire.Probe, check=_check_probe),
+    said.Probe: Form(wire.Probe, stacked=("models",), apart=("dtype",), check=_check_probe),
     said.Sums: Form(wire.Sums),
     said.Report: Form(wire.Report),
     said.StationSums: Form(wire.StationSums),

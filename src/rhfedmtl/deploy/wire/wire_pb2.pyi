@@ -11,18 +11,30 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FLOAT64: _ClassVar[Precision]
     FLOAT32: _ClassVar[Precision]
+    INT8: _ClassVar[Precision]
+    INT16: _ClassVar[Precision]
 FLOAT64: Precision
 FLOAT32: Precision
+INT8: Precision
+INT16: Precision
 
 class Tensor(_message.Message):
-    __slots__ = ("shape", "precision", "data")
+    __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
     precision: Precision
     data: bytes
-    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    step: float
+    base: int
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    shift: float
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ..., step: _Optional[float] = ..., base: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., shift: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership", "prepared", "process")
@@ -53,20 +65,18 @@ class Hello(_message.Message):
     def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ..., prepared: _Optional[bool] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("algorithm", "options", "classes", "features", "precision", "least_steps")
+    __slots__ = ("algorithm", "options", "classes", "features", "least_steps")
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
-    PRECISION_FIELD_NUMBER: _ClassVar[int]
     LEAST_STEPS_FIELD_NUMBER: _ClassVar[int]
     algorithm: str
     options: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     features: int
-    precision: Precision
     least_steps: int
-    def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., least_steps: _Optional[int] = ...) -> None: ...
+    def __init__(self, algorithm: _Optional[str] = ..., options: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., features: _Optional[int] = ..., least_steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "epoch", "job", "scaling", "incarnation", "allowed", "revoked", "anchor", "verdict", "centring", "place", "noising")
@@ -172,13 +182,13 @@ class Probe(_message.Message):
     NOISE_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
-    models: Tensor
+    models: _containers.RepeatedCompositeFieldContainer[Tensor]
     verdict: Verdict
     points: Tensor
     gradient: bool
     partners: Partners
     noise: float
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., noise: _Optional[float] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., noise: _Optional[float] = ...) -> None: ...
 
 class Sums(_message.Message):
     __slots__ = ("terminal", "number", "losses", "dual", "gradient", "residual")
@@ -600,11 +610,11 @@ class SumsRequest(_message.Message):
     POINTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
-    models: Tensor
+    models: _containers.RepeatedCompositeFieldContainer[Tensor]
     points: Tensor
     gradient: bool
     noise: float
-    def __init__(self, models: _Optional[_Union[Tensor, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., noise: _Optional[float] = ...) -> None: ...
+    def __init__(self, models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., noise: _Optional[float] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
     __slots__ = ("model",)
@@ -910,7 +920,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "secret", "summed")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret", "summed")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -942,6 +952,7 @@ class StationFile(_message.Message):
     CENTRING_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     NOISING_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     SUMMED_FIELD_NUMBER: _ClassVar[int]
     network: str
@@ -961,9 +972,10 @@ class StationFile(_message.Message):
     centring: Centring
     quarantined: _containers.ScalarMap[int, str]
     noising: Noising
+    told: Tensor
     secret: bytes
     summed: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., secret: _Optional[bytes] = ..., summed: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ..., summed: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")

@@ -106,7 +106,7 @@ class Sharded:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel.dtype)
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel)
 
     @property
     def V(self) -> Float64Array:

@@ -74,9 +74,9 @@ def promised_by_newton(s: Situation) -> float:
     """Fall of the logarithm of the gap that the rest of the budget buys by quasi-Newton."""
     seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
-    # Without a smooth loss nothing is known of a search beforehand: what is seen counts sooner.
-    prior = NEWTON_PRIOR if s.gamma > 0.0 else PRIOR
-    rate = _blend(NEWTON_RATE, seen[start:][-WINDOW:], prior=prior)
+    # Without a smooth loss little is known of a search beforehand: less is hoped for, and what is seen counts sooner.
+    believed, prior = (NEWTON_RATE, NEWTON_PRIOR) if s.gamma > 0.0 else (0.1 * NEWTON_RATE, PRIOR)
+    rate = _blend(believed, seen[start:][-WINDOW:], prior=prior)
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
 
 

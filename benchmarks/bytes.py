@@ -1,0 +1,86 @@
+"""How many bytes does it take to come within 1 % of the best objective? By precision, and for FedAvg with the same.
+
+Everything is charged, with a certificate in every round. FedAvg learns one model for all: its objective is reached
+where tasks are tied together (λ2 = 1,000), and the best of a grid of steps and H is taken, in its favour.
+
+    python benchmarks/bytes.py --seeds 3                       # about 3 minutes on one core; HAR needs RHFEDMTL_DATA
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import DivergenceError
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.run import Settings, train
+
+GAP = 1e-2
+MOST_ROUNDS = 400
+CHANNELS = {"float64": "identity", "float32": "float32", "int8": "int8"}
+GRID = list(itertools.product((1.0, 3.0, 10.0), (5, 40)))
+
+
+def requests() -> dict[str, Request]:
+    """Data sets by name; HAR where it is to be had."""
+    made = {"synthetic, d = 1,000": Request("synthetic", tasks=3, terminals=4, settings={"features": 999})}
+    har = Path(os.environ.get("RHFEDMTL_DATA", "data"), "har.npz")
+    if har.exists():
+        split = {"positive": "SITTING", "tasks": 5, "terminals": 5, "samples_per_task": 70}
+        made["HAR, d = 562"] = Request("har", str(har), **split)  # type: ignore[arg-type]
+    return made
+
+
+def spent(data: Federation, algorithm: str, options: Options, seed: int) -> tuple[float, float]:
+    """Bytes until the certified gap is small, infinite where it never is; and the gap at the end."""
+    built, ledger = build(algorithm, options, data.kind), Ledger("bytes=byte:1")
+    settings = Settings(certify_every=1, seed=seed, target_relative_gap=GAP, max_rounds=MOST_ROUNDS)
+    try:
+        result = train(built.regroup(data), built.method, built.policy, settings, ledger=ledger)
+    except DivergenceError:
+        return math.inf, math.inf
+    gap = result.certificate.relative_gap
+    return ledger.spent["bytes"] if gap <= GAP else math.inf, gap
+
+
+def over(federations: list[Federation], algorithm: str, options: Options) -> tuple[float, float]:
+    """Means over the seeds."""
+    found = [spent(data, algorithm, options, seed) for seed, data in enumerate(federations)]
+    n_bytes, gap = np.mean(found, axis=0)
+    return float(n_bytes), float(gap)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    seeds = range(parser.parse_args().seeds)
+    print(f"MB until a relative gap of {GAP}: mean over {len(seeds)} seeds")
+    for name, request in requests().items():
+        federations = [request.federation(seed) for seed in seeds]
+        for lambda2, (precision, channel) in itertools.product((0.01, 1000.0), CHANNELS.items()):
+            options = Options.of(channel=channel, lambda2=lambda2)
+            report(name, lambda2, f"rhfedmtl {precision}", over(federations, "rhfedmtl", options))
+        for precision in ("float64", "int8"):
+            shared = {"channel": CHANNELS[precision], "lambda2": 1000.0}
+            tries = [over(federations, "fedavg", Options.of(step=step, local_steps=H, **shared)) for step, H in GRID]
+            report(name, 1000.0, f"fedavg {precision}", min(tries))
+
+
+def report(name: str, lambda2: float, method: str, found: tuple[float, float]) -> None:
+    """Print a line."""
+    n_bytes, gap = found
+    text = f"{n_bytes / 1e6:8.2f}" if np.isfinite(n_bytes) else f"never within {MOST_ROUNDS} rounds: {gap:.2g}"
+    print(f"{name:22s} λ2 = {lambda2:<7g} {method:18s} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
