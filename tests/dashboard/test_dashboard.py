@@ -157,7 +157,7 @@ MOVED += [{"time": "60", "time_step": "0.02"}, {"epsilon": "3", "delta": "1e-5",
 @pytest.mark.parametrize("query", [*MOVED, {"energy": "5000", "dropout": "0.5", "pilot": "my own"}], ids=str)
 def test_what_if_answers_as_plan_does(query: dict[str, str], folder: Path, pilot: str) -> None:
     """Whatever is moved, the command beside the answer gives the same answer."""
-    asked = whatif.Asked.of(query, folder)
+    asked = whatif.Scenario.of(query, folder)
     assert (asked.pilot is None) == ("pilot" not in query)
     report, told = plain(whatif.plan_of(asked)), _answer(asked.command_line())
     assert {name: told[name] for name in report} == json.loads(json.dumps(report))
@@ -173,7 +173,7 @@ def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
     text = page.get(f"/whatif?pilot={quote(pilot)}")[1]
     assert "<dt>final gap</dt>" in text
     assert 'id="tasks"' not in text
-    assert whatif.Asked.of({"pilot": "../my own"}, folder).pilot is None
+    assert whatif.Scenario.of({"pilot": "../my own"}, folder).pilot is None
     (folder / "bad.pilot").write_text("{")
     assert "is not a pilot" in page.get("/whatif?pilot=bad")[1]
 

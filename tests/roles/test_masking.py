@@ -18,11 +18,11 @@ from rhfedmtl.roles.masking import (
     DENSE,
     Circle,
     Key,
-    Kind,
     Masker,
     MaskRoom,
     Opened,
     Partners,
+    SumKind,
     Unmask,
     circles,
     seat,
@@ -60,7 +60,7 @@ class World:
         *,
         late: Iterable[int] = (),
         silent: Iterable[int] = (),
-        kind: Kind = Kind.UPDATE,
+        kind: SumKind = SumKind.UPDATE,
         content: bytes = b"order",
         applied: bool = False,
         before: Iterable[int] = (),
@@ -145,7 +145,7 @@ def test_repeated_and_stale_messages_change_nothing() -> None:
     assert room is not None
     for t, partners in room.partners().items():
         first, again = (
-            world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE)
+            world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=SumKind.UPDATE)
             for _ in range(2)
         )
         assert first is again
@@ -175,12 +175,12 @@ def test_what_a_station_sees_looks_random() -> None:
 # The attacks. A dishonest station tries to learn what less than T terminals hold.
 
 
-STAYS = [Kind.FIXED, Kind.ROWS]
+STAYS = [SumKind.FIXED, SumKind.ROWS]
 """Numbers that hardly change with what is asked: of certificates, and of round zero."""
 
 
 @pytest.mark.parametrize("kind", STAYS)
-def test_rule_1_fixed_sums_over_sets_that_differ_by_a_few_are_refused(kind: Kind) -> None:
+def test_rule_1_fixed_sums_over_sets_that_differ_by_a_few_are_refused(kind: SumKind) -> None:
     """A certificate, or moments, over A, then over A without one terminal, would give that one's by subtraction."""
     world = World(8)
     ids = list(world.terminals)
@@ -191,7 +191,7 @@ def test_rule_1_fixed_sums_over_sets_that_differ_by_a_few_are_refused(kind: Kind
 
 
 @pytest.mark.parametrize("kind", STAYS)
-def test_rule_1_no_way_round_by_a_third_set(kind: Kind) -> None:
+def test_rule_1_no_way_round_by_a_third_set(kind: SumKind) -> None:
     """Over A, over a B that differs by T, then over A without one, which differs from B by T too: B is refused."""
     world = World(9)
     ids = list(world.terminals)
@@ -207,19 +207,19 @@ def test_rule_1_no_way_round_by_parts(told: str) -> None:
     world = World(9)
     ids = list(world.terminals)
     B, C = ids[:4], ids[4:8]
-    assert world.sum(B, kind=Kind.FIXED) is not None
-    assert world.sum(C, kind=Kind.FIXED) is not None
+    assert world.sum(B, kind=SumKind.FIXED) is not None
+    assert world.sum(C, kind=SumKind.FIXED) is not None
     if told != "each its own":
         before = {"nothing": [], "one of them": B, "both": [*B, *C]}[told]
         with pytest.raises(PeerError, match="could be subtracted"):
-            world.sum(kind=Kind.FIXED, before=before)
+            world.sum(kind=SumKind.FIXED, before=before)
         return
     world.deal(ids)
     room = world.room.begin(b"order", dict.fromkeys(ids, seat(1, 0, 5)))
     assert room is not None
     for t, partners in room.partners().items():
         known = replace(partners, before=to_bits(B if t in B else C if t in C else B))
-        room.receive(world.terminals[t].mask(known, b"order", seat(1, 0, 5), world.words[t], kind=Kind.FIXED))
+        room.receive(world.terminals[t].mask(known, b"order", seat(1, 0, 5), world.words[t], kind=SumKind.FIXED))
     unmask = room.close()
     assert unmask is not None
     for t in ids:
@@ -232,11 +232,11 @@ def test_rule_2_newcomers_are_added_up_with_at_least_as_many_others() -> None:
     world = World(9)
     ids = list(world.terminals)
     old, all_but_one = ids[:6], ids[:8]
-    assert world.sum(old, kind=Kind.FIXED, silent=old[:1]) is not None
+    assert world.sum(old, kind=SumKind.FIXED, silent=old[:1]) is not None
     with pytest.raises(PeerError, match="2 of them new"):
-        world.sum(all_but_one, kind=Kind.FIXED, before=old)
-    np.testing.assert_array_equal(world.sum(kind=Kind.FIXED, before=old), world.clear(ids))
-    assert world.sum(kind=Kind.FIXED, before=old) is not None
+        world.sum(all_but_one, kind=SumKind.FIXED, before=old)
+    np.testing.assert_array_equal(world.sum(kind=SumKind.FIXED, before=old), world.clear(ids))
+    assert world.sum(kind=SumKind.FIXED, before=old) is not None
 
 
 def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
@@ -249,7 +249,7 @@ def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
     partners = room.partners()[10]
     alone = Partners(partners.slot, to_bits([10, 11]), partners.seats[:10], partners.shares[:32])
     with pytest.raises(PeerError, match="a sum over 2 terminals: terminal 10 needs 3"):
-        world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], kind=Kind.FIXED)
+        world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], kind=SumKind.FIXED)
 
 
 def test_rule_3_an_update_that_was_not_applied_is_opened_for_the_same_set() -> None:
@@ -307,12 +307,12 @@ def test_rule_3_holds_over_a_restart() -> None:
     """A terminal that was killed remembers for whom it opened."""
     world = World(8)
     ids = list(world.terminals)
-    world.sum(kind=Kind.FIXED)
+    world.sum(kind=SumKind.FIXED)
     for t in ids:
         world.terminals[t] = Masker(t, told=world.terminals[t].told)
         world.room.admit(world.terminals[t].key)
     with pytest.raises(PeerError, match="could be subtracted"):
-        world.sum(ids[1:], kind=Kind.FIXED)
+        world.sum(ids[1:], kind=SumKind.FIXED)
 
 
 @pytest.mark.parametrize("what", ["content", "steps"])
@@ -325,7 +325,7 @@ def test_rule_4_orders_that_differ_do_not_cancel(what: str) -> None:
     for t, partners in room.partners().items():
         content = b"another" if what == "content" and t == 10 else b"order"
         own = seat(1, 0, 6 if what == "steps" and t == 10 else 5)
-        room.receive(world.terminals[t].mask(partners, content, own, world.words[t], kind=Kind.UPDATE))
+        room.receive(world.terminals[t].mask(partners, content, own, world.words[t], kind=SumKind.UPDATE))
     unmask = room.close()
     assert unmask is not None
     for masker in world.terminals.values():
@@ -342,7 +342,7 @@ def test_rule_5_nobody_opens_two_sets_or_a_small_one() -> None:
     room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
     for t, partners in room.partners().items():
-        room.receive(world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE))
+        room.receive(world.terminals[t].mask(partners, b"order", seat(1, 0, 5), world.words[t], kind=SumKind.UPDATE))
     with pytest.raises(PeerError, match="a sum over 2 terminals"):
         world.terminals[10].open(Unmask(room.slot, to_bits([10, 11])))
     with pytest.raises(PeerError, match="needs 3"):
@@ -387,7 +387,7 @@ def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
     world.sum()
     partners = Partners(world.room.slot, to_bits(world.terminals), b"", b"")
     with pytest.raises(PeerError, match="has dealt for another slot"):
-        world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], kind=Kind.UPDATE)
+        world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], kind=SumKind.UPDATE)
 
 
 def test_rule_7_everybody_sends_as_much() -> None:
@@ -444,7 +444,7 @@ def test_masks_are_charged_by_their_bytes(n: int) -> None:
     assert room is not None
     partners = room.partners()
     for t, each in partners.items():
-        room.receive(world.terminals[t].mask(each, b"order", seat(1, 0, 5), world.words[t], kind=Kind.UPDATE))
+        room.receive(world.terminals[t].mask(each, b"order", seat(1, 0, 5), world.words[t], kind=SumKind.UPDATE))
     unmask = room.close()
     assert unmask is not None
     opened = world.terminals[10].open(unmask)

@@ -78,7 +78,7 @@ SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-tas
 
 
 @dataclass(frozen=True)
-class Asked:
+class Scenario:
     """What is on the screen: numbers by the name of their slider, and the pilot that stands for the sizes, if any."""
 
     numbers: tuple[tuple[str, float], ...]
@@ -88,7 +88,7 @@ class Asked:
         return dict(self.numbers)[name]
 
     @classmethod
-    def of(cls, query: Mapping[str, str], folder: Path) -> Asked:
+    def of(cls, query: Mapping[str, str], folder: Path) -> Scenario:
         """From the address; a pilot that is not in the folder is none."""
         return cls(tuple(values(query).items()), pilots(folder).get(query.get("pilot", "")))
 
@@ -147,7 +147,7 @@ def values(query: Mapping[str, str]) -> dict[str, float]:
 
 def view(query: Mapping[str, str], folder: Path) -> str:
     """Sliders, and the answer beneath."""
-    asked = Asked.of(query, folder)
+    asked = Scenario.of(query, folder)
     hidden = SIZES if asked.pilot is not None else {}
     fields = "".join(
         f"<fieldset><legend>{title}</legend>{_pilots(folder, asked) if title == 'Size' else ''}"
@@ -162,7 +162,7 @@ def view(query: Mapping[str, str], folder: Path) -> str:
     )
 
 
-def _pilots(folder: Path, asked: Asked) -> str:
+def _pilots(folder: Path, asked: Scenario) -> str:
     """A choice of pilots, or how to make one."""
     known = pilots(folder)
     if not known:
@@ -192,7 +192,7 @@ def _field(slider: Slider, value: float) -> str:
     )
 
 
-def answer(asked: Asked) -> str:
+def answer(asked: Scenario) -> str:
     """The plan for these numbers, or why there is none."""
     command = commands_html([("The same in a terminal", asked.command_line())])
     try:
@@ -207,7 +207,7 @@ def answer(asked: Asked) -> str:
 
 
 @lru_cache(maxsize=256)
-def plan_of(asked: Asked) -> PlanReport:
+def plan_of(asked: Scenario) -> PlanReport:
     """What `rhfedmtl plan` would answer."""
     options, (cost, budget) = Options(), read_resources(*asked.resources())
     if asked.pilot is not None and asked.privacy:

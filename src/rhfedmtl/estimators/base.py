@@ -35,7 +35,7 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
-from rhfedmtl.selection.weights import Asked, SelectionRecord, can_choose, within_budget
+from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Result, Run, Settings
@@ -384,7 +384,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
         present = self._weights()
         if (ledger := self._ledger()).budget:
-            return within_budget(Asked(built, federation, settings, ledger, auto), present)
+            return within_budget(WeightProblem(built, federation, settings, ledger, auto), present)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
         return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None

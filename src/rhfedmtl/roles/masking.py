@@ -166,7 +166,7 @@ class Dealt:
     own: int
 
 
-class Kind(Enum):
+class SumKind(Enum):
     """What is added up: an update, numbers that rest on rows and duals alone, or on rows alone (round zero)."""
 
     UPDATE = "update"
@@ -181,7 +181,7 @@ class SentWords:
     slot: int
     everyone: Members
     shares: Mapping[int, tuple[int, int]]
-    kind: Kind
+    kind: SumKind
     asked_for: bytes
     answer: Masked
     opened: Members | None = None
@@ -265,7 +265,7 @@ class Masker:
         return self._deal
 
     def mask(
-        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, kind: Kind, applied: bool = False
+        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, kind: SumKind, applied: bool = False
     ) -> Masked:
         """Answer with words under masks: once in each slot, and the same again where it is asked again.
 
@@ -286,7 +286,7 @@ class Masker:
             raise PeerError(f"a sum over {len(everyone)} terminals: terminal {self.terminal} needs {self.least}")
         if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
-        if kind is not Kind.UPDATE:
+        if kind is not SumKind.UPDATE:
             self._refuse_known(getattr(self.told, kind.value), everyone, partners.before)
         elif applied:
             self.told = replace(self.told, unmerged=())
@@ -312,7 +312,7 @@ class Masker:
             raise PeerError(f"slot {unmask.slot} is none that terminal {self.terminal} has sent words for")
         self._refuse_small(sent, arrived)
         told: dict[str, Any] = {sent.kind.value: arrived}
-        if sent.kind is Kind.UPDATE:
+        if sent.kind is SumKind.UPDATE:
             self._refuse_dropped(arrived)
             told = {"unmerged": tuple(dict.fromkeys((*self.told.unmerged, arrived)))}
         self.phase = after
@@ -327,7 +327,7 @@ class Masker:
 
     def _refuse_small(self, sent: SentWords, arrived: Members) -> None:
         known = self.terminal in arrived <= sent.everyone
-        if sent.kind is not Kind.UPDATE and known and arrived != sent.everyone:
+        if sent.kind is not SumKind.UPDATE and known and arrived != sent.everyone:
             raise PeerError(f"a sum over {len(arrived)} of {len(sent.everyone)}: such numbers are told over all alone")
         near = 1 + sum(t in arrived for t in self._pairs)
         if not known or min(len(arrived), near) < self.least:

@@ -22,11 +22,11 @@ from rhfedmtl.roles.messages import Probe, RowProbe, StationSums, Sums, Update, 
 from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 
-Asked = WorkOrder | Probe | RowProbe
+SumRequest = WorkOrder | Probe | RowProbe
 """What a station asks for that is told under masks."""
 
 
-def content_of(asked: Asked) -> bytes:
+def content_of(asked: SumRequest) -> bytes:
     """What all are asked alike: masks rest on it, so that unequal orders do not cancel."""
     if isinstance(asked, WorkOrder):
         head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale), [asked.model]
@@ -38,7 +38,7 @@ def content_of(asked: Asked) -> bytes:
     return hashlib.sha256(b"".join([head, shapes, *(each.tobytes() for each in arrays)])).digest()
 
 
-def seat_of(asked: Asked) -> bytes:
+def seat_of(asked: SumRequest) -> bytes:
     """What one terminal is asked that others are not."""
     if isinstance(asked, RowProbe):
         return seat(0, 0, 0)

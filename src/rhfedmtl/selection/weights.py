@@ -87,7 +87,7 @@ class SelectionRecord:
         return f"{chosen} ({self.why}; {len(self.tried)} trials, {charged})"
 
 
-class Asked(NamedTuple):
+class WeightProblem(NamedTuple):
     """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it."""
 
     built: Algorithm
@@ -121,7 +121,7 @@ def settled(config: RunConfig, federation: Federation, *, threads: int | None = 
     if not limits:
         return _unlimited(config, built, federation, threads)
     settings = replace(config.settings(federation.kind, ended=True), execution=Execution(threads=threads))
-    asked = Asked(built, federation, settings, Ledger(cost, limits), auto, config.faults)
+    asked = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
     record, before = within_budget(asked, {name: config.options.weight(name) for name in USUAL})
     return Chosen(_with(config, record.chosen), None, record, before)
 
@@ -139,7 +139,7 @@ def can_choose(built: Algorithm, federation: Federation) -> bool:
     return True
 
 
-def within_budget(asked: Asked, present: dict[str, float]) -> tuple[SelectionRecord, Before | None]:
+def within_budget(asked: WeightProblem, present: dict[str, float]) -> tuple[SelectionRecord, Before | None]:
     """The weights that are asked for, chosen by trials that the budget pays, and what the run goes on from."""
     search = _Search(asked)
     best, why = search.best(present)
@@ -177,7 +177,7 @@ class _State(NamedTuple):
 class _Search:
     """Trials of one run, and what they took."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: WeightProblem) -> None:
         self.asked, self.built, self.federation, self.settings = asked, asked.built, asked.federation, asked.settings
         self.held = held_rows(self.federation, FOLDS, 0, self.settings.seed)
         self.part = hold_out(self.federation, FOLDS, 0, self.settings.seed)

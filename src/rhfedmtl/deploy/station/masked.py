@@ -12,13 +12,13 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.masking import Masked
 from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import Probe, WorkOrder
-from rhfedmtl.roles.summed import Asked, content_of, seat_of
+from rhfedmtl.roles.summed import SumRequest, content_of, seat_of
 
 DEALS = 3
 """How often circles are made for one sum: who connects anew has a new key."""
 
 
-class Held(NamedTuple):
+class SummedRound(NamedTuple):
     """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else."""
 
     words: Words | None
@@ -29,13 +29,13 @@ class Held(NamedTuple):
 
 async def hold(
     members: TerminalSessions,
-    orders: Mapping[int, Asked],
+    orders: Mapping[int, SumRequest],
     length: int,
     seconds: float,
     *,
     whole: bool = False,
     before: bytes = b"",
-) -> Held:
+) -> SummedRound:
     """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked.
 
     ``before`` says who of them is in such a sum already.
@@ -51,7 +51,7 @@ async def hold(
     seats = {t: seat_of(order) for t, order in orders.items()}
     summed = room.begin(content_of(next(iter(orders.values()))), seats, before) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
-        return Held(None, nobody, None, others)
+        return SummedRound(None, nobody, None, others)
     messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}
 
     def fits(masked: Masked) -> bool:
@@ -62,14 +62,14 @@ async def hold(
     told = await members.ask("masked", messages, seconds, fits, again=False)
     unmask = None if whole and len(told.arrived) < len(orders) else summed.close()
     if unmask is None or summed.arrived is None:
-        return Held(None, nobody, told, others)
+        return SummedRound(None, nobody, told, others)
     down = dict.fromkeys(sorted(summed.arrived), wire.TerminalDown(unmask=codec.to_wire(unmask)))
     others.append(await members.ask("opened", down, seconds, summed.open, again=False))
     words = summed.total()
-    return Held(words, nobody if words is None else summed.arrived, told, others)
+    return SummedRound(words, nobody if words is None else summed.arrived, told, others)
 
 
-def _with_partners(order: Asked, partners: object) -> wire.TerminalDown:
+def _with_partners(order: SumRequest, partners: object) -> wire.TerminalDown:
     form = codec.to_wire(order, partners=codec.to_wire(partners))
     name = "order" if isinstance(order, WorkOrder) else "probe" if isinstance(order, Probe) else "ask_rows"
     return wire.TerminalDown(**{name: form})

@@ -27,7 +27,7 @@ from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
-from rhfedmtl.deploy.station.masked import Held, hold
+from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -54,7 +54,7 @@ from rhfedmtl.roles.messages import (
 from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.station import Merged
-from rhfedmtl.roles.summed import Asked, SummingStation
+from rhfedmtl.roles.summed import SummingStation, SumRequest
 
 OUTLOOK_S = 1.0
 ANSWERS = 16
@@ -311,7 +311,7 @@ class StationService:
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
 
-    def _merged_sum(self, role: SummingStation, held: Held) -> Merged | None:
+    def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
             return None if held.words is None else role.close_sum(held.arrived, held.words)
         except PeerError as error:  # nobody can be blamed alone
@@ -386,7 +386,7 @@ class StationService:
         width = 1 if asked.labels or self.memory.job is None else self.memory.job.features
         length = WIDE * (width if asked.about.size else 1 + width)
         async with self.memory.turn:
-            orders: dict[int, Asked] = dict.fromkeys(sorted(role.members), asked)
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
             held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
             if held.words is None:
                 missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
@@ -616,7 +616,7 @@ def again_the_same(secret: bytes, content: wire.SumsRequest, found: StationSums)
     return normal_from(masks.mask(seed, 2 * found.losses.size))
 
 
-def _masked_effort(held: Held, order: WorkOrder, answered: bool) -> wire.Effort:
+def _masked_effort(held: SummedRound, order: WorkOrder, answered: bool) -> wire.Effort:
     """The same in a masked sum, with the bytes of all its messages."""
     assert held.told is not None
     effort = _effort(held.told, order.terminal, order.local_steps, answered)

@@ -10,12 +10,12 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
-from rhfedmtl.roles.masking import Circle, Key, Kind, Masker, Partners, Told, Unmask, from_bits, to_bits
+from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, SumKind, Told, Unmask, from_bits, to_bits
 from rhfedmtl.roles.messages import Probe, RowProbe, Sums, Update, Vector, WorkOrder
-from rhfedmtl.roles.summed import Asked, content_of, noise_for, seat_of, words_of
+from rhfedmtl.roles.summed import SumRequest, content_of, noise_for, seat_of, words_of
 
 Body = dict[str, Any]
-KINDS = {WorkOrder: Kind.UPDATE, Probe: Kind.FIXED, RowProbe: Kind.ROWS}
+KINDS = {WorkOrder: SumKind.UPDATE, Probe: SumKind.FIXED, RowProbe: SumKind.ROWS}
 APPLIED = 0.5
 """Share of an update, times the terminals of its sum, from which on it counts as applied: less hides none of them."""
 
@@ -48,7 +48,9 @@ class MaskedAnswers:
         """Shares for the neighbours, whose keys are checked."""
         return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
 
-    def mask(self, asked: Asked, answer: Update | Sums | Vector, given: wire.Partners, *, applied: float = 0.0) -> Body:
+    def mask(
+        self, asked: SumRequest, answer: Update | Sums | Vector, given: wire.Partners, *, applied: float = 0.0
+    ) -> Body:
         """An answer under masks, and shares for the next. ``applied`` is how much was of all updates so far."""
 
         def masked() -> Body:

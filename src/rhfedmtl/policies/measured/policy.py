@@ -72,7 +72,7 @@ class Schedule(NamedTuple):
 
 
 @dataclass
-class Held:
+class KeptSchedule:
     """A schedule, and the model behind it, that stand until so many rounds are done; for this ledger."""
 
     schedule: Schedule
@@ -133,7 +133,7 @@ class Measured:
             return plan
         if not situation.ledger.budget:
             return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
-        held: Held | None = situation.memo.get("held")
+        held: KeptSchedule | None = situation.memo.get("held")
         if held is not None and (situation.rounds >= held.until or situation.ledger is not held.ledger):
             held = None
         if held is not None and held.cloud_rounds > 2:
@@ -144,7 +144,7 @@ class Measured:
         outlook = self.outlook(situation) if held is None else held.outlook
         best = self._best(situation, outlook)
         until = 4 * situation.rounds + 3 if held is None else held.until
-        held = situation.memo["held"] = Held(best, outlook, until, situation.ledger, best.cloud_rounds)
+        held = situation.memo["held"] = KeptSchedule(best, outlook, until, situation.ledger, best.cloud_rounds)
         return _plan(held)
 
     def _newton(self, s: Situation) -> Plan | None:
@@ -225,7 +225,7 @@ def _knows_little(s: Situation) -> bool:
     return s.coupling >= 0.5 and s.cloud_rounds < COUPLED_ROUNDS - 1
 
 
-def _plan(held: Held) -> Plan:
+def _plan(held: KeptSchedule) -> Plan:
     return Plan(held.schedule.local_steps, held.schedule.station_rounds, why={"cloud_rounds": held.cloud_rounds})
 
 
