@@ -352,11 +352,11 @@ def test_a_warm_start_begins_at_the_end(kind: Any, small: Federation) -> None:
     """The same rows are solved at once; changed and added ones take less than from nothing, and end as well."""
     X, y, task, _ = rows_of(small)
     rng = np.random.default_rng(0)
-    model = kind(lambda2=0.01, warm_start=True, random_state=0, tol=1e-6).fit(X, y, task=task)
+    model = kind(warm_start=True, random_state=0, tol=1e-6).fit(X, y, task=task)
     first = model.n_iter_
     assert model.fit(X, y, task=task).n_iter_ <= max(3, first // 4)
     changed = np.where(rng.random(len(y)) < 0.02, 1 - y, y)
-    cold = kind(lambda2=0.01, random_state=0, tol=1e-6).fit(X, changed, task=task)
+    cold = kind(random_state=0, tol=1e-6).fit(X, changed, task=task)
     assert model.fit(X, changed, task=task).certificate_.primal == pytest.approx(cold.certificate_.primal, rel=1e-5)
     model.set_params(lambda2=0.1).fit(np.vstack([X, X[:6]]), np.append(y, y[:6]), task=np.append(task, task[:6]))
     assert model.certificate_.relative_gap <= 1e-6

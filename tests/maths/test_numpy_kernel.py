@@ -138,10 +138,11 @@ for name in ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas",
     sys.modules[name] = None
 import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import LineSearch
+from rhfedmtl.algorithms.merges import Add, LineSearch
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.registry import LOSSES
-from rhfedmtl.roles.channel import Int8
+from itertools import product
+from rhfedmtl.roles.channel import Float32, Int8
 from rhfedmtl.roles.messages import Anchor, Scaling
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
@@ -149,8 +150,8 @@ from rhfedmtl.data.scaling import Moments, Scaler
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 4)) + 2.0
 y = np.where(X @ [1.0, -1.0, 0.5, 0.0] > 1.0, 1.0, -1.0)[:, None]
-for loss in LOSSES.values():
-    method = DualMethod(loss(), merge=LineSearch(), channel=Int8())
+for loss, (merge, channel) in product(LOSSES.values(), ((Add, Int8), (LineSearch, Float32))):
+    method = DualMethod(loss(), merge=merge(), channel=channel())
     terminal = Terminal(0, X, y, method)
     report = terminal.moments()
     moments = Moments(report.count, report.mean, report.spread)

@@ -8,7 +8,8 @@ The metric knows the coupling exactly (Q) and the losses by one number, h, their
 
 A search looks at the gradient once for each step. By the slopes at both ends of a step it goes on from the least point
 of the way, and for the gradient there takes what lies between the two that it knows: exact where losses are quadratic,
-and then steps are nearly those of conjugate gradients. No step is tried twice. `Backtracking` is L-BFGS as it is usual.
+and then steps are nearly those of conjugate gradients. The objective never rises: where a way leads up, the gradient
+is looked at where it began. `Backtracking` is L-BFGS as it is usual.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ NEAR = (0.8, 1.25)
 """A step whose least point is so near to its end ends there, where the gradient is known."""
 ENOUGH_DECREASE = 1e-4
 """Share of the decrease that the slope promises which a step must bring (Armijo)."""
+ROUNDING = 1e-14
+"""By how much of itself an objective may rise without being worse."""
 STRETCHES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
 """Where along a step the objective is looked at, its end first: scores are linear, so this costs no vector."""
 
@@ -84,13 +87,28 @@ class QuasiNewton:
         self._go_on(self.direction, self.gradient, gradient, along)
 
     def _go_on(self, step: Models, before: Models, after: Models, along: Vector) -> None:
-        """From the point of the step where its slope would be 0 if it rose evenly."""
-        falls, rises = float(np.sum(before * step)), float(np.sum(after * step))
-        share = min(max(falls / (falls - rises), STRETCHES[-1]), FARTHEST) if falls < rises else FARTHEST
-        if NEAR[0] < share < NEAR[1]:
-            share = 1.0
-        self.W, self.direction = self.W + share * step, None
+        """From the point of the step where its slope would be 0 if it rose evenly, where that is no worse for sure.
+
+        Between two points that were looked at, a convex objective lies below its chord. A way along which nothing is
+        better comes from a gradient that was not looked at, or from a memory of such: both are made anew.
+        """
+        best, self.direction = int(np.argmin(along)), None
+        if along[best] > self.value + ROUNDING * abs(self.value):
+            self.gradient, self.steps, self.changes = None, [], []
+            return
+        share = self._least(float(np.sum(before * step)), float(np.sum(after * step)))
+        order = np.argsort(STRETCHES)
+        known = np.array([0.0, *np.take(STRETCHES, order)]), np.array([self.value, *along[order]])
+        if float(np.interp(share, *known)) > self.value:
+            share = STRETCHES[best]
+        self.W, self.value = self.W + share * step, float(np.interp(share, *known))
         self.gradient = after if share == 1.0 else (1.0 - share) * before + share * after
+
+    @staticmethod
+    def _least(falls: float, rises: float) -> float:
+        """Share of a step at which its slope would be 0, by those at its start and at its end."""
+        share = min(max(falls / (falls - rises), STRETCHES[-1]), FARTHEST) if falls < rises else FARTHEST
+        return 1.0 if NEAR[0] < share < NEAR[1] else share
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
         bend = float(np.sum(step * change))
