@@ -202,7 +202,7 @@ class Cloud(CloudStates):
         samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down, ``samples`` what each station's terminals hold on average."""
+        """``channel`` is that of models on their way down; ``samples`` are those of a terminal, by station, on average."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers
