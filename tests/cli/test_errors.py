@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -145,3 +147,14 @@ def test_a_full_disk_is_answered_in_a_line(
     assert "too large" in told or "143 written" in told  # NumPy counts instead
     assert len([line for line in told.splitlines() if line.startswith("error:")]) == 1
     assert words[0] != "network" or not (tmp_path / "new").exists()
+
+
+def test_compiled_code_that_can_be_kept_nowhere_is_an_error_with_the_way_out() -> None:
+    """Neither the package nor the home can be written, as in a hardened container."""
+    nowhere = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    nowhere["NUMBA_CACHE_LOCATOR_CLASSES"] = "UserProvidedCacheLocator"
+    words = [sys.executable, "-m", "rhfedmtl", "train", "--budget", "energy=100"]
+    done = subprocess.run(words, env=nowhere, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no folder for compiled code can be written")
+    assert "NUMBA_CACHE_DIR=" in done.stderr

@@ -25,7 +25,7 @@ from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
 from rhfedmtl.planning.target import Search, Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
-from rhfedmtl.policies.base import Policy
+from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.registry import POLICIES
@@ -45,6 +45,24 @@ def federation() -> Federation:
 
 def of_numbers(policy: Policy, budget: str = "energy=1400", cost: str = PAPER, **shape: int) -> PlanReport:
     return plan(DataShape(**shape), policy=policy, ledger=Ledger(cost, budget))  # type: ignore[arg-type]
+
+
+def test_a_long_plan_asks_its_policy_now_and_then_and_spends_as_a_step_by_step_one_would() -> None:
+    shape = DataShape(tasks=5, terminals=5, samples_per_task=70)
+
+    class Counting(Measured):
+        asked = 0
+
+        def plan(self, situation: Situation) -> Plan | None:
+            Counting.asked += 1
+            return super().plan(situation)
+
+    found = plan(shape, policy=Counting(), ledger=Ledger(PAPER, "energy=1e6"))
+    assert Counting.asked < 300  # in three dry runs of 10,000 server iterations each
+    assert 0.999 < found.share["energy"] <= 1.0
+    step_by_step = plan(shape, policy=Counting(), ledger=Ledger(PAPER, "energy=12500"))
+    leaps = 1e6 / 12_500
+    assert found.terminal_steps == pytest.approx(leaps * step_by_step.terminal_steps, rel=0.2)
 
 
 def test_rows_are_dealt_out_as_a_split_would() -> None:

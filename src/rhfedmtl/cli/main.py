@@ -53,6 +53,8 @@ def _root(
     context.default_map = settings.defaults(config, context.command)
 
 
+NOWHERE = "no locator available"
+"""What numba says where it can keep compiled code nowhere: neither beside the package nor in the user's cache."""
 _COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, dashboard, doctor, bench, network)
 for _commands in _COMMANDS:
     _commands.register(app)
@@ -116,6 +118,10 @@ def main() -> None:
         words, status = str(error), LATER if isinstance(error, BusyError) else 2
     except OSError as error:
         words, status = _of_files(error), 2
+    except RuntimeError as error:
+        if NOWHERE not in str(error):
+            raise
+        words, status = "no folder for compiled code can be written: name one, as in NUMBA_CACHE_DIR=/tmp/kernels", 2
     except USAGE as error:  # with --json alone: else it has been answered
         words, status = error.format_message(), error.exit_code
     if as_json:

@@ -24,6 +24,7 @@ MOST_ROUNDS = 1_000_000
 """End of a dry run that nothing else ends."""
 _MOST_PLANS = 200
 _MOST_WORK = 10_000_000
+_SINGLE, _LEAP = 16, 6  # where more than 16 are left, a policy is asked again after a sixth of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +81,9 @@ def dry_run(
         if stage is None:
             return replace(done, stopped="budget spent")
         whole = stage.rounds == int(plan.station_rounds.max())
-        again = whole and (is_constant(policy) or number == most_plans - 1)
-        times = _repeats(policy, now, stage, most_rounds - done.rounds) if again else 1
+        times = _repeats(policy, now, stage, most_rounds - done.rounds) if whole else 1
+        if not is_constant(policy) and number < most_plans - 1:
+            times = max(1, (times - _SINGLE) // _LEAP)
         done = done.then(_charge(now, stage, times))
         now = replace(now, rounds=now.rounds + times * stage.rounds, cloud_rounds=now.cloud_rounds + times)
     return replace(done, stopped=_why(now, limited=done.rounds >= most_rounds))
@@ -110,26 +112,22 @@ def is_constant(policy: Policy) -> bool:
 
 def steps_of(situation: Situation, plan: Plan) -> IntArray:
     """H of the terminals that are members."""
-    return np.asarray(plan.local_steps[_members(situation)], dtype=np.int64)
+    return np.asarray(plan.local_steps[situation.here], dtype=np.int64)
 
 
 def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) -> float:
     """φ: how much of their own problems the terminals solve in a round, on average over rows."""
-    here = _members(situation)
-    rows = np.maximum(situation.sizes[here], 1)
-    steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))[here]
-    weight = rows
-    if len(steps) and steps.min() == steps.max():  # terminals of one size are alike
-        count = np.bincount(rows)
-        rows = np.flatnonzero(count)
-        steps, weight = steps[: len(rows)], rows * count[rows]
+    steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))
+    if steps.strides == (0,) and len(steps):  # terminals of one size are alike
+        if "sizes" not in situation.memo:
+            count = np.bincount(np.maximum(situation.sizes[situation.here], 1))
+            situation.memo["sizes"] = np.flatnonzero(count), count[count > 0]
+        rows, count = situation.memo["sizes"]
+        steps, weight = steps[: len(rows)], rows * count
+    else:
+        rows = weight = np.maximum(situation.sizes[situation.here], 1)
+        steps = steps[situation.here]
     return float(-np.expm1(-outlook.rate * steps / rows) @ weight / weight.sum())
-
-
-def _members(situation: Situation) -> npt.NDArray[np.bool_] | slice:
-    """Which terminals are members; a slice, which copies nothing, where all of them are."""
-    here = situation.layout.terminal_task >= 0
-    return slice(None) if here.all() else here
 
 
 def _why(s: Situation, *, limited: bool) -> str:

@@ -269,6 +269,8 @@ class _Planner:
 
     def _shadow_price(self, name: str) -> float:
         """Fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of it; plans of theory stay."""
+        if self.spent(self.dry_run)[name] < self.budget[name] * (1.0 - _NUDGE):
+            return 0.0
         frozen = isinstance(self.policy, Theoretical) and self.dry_run.first is not None
         policy = Frozen(self.dry_run.first) if frozen and self.dry_run.first else self.policy
         ends = []

@@ -97,12 +97,15 @@ class Alike:
     def search(self, outlook: Outlook, grid: Grid) -> Found:
         """The M and K that leave least."""
         best = Found(0.0, 1, 1, 0.0, self)
+        progress: dict[int, float] = {}
         for K in grid.rounds:
             for M in grid.counts:
                 h = self._affordable(grid, M, K)
                 if h < grid.least_steps:
                     break
-                left = (M - grid.lost) * math.log(outlook.left(self._pace.progress(outlook.rate, h), K))
+                if h not in progress:
+                    progress[h] = self._pace.progress(outlook.rate, h)
+                left = (M - grid.lost) * math.log(outlook.left(progress[h], K))
                 if left < best.log_left:
                     best = Found(left, M, K, h, self)
         return best

@@ -1,0 +1,5 @@
+"""`python -m rhfedmtl`: the command line."""
+
+from rhfedmtl.cli.main import main
+
+main()
