@@ -18,7 +18,8 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.maths.quasi_newton import ASCENT, MEMORY, NEWTON, STRETCHES, QuasiNewton
+from rhfedmtl.maths import quasi_newton
+from rhfedmtl.maths.quasi_newton import ASCENT, LEAST_BEND, NEWTON, STRETCHES, Backtracking, QuasiNewton
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.measured.policy import Measured
@@ -125,37 +126,69 @@ def test_a_search_goes_on_with_a_station_that_lost_all_of_its_terminals(engine: 
     np.testing.assert_allclose(network.V[1], 0.0, atol=1e-15)
 
 
-def test_steps_are_those_of_the_inverse_written_out() -> None:
-    """On a quadratic: −H g with H the inverse of BFGS as a matrix, from (Q + h I)⁻¹ scaled by the last pair.
+TASKS, FEATURES, COUPLED = 3, 4, MeanRegularised(0.02, 0.3)
 
-    Two steps for each of the unknowns lead to the optimum.
+
+@pytest.mark.parametrize("search", [QuasiNewton, Backtracking])
+def test_steps_are_those_of_matrices_written_out(search: type[QuasiNewton], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a quadratic: −(Q + diag(B_b))⁻¹ g with B_b of BFGS by task, and −H g with H the inverse of the joint one.
+
+    Three steps for each of the unknowns lead to the optimum. A step that is tried again, shorter, is not a new one.
 
     Models that a run returns are the best that certificates saw, between steps too, so they are not compared.
     """
+    monkeypatch.setattr(quasi_newton, "CG_STEPS", 10 * TASKS * FEATURES)
+    monkeypatch.setattr(quasi_newton, "CG_LEFT", 1e-13)
     rng = np.random.default_rng(4)
-    tasks, features, relationship = 3, 4, MeanRegularised(0.02, 0.3)
-    coupling = np.kron(relationship.apply(np.eye(tasks)[:, None])[:, 0], np.eye(features))
-    factor = rng.normal(size=(tasks * features, tasks * features))
-    hessian = factor @ factor.T / 5.0 + coupling
-    goal = rng.normal(size=tasks * features)
-    search, pairs = QuasiNewton(np.zeros((tasks, 1, features))), []
-    for k in range(2 * tasks * features):
-        trial = search.trial(relationship)
-        if k:
-            expected = _written_out(pairs[-MEMORY:], search.curvature, coupling) @ search.gradient.ravel()
-            np.testing.assert_allclose((trial - search.W).ravel(), -expected, rtol=1e-7, atol=1e-10)
+    coupling = np.kron(COUPLED.apply(np.eye(TASKS)[:, None])[:, 0], np.eye(FEATURES))
+    hessian, goal = coupling + _of_losses(rng), rng.normal(size=TASKS * FEATURES)
+    written_out = _by_task if search is QuasiNewton else _joint
+    found, pairs = search(np.zeros((TASKS, 1, FEATURES))), []
+    for k in range(3 * TASKS * FEATURES):
+        anew, trial = found.direction is None, found.trial(COUPLED)
+        if k and anew:
+            expected = written_out(pairs, found.curvature, coupling) @ found.gradient.ravel()
+            np.testing.assert_allclose((trial - found.W).ravel(), -expected, rtol=1e-6, atol=1e-9)
         gradient = hessian @ (trial.ravel() - goal)
-        V = relationship.apply(trial) - gradient.reshape(trial.shape)
-        before, slope = search.W.ravel(), None if search.gradient is None else search.gradient.ravel()
+        V = COUPLED.apply(trial) - gradient.reshape(trial.shape)
+        before, slope = found.W.ravel(), None if found.gradient is None else found.gradient.ravel()
         ahead = (trial.ravel() - before)[None] * np.array(STRETCHES)[:, None] + before - goal
-        along = np.einsum("ki,ij,kj->k", ahead, hessian, ahead) / (2.0 * tasks)
-        search.observe(relationship, V, along, exact=True)
+        along = np.einsum("ki,ij,kj->k", ahead, hessian, ahead) / (2.0 * TASKS)
+        found.observe(COUPLED, V, along, exact=True)
         if slope is not None:
             pairs.append((trial.ravel() - before, gradient - slope))
-    np.testing.assert_allclose(search.W.ravel(), goal, atol=1e-9)
+    np.testing.assert_allclose(found.W.ravel(), goal, atol=1e-9)
 
 
-def _written_out(pairs: Any, curvature: float, coupling: Any) -> Any:
+def _of_losses(rng: np.random.Generator) -> Any:
+    """A Hessian of losses, each task's of its own model."""
+    hessian = np.zeros((TASKS * FEATURES, TASKS * FEATURES))
+    for mine in _tasks():
+        factor = rng.normal(size=(FEATURES, FEATURES))
+        hessian[mine, mine] = factor @ factor.T / 5.0
+    return hessian
+
+
+def _tasks() -> list[slice]:
+    return [slice(b * FEATURES, (b + 1) * FEATURES) for b in range(TASKS)]
+
+
+def _by_task(pairs: Any, curvature: float, coupling: Any) -> Any:
+    """(Q + diag(B_b))⁻¹, B_b by the pairs of losses, where these bend."""
+    hessian = coupling + curvature * np.eye(len(coupling))
+    for mine in _tasks():
+        B = curvature * np.eye(FEATURES)
+        for s, change in pairs:
+            step, y = s[mine], (change - coupling @ s)[mine]
+            if step @ y > LEAST_BEND * np.linalg.norm(step) * np.linalg.norm(y):
+                curved = B @ step
+                B = B + np.outer(y, y) / (step @ y) - np.outer(curved, curved) / (step @ curved)
+        hessian[mine, mine] = coupling[mine, mine] + B
+    return np.linalg.inv(hessian)
+
+
+def _joint(pairs: Any, curvature: float, coupling: Any) -> Any:
+    """The inverse of BFGS from (Q + h I)⁻¹ scaled by the last pair."""
     inverse = np.linalg.inv(coupling + curvature * np.eye(len(coupling)))
     if pairs:
         s, y = pairs[-1]

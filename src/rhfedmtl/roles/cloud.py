@@ -28,6 +28,8 @@ ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
+EARLY = 0.1
+"""Of a station's samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -197,9 +199,10 @@ class Cloud(CloudStates):
         shape: tuple[int, int],
         channel: Channel | None = None,
         *,
+        samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down."""
+        """``channel`` is that of models on their way down; ``samples`` are those of the stations, where known."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers
@@ -209,7 +212,7 @@ class Cloud(CloudStates):
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
         self.changes = 0
-        self._n = np.ones(n_tasks)
+        self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None

@@ -194,7 +194,8 @@ class Run:
             if site
             else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
         )
-        self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
+        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
+        self.cloud = make_cloud(method, samples, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
         self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
@@ -221,8 +222,7 @@ class Run:
         except BaseException:
             self.close()
             raise
-        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
-        self._lam, self._coupling = regularisation(method, samples)
+        self._lam, self._coupling = regularisation(method, federation.n_tasks)
         self._solvers = solvers(method)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self.evaluation: Evaluation = (

@@ -2,7 +2,8 @@
 
 A server iteration is one round: the trial goes down, every terminal makes a pass and sends its gradient up, and the
 cloud combines the last steps and changes of the gradient. Where along a step to go on is found from sums of losses,
-which are scalars; a step that fails costs a round. RHFedMTL's own search (`maths/quasi_newton.py`) has the same memory.
+which are scalars; a step that fails costs a round. RHFedMTL's own search (`maths/quasi_newton.py`) remembers the
+steps of each task.
 """
 
 from __future__ import annotations

@@ -17,17 +17,19 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Price, Prices
 
-# How much of the logarithm of the gap a quasi-Newton round takes away, and how many rounds go by before it does: half
-# of the root of the numbers in a model (measured: 2 to 4 for 20, 8 to 12 for 600), but no fewer than this.
-NEWTON_RATE, LEAST_START = 0.3, 3
+# How much of the logarithm of the gap a quasi-Newton round takes away (measured: 1 to 2; little is known of losses that
+# are not smooth), and how many rounds go by before it does: a quarter of the root of the numbers in a model (measured:
+# 2 to 4 for 20, 5 to 8 for 600), but no fewer than this.
+NEWTON_RATE, ROUGH_RATE, LEAST_START = 1.0, 0.03, 3
 # Rounds of a solver over which its progress is measured, and the weight, in rounds, of what is believed without them.
 # The certified gap of a search falls in jumps, a dozen rounds apart: a few rounds without one say little.
 WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 16.0
 # Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much. Where stations
 # merge several terminals the gap falls no faster than this power of the number of rounds (measured: 0.9 to 2).
 FADES, POWER = 0.6, 1.7
-# Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
-FEW_PASSES, UNLIMITED = 10, 1000
+# Passes with which a search is worth beginning after the first round, where ascent is astray or tasks are coupled so
+# strongly that it is slow; and rounds to compare where no budget ends them.
+FEW_PASSES, STRONG, UNLIMITED = 10, 0.98, 1000
 # Rounds between two looks at the choice, and before the first: the first rounds of ascent buy most.
 LOOK = 3
 # A solver in use is left only for one that promises so much more.
@@ -67,7 +69,15 @@ def _of_terminals(prices: Prices) -> tuple[Price, ...]:
 
 def newton_start(s: Situation) -> int:
     """Rounds before a search gets going."""
-    return max(LEAST_START, round(math.sqrt(s.bytes.order / 8.0) / 2.0))
+    return max(LEAST_START, round(math.sqrt(s.bytes.order / 8.0) / 4.0))
+
+
+def searches_at_once(s: Situation) -> bool:
+    """Whether to leave ascent before both can be compared: with few passes a search would only get going."""
+    if not s.observed or s.observed[-1].solver != ASCENT:
+        return False
+    slow = s.coupling > STRONG and all(each.solver == ASCENT for each in s.observed)
+    return (slow or s.observed[-1].astray) and newton_rounds(s) >= FEW_PASSES
 
 
 def promised_by_newton(s: Situation) -> float:
@@ -75,7 +85,7 @@ def promised_by_newton(s: Situation) -> float:
     seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
     # Without a smooth loss little is known of a search beforehand: less is hoped for, and what is seen counts sooner.
-    believed, prior = (NEWTON_RATE, NEWTON_PRIOR) if s.gamma > 0.0 else (0.1 * NEWTON_RATE, PRIOR)
+    believed, prior = (NEWTON_RATE, NEWTON_PRIOR) if s.gamma > 0.0 else (ROUGH_RATE, PRIOR)
     rate = _blend(believed, seen[start:][-WINDOW:], prior=prior)
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
 
