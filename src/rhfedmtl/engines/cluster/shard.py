@@ -178,9 +178,9 @@ class Shard:
         self._federation = replace(self._federation, X=scaled)
         self._network = self._batched(self._part.present)
 
-    def assign(self, cloud_round: int, center: Float64Array, lam: Float64Array) -> None:
+    def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of all stations."""
-        self._network.assign([Anchor(cloud_round, b, center[b], float(lam[b])) for b in range(len(lam))])
+        self._network.assign(anchors)
 
     def round(
         self, number: int, steps: IntArray, by_station: bool, arrives: BoolArray | None, report: bool = False

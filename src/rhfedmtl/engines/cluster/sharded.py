@@ -8,6 +8,7 @@ of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -145,11 +146,9 @@ class Sharded:
         """Carry anchors from the cloud to the stations: those of all of them, in their order."""
         if [anchor.task for anchor in anchors] != list(range(len(self._of_station))):
             raise ProtocolError(f"{len(anchors)} anchors for {len(self._of_station)} stations: each needs one")
-        center = np.array([anchor.center for anchor in anchors])
-        lam = np.array([anchor.lam for anchor in anchors])
         for s in range(self._n_shards):
-            own = self._stations(s)
-            self.actors.post(s, "assign", anchors[0].cloud_round, center[own], lam[own])
+            own = anchors[self._stations(s)]
+            self.actors.post(s, "assign", [replace(anchor, task=b) for b, anchor in enumerate(own)])
         self._reports = None
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -237,13 +236,13 @@ class Sharded:
     def state(self) -> State:
         """All that the rounds so far have changed; the duals are fetched shard by shard when they are written."""
         heads = self.actors.ask("head", self._each())
-        U, center, lam, membership = (
+        U, center, lam, membership, origin = (
             np.concatenate([getattr(heads[s], name) for s in sorted(heads)])
-            for name in ("U", "center", "lam", "membership")
+            for name in ("U", "center", "lam", "membership", "origin")
         )
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
         station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
-        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha)
+        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha, origin=origin)
 
     def resume(self, state: State) -> None:
         """Go on from what `state` gave, for whatever number of shards."""
@@ -330,6 +329,7 @@ class Sharded:
             state.center[own],
             state.lam[own],
             np.concatenate([alpha[span] for span in rows]),
+            origin=None if state.origin is None else state.origin[own],
         )
         scalers = self._scalers[own] if self._scalers else None
         levels = None if self._levels is None else self._levels[own]
