@@ -172,7 +172,7 @@ class Measured:
     @staticmethod
     def _pass(s: Situation) -> Plan:
         s.memo.pop("held", None)
-        return Plan(np.asarray(s.sizes), np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
+        return Plan(s.one_pass, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
 
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
