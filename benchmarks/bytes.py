@@ -4,6 +4,7 @@ Everything is charged, with a certificate in every round. FedAvg learns one mode
 where tasks are tied together (λ2 = 1,000), and the best of a grid of steps and H is taken, in its favour.
 
     python benchmarks/bytes.py --seeds 3                       # about 3 minutes on one core; HAR needs RHFEDMTL_DATA
+    python benchmarks/bytes.py vectors --seeds 3               # what a round takes, in vectors of d float64 numbers
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import DivergenceError
+from rhfedmtl.resources.billing import CloudEvent, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Settings, train
 
@@ -51,6 +53,35 @@ def spent(data: Federation, algorithm: str, options: Options, seed: int) -> tupl
     return ledger.spent["bytes"] if gap <= GAP else math.inf, gap
 
 
+def vectors(data: Federation, options: Options, seed: int) -> list[float]:
+    """Vectors a round of a run to a gap of 1e-3: to and from a terminal, to and from a station; and all bytes."""
+    built, ledger = build("rhfedmtl", options, data.kind), Ledger("bytes=byte:1")
+    settings = Settings(certify_every=1, seed=seed, target_relative_gap=1e-3, max_rounds=MOST_ROUNDS)
+    result = train(built.regroup(data), built.method, built.policy, settings, ledger=ledger)
+    held = [event for event in result.events if event.round and isinstance(event, RoundEvent)]
+    told = [event for event in result.events if isinstance(event, CloudEvent) and event.merges]
+    down, up, asked, answered = (
+        sum(float(np.mean(getattr(event, name))) for event in held)
+        for name in ("bytes_down", "bytes_up", "request_bytes", "result_bytes")
+    )
+    asked += sum(float(np.mean(event.bytes_down)) for event in told)
+    answered += sum(float(np.mean(event.bytes_up)) for event in told)
+    unit = 8.0 * result.models.shape[-1] * result.rounds
+    return [down / unit, up / unit, asked / unit, answered / unit, ledger.spent["bytes"] / result.rounds]
+
+
+def traffic(seeds: range) -> None:
+    """Print what a round takes at d = 1,000."""
+    federations = [requests()["synthetic, d = 1,000"].federation(seed) for seed in seeds]
+    for (precision, channel), lambda2 in itertools.product(CHANNELS.items(), (0.01, 1.0)):
+        options = Options.of(channel=channel, lambda2=lambda2)
+        found = np.mean([vectors(data, options, seed) for seed, data in enumerate(federations)], axis=0)
+        print(
+            f"{precision:8s} λ2 = {lambda2:<5g} " + " ".join(f"{each:.2f}" for each in found[:4]),
+            f"{found[4]:.0f} bytes",
+        )
+
+
 def over(federations: list[Federation], algorithm: str, options: Options) -> tuple[float, float]:
     """Means over the seeds."""
     found = [spent(data, algorithm, options, seed) for seed, data in enumerate(federations)]
@@ -61,8 +92,12 @@ def over(federations: list[Federation], algorithm: str, options: Options) -> tup
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("gap", "vectors"), default="gap")
     parser.add_argument("--seeds", type=int, default=3)
-    seeds = range(parser.parse_args().seeds)
+    given = parser.parse_args()
+    seeds = range(given.seeds)
+    if given.what == "vectors":
+        return traffic(seeds)
     print(f"MB until a relative gap of {GAP}: mean over {len(seeds)} seeds")
     for name, request in requests().items():
         federations = [request.federation(seed) for seed in seeds]

@@ -2,14 +2,15 @@
 
 Drawn ones: 5 to 150 tasks of 10 to 1,000 rows, equal to very unequal, 5 to 600 features, independent to strongly
 correlated, separable to noisy, classes or numbers, 1 to 1,500 terminals a task, λ2/λ1 from 1 to 10⁴, a step at 0.01 to
-1 where a round of a station costs 10. Everything of a federation comes from its number; even numbers are for tuning,
-odd ones for testing. Real ones: HAR, watch, Landmine, heart, and sets of scikit-learn cut into tasks.
+1 where a round of a station costs 10. From number 100 on they are classes of which one is rare. Everything of a
+federation comes from its number; even numbers are for tuning, odd ones for testing. Real ones: HAR, watch, Landmine,
+heart, and sets of scikit-learn cut into tasks.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,8 @@ from rhfedmtl.data.split import Split, federate
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 MOST_NUMBERS = 200_000
 TEST_ROWS = 3_000
+RARE = 100
+"""Numbers from here on have a rare class."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Drawn:
     lambda1: float
     ratio: float
     step_price: float
+    positive: float = 0.5
 
     @classmethod
     def number(cls, number: int) -> Drawn:
@@ -67,7 +71,7 @@ class Drawn:
         features = round(between(5, min(600.0, max(6.0, MOST_NUMBERS / tasks / rows))))
         rows = max(10, min(rows, MOST_NUMBERS // tasks // features))
         alone, regression = rng.random() < 1 / 3, bool(rng.random() < 0.3)
-        return cls(
+        each = cls(
             tasks,
             rows,
             features,
@@ -81,10 +85,11 @@ class Drawn:
             ratio=between(1, 1e4),
             step_price=between(0.01, 1.0),
         )
+        return each if number < RARE else replace(each, regression=False, positive=between(0.03, 0.3))
 
     def name(self, number: int) -> str:
         """In words."""
-        kind = "numbers" if self.regression else "classes"
+        kind = "numbers" if self.regression else "classes" if number < RARE else f"{self.positive:.0%} positive,"
         size = f"{self.tasks} tasks x {self.terminals} terminals, {self.rows} rows, d {self.features}"
         return f"{number:3d} {kind} {size}, l1 {self.lambda1:.0e}, l2/l1 {self.ratio:.0e}, step {self.step_price:.2g}"
 
@@ -120,16 +125,19 @@ class Drawn:
         score /= score.std()
         if self.regression:
             return X, 5.0 * models[task, 0] + score + self.noise * rng.normal(size=len(task))
+        if self.positive < 0.5:
+            score += 4.0 * self.noise * rng.normal(size=len(task))
+            return X, (score > np.quantile(score, 1.0 - self.positive)).astype(np.int16)
         flipped = rng.random(len(task)) < self.noise
         return X, ((score > 0.0) ^ flipped).astype(np.int16)
 
 
-def drawn(numbers: range) -> list[Problem]:
+def drawn(numbers: Iterable[int]) -> list[Problem]:
     """The federations of these numbers."""
     found = []
     for number in numbers:
         each = Drawn.number(number)
-        metric = "rmse" if each.regression else "accuracy"
+        metric = "rmse" if each.regression else "accuracy" if number < RARE else "auc"
         weights = each.lambda1, each.lambda1 * each.ratio
         found.append(Problem(each.name(number), each.federation, *weights, each.step_price, metric))
     return found

@@ -54,8 +54,8 @@ class Study(NamedTuple):
 
 
 def federations() -> dict[str, Problem]:
-    """All real ones, and a few drawn."""
-    return {problem.name: problem for problem in [*real(), *_recordings(), *drawn(range(1, 13, 2))]}
+    """All real ones, and a few drawn that do not take long."""
+    return {problem.name: problem for problem in [*real(), *_recordings(), *drawn((1, 3, 5, 7, 11))]}
 
 
 def _recordings() -> list[Problem]:

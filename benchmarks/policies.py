@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.federations import Problem, drawn, real
+from benchmarks.federations import RARE, Problem, drawn, real
 from scipy import stats
 
 from rhfedmtl.algorithms.options import Options
@@ -39,7 +39,11 @@ PASSES = (2, 6, 20)
 MOST_ROUNDS = 120
 # Gaps below this share of the objective are level: nobody can tell them apart.
 LEVEL = 1e-6
-GROUPS = {"tune": lambda: drawn(range(0, 48, 2)), "test": lambda: drawn(range(1, 33, 2)), "real": real}
+GROUPS = {
+    "tune": lambda: drawn([*range(0, 48, 2), *range(RARE, RARE + 24, 2)]),
+    "test": lambda: drawn([*range(1, 33, 2), *range(RARE + 1, RARE + 17, 2)]),
+    "real": real,
+}
 Value = tuple[float, float]
 
 

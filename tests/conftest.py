@@ -15,6 +15,11 @@ hypothesis.settings.register_profile("rhfedmtl", deadline=None, derandomize=True
 hypothesis.settings.load_profile("rhfedmtl")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Networks first: their tests mostly wait, and whatever else is to be done fills the time."""
+    items.sort(key=lambda item: "deploy" not in item.path.parts)
+
+
 @pytest.fixture
 def real_file() -> Callable[[str], Path]:
     """Path of a real data file in the folder RHFEDMTL_DATA; the test is skipped where it is not there."""

@@ -21,8 +21,8 @@ PROGRAMS = {
 }
 
 
-# Each page takes two processes and some seconds: two kinds of entry here, the others with the slow checks.
-QUICK = ("algorithm", "channel")
+# Each page takes two processes and some seconds: the others are slow checks.
+QUICK = ("channel",)
 
 
 @pytest.mark.parametrize("page", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PAGES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import MaskedSums, Rounding
+from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.testing.runs import federation as synthetic
 from rhfedmtl.training.run import Result, Settings, train
@@ -88,28 +89,29 @@ def test_what_is_held_and_kept_back_is_the_sum(name: str) -> None:
 
 
 def test_a_run_that_is_taken_up_again_knows_what_was_kept_back() -> None:
-    """The state of a network has the residuals, and the rounds after it are the same to the bit."""
+    """The state of a network has the residuals, and the rounds after it are the same to the bit, in any engine."""
     method = DualMethod(channel=SAMPLES["int8"])
-    first, second = (InProcess(federation(), method, seed=3) for _ in range(2))
-    cloud = cloud_of(first, method.relationship)
-    first.assign(cloud.assign())
-    first.round(1, np.full(9, 5))
-    second.resume(first.state())
-    for network in (first, second):
-        network.round(2, np.full(9, 5))
-    np.testing.assert_array_equal(first.V, second.V)
+    for engines in product((InProcess, sharded), repeat=2):
+        first, second = (engine(federation(), method, seed=3) for engine in engines)
+        cloud = cloud_of(first, method.relationship)
+        first.assign(cloud.assign())
+        first.round(1, np.full(9, 5))
+        second.resume(first.state())
+        for network in (first, second):
+            network.round(2, np.full(9, 5))
+        np.testing.assert_array_equal(first.V, second.V)
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_shards_clip_alike_and_refuse_to_round(name: str) -> None:
-    """Residuals do not move between processes; an engine that cannot run a channel says which can."""
+def test_shards_clip_and_round_alike(name: str) -> None:
+    """With drop-outs, and moves from shard to shard; also where every shard is made anew after each round."""
     method = DualMethod(channel=SAMPLES[name])
-    data = federation()
-    if isinstance(method.channel, Rounding):
-        with pytest.raises(ConfigError, match="use engine 'inprocess'"):
-            sharded(data, method, seed=1)
-    else:
-        assert_same(*(script(engine(data, method, seed=1), method) for engine in (InProcess, sharded)))
+    data = federation(sizes=((7, 3, 12, 4), (5, 4, 3, 6), (9, 4, 2, 6)))
+    found = script(InProcess(data, method, seed=1), method)
+    for anew in (False, True):
+        other = sharded(data, method, seed=1, anew=anew)
+        assert_same(found, script(other, method))
+        assert other.message_sizes == InProcess(data, method, seed=1).message_sizes
 
 
 def test_a_round_with_too_few_answers_is_void() -> None:

@@ -39,11 +39,11 @@ from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.local import supervisor as supervisor_module
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
-from rhfedmtl.deploy.node import server
+from rhfedmtl.deploy.node import serve, server
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.link import GREETING_BYTES, SERVICE, STREAMS, channel_options
-from rhfedmtl.deploy.node.log import Log
+from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
@@ -643,3 +643,31 @@ def test_spoiled_messages_over_the_wire(folder: Path, tmp_path: Path) -> None:
 def test_ten_thousand_spoiled_messages_over_the_wire(folder: Path, tmp_path: Path) -> None:
     """The same, ten thousand times."""
     fuzzed(folder, tmp_path, 10_000)
+
+
+class Clinging:
+    """A node that somebody keeps from taking leave."""
+
+    healthy = True
+
+    async def run(self) -> None:
+        """Is told to end at once."""
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Never comes to an end."""
+        await asyncio.Event().wait()
+
+    def renew(self) -> None:
+        """Nothing to renew."""
+
+
+def test_a_node_that_is_kept_from_taking_leave_ends_all_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "DRAIN_S", 0.05)
+
+    def made(_config: Any, _log: Log, _meters: Meters) -> serve.Service:
+        return Clinging()
+
+    cloud = serve.Role("cloud", read_cloud, made)
+    assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "told to"

@@ -11,9 +11,9 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.objective import combined
+from rhfedmtl.maths.mixtures import between, combined, in_grains
 from rhfedmtl.roles.channel import Float32, Int8
-from rhfedmtl.roles.messages import FLOAT64, Probe, Update, Verdict, WorkOrder
+from rhfedmtl.roles.messages import FLOAT64, Anchor, Probe, Report, Update, Verdict, WorkOrder
 
 D = 300
 RNG = np.random.default_rng(5)
@@ -56,6 +56,40 @@ def test_a_model_that_was_sent_is_named() -> None:
     assert stream.carry(probe(w, joint)) < 200
     assert stream.carry(order(later)) > 8 * D
     assert 8 * D < stream.carry(probe(later, w + joint)) < 8 * D + 200
+
+
+def test_a_model_between_two_that_were_asked_about_is_told_by_its_share() -> None:
+    """An order, or the next probe, for a point on their line carries no vector; of a point beside it, it does."""
+    for dtype in (FLOAT64, np.dtype(np.int8)):
+        stream, models = Stream(dtype), RNG.normal(size=(2, 1, D))
+        stream.carry(probe(*models))
+        assert stream.carry(order(between(in_grains(0.3), models))) < 100
+        assert stream.carry(probe(models[0], between(in_grains(1.7), models))) < 200
+        assert stream.carry(order(models[0] + RNG.normal(size=(1, D)))) > 8 * D
+
+
+def test_an_anchor_at_a_known_model_carries_no_vector() -> None:
+    """Station and cloud both know what was asked about, and v of the last report; of an older one, it is refused."""
+    above, below, (w, joint, v) = ModelMemory(), ModelMemory(), RNG.normal(size=(3, 1, D))
+    asked = wire.SumsRequest(models=[codec.tensor(w), codec.tensor(joint)], points=codec.tensor(np.eye(2)))
+    report = wire.Answer(id=5, report=codec.to_wire(Report(1, 0, 3, v, 40, 1)))
+    for end in (above, below):
+        end.heard(wire.StationUp(answer=report))
+    below.restore(above.shortened(wire.StationDown(request=wire.Request(sums=asked)), FLOAT64))
+    anchor = Anchor(2, 0, between(0.5, np.array([w, joint])), 0.1, origin=v)
+    message = wire.StationDown(request=wire.Request(assign=codec.to_wire(anchor)))
+    data = above.shortened(message, FLOAT64).SerializeToString()
+    assert len(data) < 80
+    arrived = wire.StationDown.FromString(data)
+    below.restore(arrived)
+    got = codec.from_wire(Anchor, arrived.request.assign)
+    assert got.origin is not None
+    np.testing.assert_array_equal(got.center, anchor.center)
+    np.testing.assert_array_equal(got.origin, v)
+    report.id = 6
+    below.heard(wire.StationUp(answer=report))
+    with pytest.raises(PeerError, match="as of answer 5: the last was 6"):
+        below.restore(wire.StationDown.FromString(data))
 
 
 def test_of_a_rounded_model_what_has_changed_is_sent() -> None:
@@ -101,6 +135,8 @@ def test_updates_are_as_short_as_they_were_rounded() -> None:
     "model",
     [
         wire.Tensor(shape=(1, D), base=2),
+        wire.Tensor(shape=(1, D), share=3),
+        wire.Tensor(shape=(1, D), reported=7),
         wire.Tensor(shape=(1, D + 1), base=1),
         wire.Tensor(shape=(1 << 20, 1 << 20), base=1),
         wire.Tensor(shape=(1, D), base=1, data=b"12"),

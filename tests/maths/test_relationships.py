@@ -13,7 +13,6 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths import objective
 from rhfedmtl.maths.coupling import LearningSchedule
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Clusters, Graph, Learned, MeanRegularised, Relationship, Safe, Unrelated
@@ -111,7 +110,7 @@ def test_the_safe_form_stands_at_the_joint_models(weights: tuple[float, float]) 
     V = models()
     relationship = Chain(*weights)
     anchors = relationship.anchors(np.zeros_like(V), V)
-    np.testing.assert_allclose(objective.held_models(anchors, V), relationship.solve(V), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(anchors.held(V), relationship.solve(V), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("merge", ["average", "add"])
@@ -218,7 +217,7 @@ def test_the_optimum_is_a_fixed_point_of_the_anchors(name: str, n: float) -> Non
     V = models(4)
     W = ANY_Q[name].solve(V)
     anchors = ANY_Q[name].anchors(W, V, np.full(4, n))
-    np.testing.assert_allclose(objective.held_models(anchors, V), W, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(anchors.held(V), W, rtol=1e-8, atol=1e-8)
 
 
 def test_strong_coupling_is_no_reason_to_leave_the_alternation() -> None:

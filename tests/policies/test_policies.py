@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.allocation import shapes
@@ -24,6 +25,14 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import Placement, event_totals, waited
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.ledger import Ledger
+
+SEARCHES = [
+    (5.1, 0.5, True, ASCENT),
+    (5.1, 0.99, False, ASCENT),
+    (20.1, 0.5, False, ASCENT),
+    (20.1, 0.5, True, NEWTON),
+    (20.1, 0.99, False, NEWTON),
+]
 
 
 def situation(
@@ -197,6 +206,18 @@ def test_strongly_coupled_tasks_are_not_solved_at_an_anchor_that_knows_nothing(t
     first, later = (best.cloud_rounds for best in schedules if best is not None)
     assert first >= 2
     assert later <= first
+
+
+@pytest.mark.parametrize(("passes", "coupling", "astray", "solver"), SEARCHES)
+def test_a_search_begins_after_the_first_round_only_where_it_can_get_going(
+    passes: float, coupling: float, astray: bool, solver: str
+) -> None:
+    """A first round that is astray says little; with enough passes, and tasks that are strongly coupled, it is left."""
+    seen = Observation(1, np.full(25, 10), np.full(5, 5), np.ones(5), np.ones((5, 5)), gap=0.9, astray=astray)
+    known = {"cloud_rounds": 1, "rounds": 1, "observed": [seen], "solvers": (ASCENT, NEWTON)}
+    plan = Measured().plan(situation(budget={"energy": passes * 75.0}, coupling=coupling, **known))
+    assert plan is not None
+    assert plan.solver == solver
 
 
 def test_the_plan_leaves_least_of_all_that_can_be_paid() -> None:

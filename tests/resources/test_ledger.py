@@ -90,6 +90,16 @@ def test_fourteen_rounds_of_100_fill_1400_exactly() -> None:
     assert len(ledger) == 14
 
 
+def test_rounds_that_cost_each_terminal_the_same_again_take_no_more_memory() -> None:
+    ledger, steps = Ledger("energy=0.1,10"), np.arange(25)
+    for number in range(4):
+        ledger.charge(RoundEvent(number, PAPER, steps + (number == 2)))
+    first, again, other, back = (c.amount for c in ledger.charges() if isinstance(c.amount, np.ndarray))
+    assert again is first
+    assert other is not first
+    np.testing.assert_array_equal(back, first)
+
+
 def test_decimal_prices_behave_as_on_paper() -> None:
     """Three steps at 0.1 fit a budget of 0.3, and 0.3 is what is reported, by every column."""
     ledger = Ledger("energy=0.1", "energy=0.3")

@@ -13,6 +13,7 @@ from rhfedmtl.algorithms.merges import Add, LineSearch
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Join, Leave, Scaling, Sums, Update
 from rhfedmtl.roles.station import BaseStation
 
@@ -68,6 +69,23 @@ def test_a_station_without_terminals_has_empty_rounds(method: DualMethod) -> Non
     sums = base.add_sums([])
     assert sums is not None
     np.testing.assert_array_equal(sums.losses, [0.0, 0.0])
+
+
+def test_an_anchor_with_an_origin_lets_a_station_begin_at_its_centre() -> None:
+    """To the bit, also after a restart and where models are rounded; from there on w = c + (v − origin)/λ."""
+    for method in (DualMethod(), DualMethod(channel=Int8())):
+        base, w = station(method), np.array([[0.1, 1.0 / 3.0, -7e-3]])
+        base.receive_anchor(Anchor(2, 0, w, 0.1, origin=base.v))
+        again = BaseStation(0, SHAPE, method)
+        again.restore(base.state)
+        before = base.v
+        for each in (base, again):
+            np.testing.assert_array_equal(each.open_round(1, {0: 3})[0].model, w)
+        base.receive(update(1))
+        base.close_round()
+        np.testing.assert_array_equal(base.model, w + (base.v - before) / 0.1)
+    with pytest.raises(PeerError, match="does not fit"):
+        base.receive_anchor(Anchor(3, 0, w, 0.1, origin=np.zeros((1, 2))))
 
 
 def test_rounds_are_driven_in_order() -> None:

@@ -20,6 +20,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.selection.folds import hold_out, make_folds
 from rhfedmtl.selection.tuning import TRIALS, Validation, candidates, tune
 from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.run import mean
 
 SMALL = {"step": (0.1, 0.5), "local_steps": (2, 10)}
 UNTUNED = {"constant"}
@@ -96,7 +97,9 @@ def test_the_best_on_validation_rows_wins_and_the_record_says_what_was_tried() -
     tried, record = tuned.record.tried, tuned.record
     assert [trial.settings for trial in tried] == candidates(config(), data(), SMALL, TRIALS, 0)
     assert record.trials == len(tried) == 4
-    assert record.value == max(trial.metrics["balanced_accuracy"] for trial in tried)
+    finalists = [trial for trial in tried if trial.finalist]
+    assert len(finalists) == 2
+    assert record.value == max(trial.metrics["balanced_accuracy"] for trial in finalists)
     assert record.charged is False
     assert {name: tuned.config.options[name] for name in SMALL} == record.chosen
     assert replace(tuned.config, options=Options()) == config()
@@ -149,9 +152,18 @@ def test_steps_fit_the_length_of_rows() -> None:
 
 
 def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:
-    """Each part is held out in turn; AUC instead of balanced accuracy."""
-    record = tune(config(), data(), grid=SMALL, validation=Validation(folds=3, parts=3, metric="auc")).record
-    assert record.value == max(trial.metrics["auc"] for trial in record.tried)
+    """Each part is held out in turn, for the best third; AUC instead of balanced accuracy."""
+    by_auc = Validation(folds=3, parts=3, metric="auc")
+    record, first = (
+        tune(config(), data(), grid=SMALL, validation=each).record for each in (by_auc, replace(by_auc, parts=1))
+    )
+    best = sorted(first.tried, key=lambda trial: trial.metrics["auc"], reverse=True)[:2]
+    finalists = [trial for trial in record.tried if trial.finalist]
+    assert [trial.settings for trial in finalists] == [t.settings for t in first.tried if t in best]
+    assert record.value == max(trial.metrics["auc"] for trial in finalists)
+    alone = tune(config(), data(), grid={name: (value,) for name, value in record.chosen.items()}, validation=by_auc)
+    parts = [config(options=Options.of(**record.chosen)).run(hold_out(data(), 3, k, seed=0)) for k in range(3)]
+    assert alone.record.value == pytest.approx(np.mean([mean(each.metrics["auc"]) for each in parts]))
     with pytest.raises(ConfigError, match="choose from accuracy"):
         tune(config(), data(), grid=SMALL, validation=Validation(metric="rmse"))
 

@@ -11,11 +11,13 @@ from tests.reference.problems import federation
 from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
@@ -43,6 +45,18 @@ def test_every_certificate_is_charged(engine: str) -> None:
     assert not certificates(free)
     assert result.ledger.spent["bytes"] > 1.5 * free.ledger.spent["bytes"]
     np.testing.assert_array_equal(result.models, free.models)
+
+
+@pytest.mark.parametrize(("channel", "most"), [("identity", 1.5), ("int8", 0.3)])
+def test_a_round_with_its_certificate_takes_few_vectors_down(channel: str, most: float) -> None:
+    """Ascent and search, from first to last: what terminals can make of models that they know is not sent."""
+    built = build("rhfedmtl", Options.of(channel=channel), "classification")
+    data = federation(sizes=[[6, 5, 7]] * 3, d=1000)
+    result = train(data, built.method, built.policy, Settings(max_rounds=16), ledger=Ledger("bytes=byte:1"))
+    solvers = {seen.solver for seen in result.observed}
+    down = sum(float(np.mean(e.bytes_down)) for e in result.events if e.round and isinstance(e, RoundEvent))
+    assert len(solvers) == 2
+    assert down / (8 * 1001 * result.rounds) < most
 
 
 def test_a_limit_makes_certificates_rare_and_reserves_the_last() -> None:

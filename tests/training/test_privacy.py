@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from tests.conformance.test_engines_agree import assert_same, script
 from tests.engines.shards import sharded
 from tests.reference.problems import cloud_of, federation
@@ -101,6 +103,39 @@ def test_what_is_spent_stays_within_the_bound(algorithm: str) -> None:
     else:
         assert made.result.certified == result.certificate.words
         assert plan["certificate"]["probability"] == 1.0 - 1e-6
+
+
+def delta_by_brute_force(epsilon: float, releases: list[float]) -> float:
+    """E[(1 − e^(ε − L))₊], L the privacy loss: of each release normal, with mean μ²/2 and variance μ², convolved."""
+    step, total = 2e-3, np.array([1.0])
+    lowest = 0
+    for mu in releases:
+        edges = np.arange(-math.ceil(9.0 * mu / step), math.ceil(9.0 * mu / step) + 1)
+        chance = np.diff(norm.cdf((edges + 0.5) * step / mu), prepend=0.0)
+        total, lowest = np.convolve(total, chance), lowest + int(edges[0])
+    loss = (lowest + np.arange(len(total))) * step + sum(mu**2 for mu in releases) / 2.0
+    return float(total[loss > epsilon] @ -np.expm1(epsilon - loss[loss > epsilon]))
+
+
+def test_with_drop_outs_no_terminal_tells_more_than_the_ledger_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By brute force over the rounds that each was in: less for who missed some, δ itself for who missed none."""
+    held: list[Any] = []
+
+    def seen(self: InProcess, number: int, steps: Any, arrives: Any = None) -> Any:
+        held.append(arrives)
+        return hold(self, number, steps, arrives)
+
+    hold = InProcess.round
+    monkeypatch.setattr(InProcess, "round", seen)
+    result = run(replace(CONFIG, faults="dropout=0.1"))
+    assert result.private is not None
+    rounds = np.sum(held, axis=0)
+    assert rounds.min() < rounds.max() == len(held)
+    update, last = math.sqrt(result.private.update_price), math.sqrt(result.private.certificate_price)
+    epsilon = result.private.privacy.spent(result.ledger.spent["privacy"])
+    found = {n: delta_by_brute_force(epsilon, [update] * n + [last]) for n in sorted(set(rounds.tolist()))}
+    assert found[len(held)] == pytest.approx(1e-3, rel=1e-3)
+    assert all(found[n] < 0.9 * found[m] for n, m in pairwise(found))
 
 
 def test_the_ledger_refuses_another_round() -> None:

@@ -67,9 +67,9 @@ class DualMethod(Method):
         """An anchor changes the model, not U."""
         return U
 
-    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
         """w_b = c_b + v_b/λ_b."""
-        return np.asarray(center + self.report(U, n) / wide(lam))
+        return np.asarray(center + (self.report(U, n) - origin) / wide(lam))
 
     def report(self, U: FloatArray, n: Any) -> FloatArray:
         """v_b = U_b/n_b."""

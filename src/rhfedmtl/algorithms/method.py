@@ -198,8 +198,8 @@ class Method(ABC):
         return np.asarray(U + wide(factor) * delta)
 
     @abstractmethod
-    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
-        """Model that orders carry."""
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
+        """Model that orders carry: to the bit the centre, where `report` gives the origin."""
 
     @abstractmethod
     def report(self, U: FloatArray, n: Any) -> FloatArray:

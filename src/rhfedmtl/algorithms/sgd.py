@@ -119,7 +119,7 @@ class SgdMethod(Method):
         """What the cloud makes of the stations' models."""
         return Server()
 
-    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
         """U itself."""
         return U
 

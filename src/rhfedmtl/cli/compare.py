@@ -205,7 +205,8 @@ def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
     if len(rows) < 2:
         return
     reference = found.study.reference
-    table = Table(title=f"mean along log {short(found.study.x or '')}", title_justify="left")
+    metric = found.study.metric.replace("_", " ")
+    table = Table(title=f"area under {metric} against log {short(found.study.x or '')}", title_justify="left")
     for head in ("method", "area", f"against {reference}", "mean rank", "relative gap"):
         table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
     for row in rows:

@@ -93,6 +93,7 @@ class InProcess:
         self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
         self._told = np.zeros_like(self._U)  # the models of the last orders
         self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
+        self._origin = np.zeros_like(self._center)
         # What each terminal's channel keeps back, and what it will have kept back if its update is applied wholly.
         self._residual = np.zeros((len(self._home), *self._U.shape[1:])) if method.channel.keeps_residual else None
         self._sent_residual = None if self._residual is None else np.zeros_like(self._residual)
@@ -130,7 +131,7 @@ class InProcess:
     @property
     def models(self) -> Float64Array:
         """What orders start from."""
-        return self.method.model(self._U, self._n, self._center, self._lam)
+        return self.method.model(self._U, self._n, self._center, self._lam, self._origin)
 
     @property
     def alpha(self) -> Float64Array:
@@ -171,6 +172,7 @@ class InProcess:
             self.alpha.copy(),
             None if self._residual is None else self._residual.copy(),
             self._told.copy() if self.method.channel.keeps_residual else None,
+            self._origin.copy(),
         )
 
     def resume(self, state: State) -> None:
@@ -188,6 +190,7 @@ class InProcess:
         self._membership, self._last_round = state.membership.copy(), state.round
         if state.residual is not None:
             self._residual = state.residual.copy()
+        self._origin = np.zeros_like(self._center) if state.origin is None else state.origin.copy()
         if state.told is not None:
             self._told = state.told.copy()
         self._set_stations(state.station.copy())
@@ -196,6 +199,7 @@ class InProcess:
         """Take the anchors of the stations named."""
         for anchor in anchors:
             self._center[anchor.task] = anchor.center
+            self._origin[anchor.task] = 0.0 if anchor.origin is None else anchor.origin
             self._lam[anchor.task] = anchor.lam
             self._U[anchor.task] = self.method.start(self._U[anchor.task], self._n[anchor.task], anchor.center)
 
@@ -208,7 +212,8 @@ class InProcess:
         models = self.models
         scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
-        self._told = sent_models(self.method, models, self._told, self._lam)
+        exact = np.isinf(self._lam) | (self._origin == self.V).all(axis=(1, 2))
+        self._told = sent_models(self.method, models, self._told, exact)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
             sent = self._told.astype(self._rows.X.dtype)
         orders = rounds.Orders(

@@ -46,8 +46,8 @@ class State(NamedTuple):
 
     ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
     everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
-    `Method` calls so, ``center`` and ``lam`` the anchor; ``residual`` is what each terminal keeps back of its updates,
-    ``told`` are the models of the last orders, None where the channel rounds nothing.
+    `Method` calls so, ``center``, ``lam`` and ``origin`` the anchor; ``residual`` is what each terminal keeps back of
+    its updates, ``told`` are the models of the last orders, None where the channel rounds nothing.
     """
 
     round: int
@@ -60,6 +60,7 @@ class State(NamedTuple):
     alpha: Float64Array | Later
     residual: Float64Array | None = None
     told: Float64Array | None = None
+    origin: Float64Array | None = None
 
 
 class Network(Protocol):

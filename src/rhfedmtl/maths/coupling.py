@@ -39,11 +39,32 @@ MOST_RATIO = 1e9
 
 
 class Anchors(NamedTuple):
-    """What base station b needs of the coupling: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b."""
+    """What base station b needs of the coupling: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b.
+
+    ``center`` is what a station holds whose v_b is ``origin``, which is zero where there is none: then it is c_b.
+    """
 
     center: Models
     lam: Vector
     constant: Vector
+    origin: Models | None = None
+
+    def held(self, V: Models) -> Models:
+        """w_b = c_b + v_b/λ_b, what stations hold whose v_b is this: to the bit the centre at the origin."""
+        return np.asarray(self.center + (V - self._origin) / self.lam[:, None, None])
+
+    def held_by(self, b: int, v: Models) -> Models:
+        """The same of one station."""
+        return np.asarray(self.center[b] + (v - self._origin[b]) / self.lam[b])
+
+    @property
+    def zero(self) -> Models:
+        """c_b, which a station holds whose v_b is zero."""
+        return np.asarray(self.center - self._origin / self.lam[:, None, None])
+
+    @property
+    def _origin(self) -> Models:
+        return np.broadcast_to(0.0, self.center.shape) if self.origin is None else self.origin
 
 
 class Dense(NamedTuple):

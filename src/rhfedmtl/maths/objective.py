@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.kernels.rounds import THETAS
+from rhfedmtl.maths.mixtures import combined
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship
 
 Vector = npt.NDArray[np.float64]
@@ -25,24 +26,19 @@ MOST_SCALED = 512
 SWEEPS = 100
 
 
-def held_models(anchors: Anchors, V: Models) -> Models:
-    """w_b = c_b + v_b/λ_b, what the stations hold."""
-    return anchors.center + V / anchors.lam[:, None, None]
-
-
 def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Vector:
     """P_b(w) = (1/n_b) Σ L + λ_b/2 ‖w_b − c_b‖² + constant_b."""
-    apart = squared_norms(W - anchors.center)
+    apart = squared_norms(W - anchors.zero)
     return losses / n + np.where(apart > 0.0, anchors.lam, 0.0) / 2.0 * apart + anchors.constant
 
 
 def station_dual(dual_sums: Vector, n: Vector, V: Models, anchors: Anchors, kept: KeptBack | None = None) -> Vector:
     """D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b, at least."""
     quadratic = squared_norms(V) / (2.0 * anchors.lam)
-    dual = dual_sums / n - quadratic - _inner(anchors.center, V) + anchors.constant
+    dual = dual_sums / n - quadratic - _inner(anchors.zero, V) + anchors.constant
     if kept is None:
         return dual
-    return np.asarray(dual - kept.most(held_models(anchors, V)) - kept.norms**2 / (2.0 * anchors.lam))
+    return np.asarray(dual - kept.most(anchors.held(V)) - kept.norms**2 / (2.0 * anchors.lam))
 
 
 def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationship) -> float:
@@ -78,11 +74,6 @@ class Points(NamedTuple):
     def at(self, k: int) -> Models:
         """The k-th point."""
         return combined(self.combinations[k], self.models)
-
-
-def combined(weights: Vector, models: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Σ_m weight_m model_m, the same to the bit whoever adds it up."""
-    return np.asarray(sum(weight * model for weight, model in zip(weights.tolist(), models, strict=True)))
 
 
 class KeptBack(NamedTuple):

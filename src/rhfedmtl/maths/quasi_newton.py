@@ -11,9 +11,9 @@ gradients at the cloud (a partially separable quasi-Newton method: Griewank and 
 losses of their own, and have each a B_b too.
 
 A search looks at the gradient once for each step. Where the slopes at both ends of a step say that its least point is
-far from its end, it goes on from there, and for the gradient takes what lies between the two that it knows. The
-objective never rises: where a way leads up, the gradient is looked at where it began. `Backtracking` is L-BFGS as it
-is usual.
+far from its end, it goes on from there, which terminals make of both ends, and for the gradient takes what lies
+between the two that it knows. The objective never rises: where a way leads up, the gradient is looked at where it
+began. `Backtracking` is L-BFGS as it is usual.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 
 from rhfedmtl.maths.coupling import Models, Relationship, Vector
+from rhfedmtl.maths.mixtures import between, in_grains
 
 Solver = Literal["coordinate-ascent", "quasi-newton", "l-bfgs"]
 ASCENT: Solver = "coordinate-ascent"
@@ -94,15 +95,15 @@ class QuasiNewton:
             return
         if exact:
             self._remember(relationship, self.direction, gradient - self.gradient)
-        self._go_on(self.direction, self.gradient, gradient, along)
+        self._go_on(trial, self.gradient, gradient, along)
 
-    def _go_on(self, step: Models, before: Models, after: Models, along: Vector) -> None:
+    def _go_on(self, trial: Models, before: Models, after: Models, along: Vector) -> None:
         """From the point of the step where its slope would be 0 if it rose evenly, where that is no worse for sure.
 
         Between two points that were looked at, a convex objective lies below its chord. A way along which nothing is
         better comes from a gradient that was not looked at, or from a memory of such: both are made anew.
         """
-        best, self.direction = int(np.argmin(along)), None
+        best, step, self.direction = int(np.argmin(along)), trial - self.W, None
         if along[best] > self.value + ROUNDING * abs(self.value):
             self.gradient, self.steps, self.changes = None, [], []
             return
@@ -111,14 +112,15 @@ class QuasiNewton:
         known = np.array([0.0, *np.take(STRETCHES, order)]), np.array([self.value, *along[order]])
         if float(np.interp(share, *known)) > self.value:
             share = STRETCHES[best]
-        self.W, self.value = self.W + share * step, float(np.interp(share, *known))
+        self.W = between(1.0 - share, np.array([trial, self.W]))
+        self.value = float(np.interp(share, *known))
         self.gradient = after if share == 1.0 else (1.0 - share) * before + share * after
 
     @staticmethod
     def _least(falls: float, rises: float) -> float:
         """Share of a step at which its slope would be 0, by those at its start and at its end."""
         share = min(max(falls / (falls - rises), STRETCHES[-1]), FARTHEST) if falls < rises else FARTHEST
-        return 1.0 if NEAR[0] < share < NEAR[1] else share
+        return 1.0 if NEAR[0] < share < NEAR[1] else in_grains(share)
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
         """The pair of each task's losses, where these bend along the step."""
@@ -211,11 +213,12 @@ class Backtracking(QuasiNewton):
             found += (weight - r * float(np.sum(y * found))) * s
         return found
 
-    def _go_on(self, step: Models, before: Models, after: Models, along: Vector) -> None:
+    def _go_on(self, trial: Models, before: Models, after: Models, along: Vector) -> None:
         """From the end of the step, by Armijo's rule, or from the same point as before."""
+        step = trial - self.W
         promised = ENOUGH_DECREASE * float(np.sum(before * step)) / len(step)
         if along[0] <= self.value + promised:
-            self.W, self.gradient, self.value, self.direction = self.W + step, after, float(along[0]), None
+            self.W, self.gradient, self.value, self.direction = trial, after, float(along[0]), None
         else:
             best = int(np.argmin(along))
             self.direction = (STRETCHES[best] if along[best] < self.value else STRETCHES[-1]) * step

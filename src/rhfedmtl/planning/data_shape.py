@@ -90,8 +90,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     for event in opening(subject, method, settings, cost):
         ledger.charge(event)
     rows = subject.sizes() if isinstance(subject, DataShape) else np.diff(subject.terminal_offsets).astype(np.int64)
-    samples = np.bincount(layout.terminal_task, rows, layout.n_tasks).astype(np.float64)
-    lam, coupling = regularisation(method, samples)
+    lam, coupling = regularisation(method, layout.n_tasks)
     situation = Situation(
         rows,
         layout,

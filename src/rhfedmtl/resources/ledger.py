@@ -58,6 +58,7 @@ class Ledger:
         self.budget = Budget.of(budget)
         self.budget.check(self.cost)
         self._charges: list[Charge] = []
+        self._last: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # amounts that differ by node, by tier and type
         self._amounts = self._condensed = 0  # single amounts held, and how many of these are sums over rounds
         self._spent = {name: _ExactSum() for name in self.cost}
         self._reserved: dict[int, dict[str, float]] = {}
@@ -310,10 +311,19 @@ class Ledger:
         raise BudgetError(f"{what} would cost {', '.join(short)}; raise the budget or do fewer local steps")
 
     def _record(self, made: Iterable[Charge]) -> None:
-        for charge in made:
+        for charge in map(self._shared, made):
             self._spent[charge.type].add(charge.total)
             self._charges.append(charge)
             self._amounts += _amounts(charge)
+
+    def _shared(self, charge: Charge) -> Charge:
+        """The same charge: amounts that are those of the round before take no memory again."""
+        if not isinstance(charge.amount, np.ndarray):
+            return charge
+        key = charge.tier, charge.type
+        if key not in self._last or not np.array_equal(self._last[key], charge.amount):
+            self._last[key] = charge.amount
+        return charge._replace(amount=self._last[key])
 
     def _held(self, reservation: int) -> dict[str, float]:
         try:

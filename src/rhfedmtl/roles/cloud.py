@@ -13,6 +13,7 @@ from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
+from rhfedmtl.maths.mixtures import between, in_grains
 from rhfedmtl.maths.objective import KeptBack, Points
 from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
@@ -28,6 +29,8 @@ ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
+EARLY = 0.1
+"""Of a station's samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -185,9 +188,9 @@ class Cloud(CloudStates):
     """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked.
 
     An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
-    quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` makes the next anchors
-    from the point that a certificate has just found to be the best so far, and not from what the stations hold, which
-    overshoots under strong coupling.
+    quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` lets the next
+    server iteration begin by what a certificate has just found to be the best so far, and not by what the stations
+    hold, which overshoots under strong coupling.
     """
 
     def __init__(
@@ -197,9 +200,10 @@ class Cloud(CloudStates):
         shape: tuple[int, int],
         channel: Channel | None = None,
         *,
+        samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down."""
+        """``channel`` is that of models on their way down; ``samples`` are those of the stations, where known."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers
@@ -209,12 +213,13 @@ class Cloud(CloudStates):
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
         self.changes = 0
-        self._n = np.ones(n_tasks)
+        self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
-        self._start: Models | None = None  # where the next anchors begin, if not at what the stations hold
+        self._start: Models | None = None  # what the next anchors come from, if not from what the stations hold
+        self._begin: Models | None = None  # or where they let the stations begin
         self._held = np.inf  # objective of what the stations held when last certified
         self._next: Anchors | None = None  # those that the points were made for
         self._points = Points(np.zeros((2, n_tasks, *shape)), np.empty((0, 2)))  # those that were asked for last
@@ -226,15 +231,20 @@ class Cloud(CloudStates):
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
         self.cloud_round += 1
-        self.anchors, self._start = self._ascend() if solver == ASCENT else self._search(solver), None
+        self.anchors = self._ascend() if solver == ASCENT else self._search(solver)
+        self._start = self._begin = None
+        center, lam, _, origin = self.anchors
+        begins = [None] * self.n_tasks if origin is None else list(origin)
         return [
-            Anchor(self.cloud_round, b, center, float(lam), self.channel.model_dtype)
-            for b, (center, lam) in enumerate(zip(self.anchors.center, self.anchors.lam, strict=True))
+            Anchor(self.cloud_round, b, center[b], float(lam[b]), self.channel.model_dtype, begins[b])
+            for b in range(self.n_tasks)
         ]
 
     def _ascend(self) -> Anchors:
         self._newton = None
-        return self._coming()
+        if self._begin is None:
+            return self._coming()
+        return self.relationship.anchors(self.W, self.V, self._n)._replace(center=self._begin, origin=self.V.copy())
 
     def _coming(self) -> Anchors:
         """The anchors of ascent, as they are sent."""
@@ -244,7 +254,9 @@ class Cloud(CloudStates):
 
     def _search(self, solver: Solver) -> Anchors:
         if self._newton is None:
-            self._newton = SEARCHES[solver](self.W.copy() if self._best is None else self._best.models)
+            begin = self.W.copy() if self._best is None else self._best.models
+            known = begin if self.anchors is None else self.anchors.center
+            self._newton = SEARCHES[solver](self.channel.models(begin, known))
         elif self.anchors is not None:  # which the stations know
             self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
         nothing = np.zeros(self.n_tasks)
@@ -264,15 +276,21 @@ class Cloud(CloudStates):
         if report.membership != self._as_of[b][1]:
             self.forget_bound()
         if as_of != self._as_of[b]:
-            self._start = None
+            self._start = self._begin = None
         self.V[b], self._n[b], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
-        self.W[b] = self.anchors.center[b] + report.v / self.anchors.lam[b]
+        self.W[b] = self.anchors.held_by(b, report.v)
         return True
 
     @property
     def models(self) -> Models:
         """What the stations hold, as of their last reports."""
-        return self.W if self.anchors is None else objective.held_models(self.anchors, self.V)
+        return self.W if self.anchors is None else self.anchors.held(self.V)
+
+    @property
+    def begins(self) -> bool:
+        """Whether stations stand where the present anchors let them begin: at models that terminals know."""
+        origin = None if self.anchors is None else self.anchors.origin
+        return origin is not None and np.array_equal(origin, self.V)
 
     def candidates(self, *, ahead: bool = True) -> Points:
         """Points worth returning: from what the stations go on from to W = V G, or along a quasi-Newton step; and 0.
@@ -289,7 +307,7 @@ class Cloud(CloudStates):
         if self._newton is None:
             if ahead:
                 self._next = self._coming()
-                held = objective.held_models(self._next, self.V)
+                held = self._next.held(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
                 self._points = Points(models, np.array([*((scale,) for scale in SCALES), (0.0,)]))
@@ -311,7 +329,7 @@ class Cloud(CloudStates):
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        self._keep_best(points, losses, primals, number)
+        better = self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
         self._best_dual = max(
             self._best_dual,
@@ -319,6 +337,8 @@ class Cloud(CloudStates):
             objective.joint_dual(plain, self._n, self.V, self.relationship, kept),
         )
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
+        if self.steers and self._newton is None:
+            self._start_from(points, int(np.argmin(primals)) if better else None)
         best = self._best
         assert best is not None
         return Certificate(
@@ -342,14 +362,37 @@ class Cloud(CloudStates):
         mean = np.array(told) / self._n[:, None]
         return KeptBack(mean[:, 0], mean[:, 1:], points.models)
 
-    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
-        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""
+    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> bool:
+        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits.
+
+        True where it is better than all before.
+        """
         best = int(np.argmin(primals))
         models = points.at(best)
         primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
-        if self._best is None or primal < self._best.primal:
-            self._best = _Best(primal, models, number, points.combinations[best])
-            self._start = models if self.steers and self._newton is None else None
+        if self._best is not None and not primal < self._best.primal:
+            return False
+        self._best = _Best(primal, models, number, points.combinations[best])
+        return True
+
+    def _start_from(self, points: Points, best: int | None) -> None:
+        """Let the next anchors come from a point that was just found to be the best, or from what the stations hold.
+
+        Where they can they let stations begin between the two models that terminals were asked about, so that no order
+        need carry it: of a point there alternation makes one nearer to the joint models, at which it rests.
+        """
+        scaled = best is not None and best >= (1 if len(points.models) == 1 else len(SHARES))
+        if self._next is self.anchors or scaled or isinstance(self.relationship, Safe):
+            self._start, self._begin = None if best is None else points.at(best), None
+            return
+        kept = 1.0 if best is None else self._kept_apart(points.models) * (1.0 - SHARES[best])
+        self._start, self._begin = None, between(in_grains(1.0 - kept), points.models[[0, -1]])
+
+    def _kept_apart(self, models: Vector) -> float:
+        """How much an alternation leaves of what sets models apart from the joint ones."""
+        apart = models[0] - models[-1]
+        left = self.relationship.anchors(apart, np.zeros_like(apart), self._n).center
+        return float(np.sum(left * apart)) / max(float(np.sum(apart * apart)), np.finfo(float).tiny)
 
     def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
@@ -379,7 +422,8 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual, self._best, self._newton, self._start, self._held = 0.0, None, None, None, np.inf
+        self._best_dual, self._best, self._newton, self._held = 0.0, None, None, np.inf
+        self._start = self._begin = None
 
     def learn(self) -> bool:
         """Let the relationship learn from the models as they stand; True if that made it another one.

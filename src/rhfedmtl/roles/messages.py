@@ -58,13 +58,18 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Anchor(Message):
-    """Cloud to station: minimise your loss + λ_b/2 ‖w − c_b‖², until the next server iteration."""
+    """Cloud to station: minimise your loss + λ_b/2 ‖w − c_b‖², until the next server iteration.
+
+    ``center`` is c_b; with an ``origin``, which is the v_b that the station has reported, it is the model to begin at:
+    w_b = center + (v_b − origin)/λ_b, to the bit, so that terminals know it that were asked about it.
+    """
 
     cloud_round: int
     task: int
     center: Vector
     lam: float
     dtype: np.dtype[Any] = FLOAT64
+    origin: Vector | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -355,10 +360,11 @@ def message_sizes(
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
     order = WorkOrder(0, 0, w, 0.0, 0, Verdict(), channel.model_dtype)
+    anchor, name = Anchor(0, 0, shared, 0.0, channel.model_dtype), _model(shared.shape)
     return MessageSizes(
         order.n_bytes + down,
         Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
-        Anchor(0, 0, shared, 0.0, channel.model_dtype).n_bytes,
+        anchor.n_bytes,
         Report(0, 0, 0, shared, 0, 0).n_bytes,
         framed(ENVELOPE + _delimited(asked)),
         framed(ENVELOPE + _delimited(told)),
@@ -366,6 +372,7 @@ def message_sizes(
         _delimited(3 * _WHOLE + 2 * _NUMBER + 6),
         _size(order, model=_model(shape)) + down,
         Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
+        _size(anchor, center=name, origin=name),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
@@ -180,7 +181,7 @@ class BaseStation:
     def model(self) -> Vector:
         """What orders start from: w_b = c_b + v_b/λ_b, or the models themselves."""
         anchor = self._anchored()
-        return self.method.model(self.U, self.n_samples, anchor.center, anchor.lam)
+        return self.method.model(self.U, self.n_samples, anchor.center, anchor.lam, _origin(anchor))
 
     @property
     def state(self) -> StationState:
@@ -203,7 +204,8 @@ class BaseStation:
     def receive_anchor(self, anchor: Anchor) -> None:
         """Take the cloud's anchor; an older one than the present is ignored."""
         after = self._after(Anchor)
-        if anchor.task != self.task or anchor.center.shape != self._shared or not anchor.lam > 0.0:
+        shapes = {part.shape for part in (anchor.center, anchor.origin) if part is not None}
+        if anchor.task != self.task or shapes != {self._shared} or not anchor.lam > 0.0:
             raise PeerError(
                 f"anchor for task {anchor.task} with shape {anchor.center.shape} and lambda {anchor.lam} does not fit "
                 f"station {self.task} with shape {self._shared}"
@@ -221,7 +223,7 @@ class BaseStation:
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
         scale = self.method.scale(self._anchored().lam, self.n_samples, len(self.members), number)
-        self._told = sent_models(self.method, self.model[None], self._told[None], np.array([self._anchored().lam]))[0]
+        self._told = self._sent_model()
         kind = self.method.channel.model_dtype
         orders = [
             WorkOrder(number, t, self._told, scale, local_steps[t], self.members[t].verdict(number - 1), kind)
@@ -231,6 +233,11 @@ class BaseStation:
         self._asked, self._updates = frozenset(local_steps), {}
         self._orders = {order.terminal: order for order in orders}
         return orders
+
+    def _sent_model(self) -> Vector:
+        anchor = self._anchored()
+        exact = np.isinf(anchor.lam) or np.all(self.v == _origin(anchor))
+        return np.asarray(sent_models(self.method, self.model[None], self._told[None], np.array([exact]))[0])
 
     def receive(self, update: Update) -> bool:
         """Take an update if it is wanted now; False for a late, repeated or unasked one, which changes nothing."""
@@ -539,9 +546,17 @@ def _told(sums: Sums) -> tuple[Vector, ...]:
     return sums.losses, sums.dual, sums.gradient, np.empty(0) if sums.residual is None else sums.residual
 
 
-def sent_models(method: Method, wanted: Vector, told: Vector, lam: Vector) -> Vector:
-    """Models of orders, of a station in each row, as the channel sends them; of a gradient (λ_b = ∞), as they are."""
-    return np.where(np.isinf(lam)[:, None, None], wanted, method.channel.models(wanted, told))
+def _origin(anchor: Anchor) -> Vector | float:
+    return 0.0 if anchor.origin is None else anchor.origin
+
+
+def sent_models(method: Method, wanted: Vector, told: Vector, exact: npt.NDArray[np.bool_]) -> Vector:
+    """Models of orders, of a station in each row, as the channel sends them.
+
+    Those that are ``exact`` stay as they are: where the gradient is asked for (λ_b = ∞), and those to begin at, which
+    terminals know.
+    """
+    return np.where(exact[:, None, None], wanted, method.channel.models(wanted, told))
 
 
 def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:

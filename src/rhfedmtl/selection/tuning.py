@@ -1,12 +1,13 @@
 """Fair tuning: the same number of trials for every method, on a validation part of the training rows alone.
 
-Every candidate of a method's grid is run with the same prices, budget and faults as the run it is tuned for. The one
-with the best metric on the validation rows wins, and is then trained anew on all training rows. What was tried is on
-record; it is not charged.
+Every candidate of a method's grid is run with the same prices, budget and faults as the run it is tuned for, and judged
+by rows that it did not see; the best third of them by other such rows too. The best of these wins, and is then trained
+anew on all training rows. What was tried is on record; it is not charged.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, NamedTuple
@@ -27,6 +28,8 @@ from rhfedmtl.training.run import mean
 TRIALS = 24
 """Candidates of every method that has anything to tune."""
 NEVER = 10**9
+FINALISTS = 3
+"""One candidate of so many is judged on all parts: where a part is a few recordings, one alone misleads."""
 ENOUGH_SAID = 0.4
 """Relative gap below which a certificate tells enough; with all rows it is a little larger than in a trial."""
 SLACK = 0.1
@@ -37,13 +40,15 @@ SLACK = 0.1
 class Candidate:
     """Settings that were tried, and their metrics on the validation rows; or why there are none.
 
-    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better.
+    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better. A
+    ``finalist`` was judged on all parts.
     """
 
     settings: dict[str, Any]
     metrics: Annotated[dict[str, float], BESIDE]
     failed: str | None = None
     tells: bool = True
+    finalist: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,13 @@ class Tuned(NamedTuple):
 class Validation:
     """How candidates are judged: ``parts`` of ``folds`` parts of the training rows are held out, one after the other.
 
-    ``metric`` is the balanced accuracy, or for a regression the error, unless another is named. Ties go to the larger
-    AUC where there is one, then to the candidate that comes first.
+    All are judged on the first of them, the best third on the others too. ``metric`` is the balanced accuracy, or for a
+    regression the error, unless another is named. Ties go to the larger AUC where there is one, then to the candidate
+    that comes first.
     """
 
     folds: int = 4
-    parts: int = 1
+    parts: int = 2
     metric: str | None = None
     seed: int = 0
 
@@ -113,10 +119,15 @@ def tune(
     validation = validation or Validation(seed=config.seed)
     held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
     metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
-    tried = [
-        _judge(config, settings, held, metric, threads)
-        for settings in candidates(config, federation, grid, trials, validation.seed)
-    ]
+    every = candidates(config, federation, grid, trials, validation.seed)
+    tried = [_judge(config, settings, held[:1], metric, threads) for settings in every]
+    if len(held) > 1:
+        order = sorted(range(len(tried)), key=lambda k: _rank(tried[k], metric), reverse=True)
+        finalists = math.ceil(len(tried) / FINALISTS)
+        for k in order[:finalists]:
+            tried[k] = _joined(tried[k], _judge(config, every[k], held[1:], metric, threads), len(held))
+        for k in order[finalists:]:
+            tried[k] = replace(tried[k], finalist=False)
     best = _best(tried, metric)
     if best.failed is not None:
         raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best.failed}")
@@ -183,11 +194,20 @@ def _judge(
     return Candidate(settings, means, tells=told)
 
 
+def _joined(first: Candidate, others: Candidate, parts: int) -> Candidate:
+    """Judged on the first part and on the others, of so many in all: means over all of them."""
+    if first.failed or others.failed:
+        return first if first.failed else others
+    means = {name: value + (others.metrics[name] - value) * (1 - 1 / parts) for name, value in first.metrics.items()}
+    return replace(first, metrics=means, tells=first.tells and others.tells)
+
+
 def _best(tried: list[Candidate], metric: str) -> Candidate:
-    """The best on the validation rows, or one nearly as good whose certificate tells more."""
-    first = max(tried, key=lambda candidate: _rank(candidate, metric))
+    """The best finalist on the validation rows, or one nearly as good whose certificate tells more."""
+    finalists = [each for each in tried if each.finalist]
+    first = max(finalists, key=lambda candidate: _rank(candidate, metric))
     slack = SLACK * abs(_rank(first, metric)[0])
-    near = [each for each in tried if each.tells and _rank(each, metric)[0] >= _rank(first, metric)[0] - slack]
+    near = [each for each in finalists if each.tells and _rank(each, metric)[0] >= _rank(first, metric)[0] - slack]
     return max(near, key=lambda candidate: _rank(candidate, metric), default=first)
 
 

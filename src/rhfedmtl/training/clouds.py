@@ -10,15 +10,15 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
-from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 
 
-def make_cloud(method: Method, n_tasks: int, shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud that a method needs: one that couples tasks by anchors, or one that averages models."""
+def make_cloud(method: Method, samples: npt.NDArray[np.float64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
+    """The cloud of a method, for stations of so many samples: it couples tasks by anchors, or averages models."""
+    n_tasks = len(samples)
     if isinstance(method, DualMethod):
-        return Cloud(method.relationship, n_tasks, shape, method.channel, steers=method.adapts)
+        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=samples, steers=method.adapts)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
@@ -29,13 +29,10 @@ def solvers(method: Method) -> tuple[Solver, ...]:
     return (ASCENT, NEWTON) if isinstance(method, DualMethod) and method.adapts else (ASCENT,)
 
 
-def regularisation(method: Method, samples: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """λ of theory, and the coupling of tasks as anchors for so many samples have it, for policies."""
+def regularisation(method: Method, n_tasks: int) -> tuple[float, float]:
+    """λ of theory, and the coupling of the tasks, for policies."""
     if not isinstance(method, DualMethod):
         return float(getattr(method, "lambda1", 0.0)), 0.0
-    relationship, nothing = method.relationship, np.zeros((len(samples), 1, 1))
-    lam = float(relationship.anchors(nothing, nothing).lam.min())
-    if isinstance(relationship, MeanRegularised):
-        anchored = relationship.anchors(nothing, nothing, samples).lam.min()
-        return lam, float(1.0 - relationship.lambda1 / anchored)
-    return lam, relationship.coupling(len(samples))
+    nothing = np.zeros((n_tasks, 1, 1))
+    lam = float(method.relationship.anchors(nothing, nothing).lam.min())
+    return lam, method.relationship.coupling(n_tasks)

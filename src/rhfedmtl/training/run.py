@@ -24,6 +24,7 @@ from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
+from rhfedmtl.maths.mixtures import share_between
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
@@ -194,7 +195,8 @@ class Run:
             if site
             else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
         )
-        self.cloud = make_cloud(method, federation.n_tasks, self.network.shape)
+        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
+        self.cloud = make_cloud(method, samples, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
         self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
@@ -212,7 +214,7 @@ class Run:
         self._unpaid = False  # whether the budget does not even pay that
         self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
         self._ordered: Models | None = None  # models of the last orders,
-        self._known: list[Models] = []  # and those of the last probes: all terminals know them
+        self._asked: Points | None = None  # and those of the last probes: all terminals know them
         self._probed = CertificateSizes()  # what the last probe took
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
@@ -221,8 +223,7 @@ class Run:
         except BaseException:
             self.close()
             raise
-        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
-        self._lam, self._coupling = regularisation(method, samples)
+        self._lam, self._coupling = regularisation(method, federation.n_tasks)
         self._solvers = solvers(method)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self.evaluation: Evaluation = (
@@ -501,20 +502,27 @@ class Run:
         sums = self.network.sums(points)
         known = sum(self._is_known(models) for models in points.models)
         self._probed = self._probe_sizes(len(points.models), len(points.combinations), known=known)
-        self._known = [] if self.settings.free_evaluation else [*points.models]
+        self._asked = None if self.settings.free_evaluation else points
         return sums
 
     def _is_known(self, models: Models) -> bool:
-        """Whether every terminal was told these models, by the last order or the last certificate."""
+        """Whether every terminal was told these models, by the last order or the last certificate, or what they are."""
         ordered = [] if self._ordered is None else [self._ordered]
-        return any(np.array_equal(models, known) for known in ordered + self._known)
+        asked = [] if self._asked is None else [*self._asked.models]
+        known = any(np.array_equal(models, known) for known in ordered + asked)
+        return known or (len(asked) == 2 and share_between(models, np.array(asked)) is not None)
 
     def _next_models(self) -> Models | None:
         """What the next orders start from, as far as the cloud knows."""
         if self.round and (self._collected is None or self._collected[1] < self.round):
             return None
         models = self.cloud.models
-        return self.method.channel.models(models, models)
+        return models if self._begins else self.method.channel.models(models, models)
+
+    @property
+    def _begins(self) -> bool:
+        """Whether stations begin at a point of the last certificate."""
+        return isinstance(self.cloud, Cloud) and self.cloud.begins
 
     def _noised_certificate(self, plan: PrivatePlan) -> Certificate:
         """What a private run releases of it, charged before; none for one that is interrupted, or has no dual."""
@@ -574,7 +582,7 @@ class Run:
         """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
         if not self.environment.change(self.round + 1, self.network):
             return False
-        self._memo, self._collected, self._ordered, self._known = {}, None, None, []
+        self._memo, self._collected, self._ordered, self._asked = {}, None, None, None
         if self.cloud.cloud_round:
             self._collect()
         return True
@@ -631,8 +639,10 @@ class Run:
         price = event_totals(situation.prices, situation.cloud_event(), planned)
         if self._unpaid or not self.ledger.can_afford(price):
             return False
-        self._charge(situation.cloud_event())
-        self.network.assign(self.cloud.assign(plan.solver))
+        anchors, sizes = self.cloud.assign(plan.solver), situation.bytes
+        down = sizes.begin if self._begins and self._is_known(self.cloud.models) else sizes.anchor
+        self._charge(replace(situation.cloud_event(), bytes_down=float(down)))
+        self.network.assign(anchors)
         self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
         return True
 
@@ -671,8 +681,8 @@ class Run:
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
-        self.round = planned.round
         self._ordered = self._next_models()
+        self.round = planned.round
         reservation = self.accounting.reserve(worst)
         event, steps, outcome = self.environment.hold(planned, self.ledger.cost, self.network)
         self.accounting.settle(reservation, event)
@@ -747,7 +757,7 @@ _KEPT = (
     "_under_way",
     "_collected",
     "_ordered",
-    "_known",
+    "_asked",
     "_aside",
     "_unpaid",
 )

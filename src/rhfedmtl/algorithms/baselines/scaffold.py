@@ -71,7 +71,7 @@ class Corrected(SgdMethod):
         """The mean of the models of those who answered; the sum of the n_t c_t of all."""
         return _with_lower(U + wide(factor) * delta, U + delta)
 
-    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any) -> FloatArray:
+    def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
         """Model and c."""
         return self.report(U, n)
 

@@ -154,6 +154,7 @@ class Uplink:
     def send(self, **body: Any) -> bool:
         """Queue a message; False where there is no stream. One that is stuck is made anew: then all is asked again."""
         message = self._dialogue.up(**body)
+        self._models.heard(message)
         name = message.WhichOneof("body")
         self._meters.messages.labels("up", name).inc()
         if self._outbox is None:
@@ -340,7 +341,9 @@ class PeerSession:
 
     def read(self, data: bytes) -> tuple[str, Any, Any]:
         """Name and content of what the peer said, and the message; what may not come now is refused."""
-        return heard(self._dialogue.up, data, self._state)
+        found = heard(self._dialogue.up, data, self._state)
+        self._models.heard(found[2])
+        return found
 
     def send(self, **body: Any) -> bool:
         """Queue a message; a peer that does not read is cut off."""

@@ -29,6 +29,8 @@ WATCH_S = 0.5
 """How often credentials and health are looked at."""
 ONCE_A_DAY = round(86400.0 / WATCH_S)
 LAST_S = 2.0
+DRAIN_S = 15.0
+"""How long a node takes leave: what counts is on disk, and whoever holds a connection open does not keep it."""
 SOON_S = 14 * 86400.0
 
 
@@ -111,8 +113,8 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         await asyncio.wait([stopped, everything], return_when=asyncio.FIRST_COMPLETED)
         logs[0]("draining")
         await window.healthy(False)
-        await asyncio.gather(*(service.close() for service in services))
         with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(service.close() for service in services)), DRAIN_S)
             await asyncio.wait_for(everything, LAST_S)
         return "told to" if stop.is_set() else "left the network"
     finally:

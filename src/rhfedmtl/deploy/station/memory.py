@@ -214,6 +214,7 @@ class Memory:
         digest = hashlib.sha256(role.U.tobytes())
         if role.anchor is not None:
             digest.update(role.anchor.center.tobytes() + struct.pack("<d", role.anchor.lam))
+            digest.update(b"" if role.anchor.origin is None else role.anchor.origin.tobytes())
         for t in sorted(role.members):
             digest.update(struct.pack("<QQQ", t, role.members[t].incarnation, steps.get(t, 0)))
         return digest.digest()

@@ -1,8 +1,9 @@
 """Models on a stream: one that it has carried is named, and of one that is rounded only what has changed is sent.
 
-Both ends remember the same: the models of the last message of each kind. A stream that begins anew remembers nothing,
-so that nobody has to know what a peer has forgotten. A model to be tried on test rows is told by the combination of
-those that were asked about last. What comes out is what went in, to the bit.
+Both ends remember the same: the models of the last message of each kind, and v of the last report. A stream that begins
+anew remembers nothing, so that nobody has to know what a peer has forgotten. A model between the two that were asked
+about last is told by its share, one to be tried on test rows by the combination of them. What comes out is what went
+in, to the bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.objective import combined
+from rhfedmtl.maths.mixtures import GRAIN, between, combined, share_between
 
 KINDS = ("order", "probe", "assign", "sums")
 """Messages that carry models. A base counts those that are remembered, in this order, from 1."""
@@ -26,6 +27,12 @@ class ModelMemory:
 
     def __init__(self) -> None:
         self._models: dict[str, list[codec.Vector]] = {}
+        self._reported: tuple[int, codec.Vector] = 0, np.empty(0)
+
+    def heard(self, message: Any) -> None:
+        """Remember v of a report that went up."""
+        if message.WhichOneof("body") == "answer" and message.answer.WhichOneof("body") == "report":
+            self._reported = message.answer.id, codec.array(message.answer.report.v, "v")
 
     def shortened(self, message: Any, dtype: np.dtype[Any]) -> Any:
         """The message with models as short as this type makes them without a loss; the same where it has none."""
@@ -65,6 +72,10 @@ class ModelMemory:
         for base, known in enumerate(self._known(), 1):
             if np.array_equal(known, model):
                 return wire.Tensor(shape=model.shape, base=base)
+        if np.array_equal(self._reported[1], model):
+            return wire.Tensor(shape=model.shape, reported=self._reported[0])
+        if (share := share_between(model, np.array(self._asked()))) is not None:
+            return wire.Tensor(shape=model.shape, share=round(share / GRAIN))
         for base, known in enumerate(self._known(), 1) if dtype == np.int8 else ():
             if known.shape == model.shape:
                 step, multiples = codec.in_steps(model - known, dtype)
@@ -83,9 +94,25 @@ class ModelMemory:
     def _asked(self) -> list[codec.Vector]:
         return self._models.get("probe") or self._models.get("sums") or []
 
+    def _between(self, given: wire.Tensor) -> codec.Vector:
+        asked = np.array(self._asked())
+        if len(asked) != 2 or asked.shape[1:] != tuple(given.shape):
+            raise PeerError(f"a model of shape {tuple(given.shape)} between two, of which {asked.shape} is known here")
+        return between(given.share * GRAIN, asked)
+
+    def _told(self, given: wire.Tensor) -> codec.Vector:
+        number, v = self._reported
+        if given.reported != number or tuple(given.shape) != v.shape:
+            raise PeerError(f"v of shape {tuple(given.shape)} as of answer {given.reported}: the last was {number}")
+        return v
+
     def _whole(self, given: wire.Tensor) -> codec.Vector:
         if given.weights and not given.data:
             return _combined(given, self._asked())
+        if given.reported:
+            return self._told(given)
+        if given.HasField("share"):
+            return self._between(given)
         if not given.base:
             return codec.array(given, "a model")
         shape, known = codec.shape_of(given, "a model"), list(self._known())
@@ -113,5 +140,5 @@ def _models_in(message: Any) -> tuple[str, Any]:
     if kind in ("order", "trial"):
         return kind, [content.model]
     if kind == "assign":
-        return kind, [content.center]
+        return kind, [content.center, *([content.origin] if content.HasField("origin") else [])]
     return kind, content.models if kind in KINDS else ()

@@ -19,7 +19,7 @@ INT8: Precision
 INT16: Precision
 
 class Tensor(_message.Message):
-    __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift")
+    __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift", "reported", "share")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class Tensor(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
     precision: Precision
     data: bytes
@@ -34,7 +36,9 @@ class Tensor(_message.Message):
     base: int
     weights: _containers.RepeatedScalarFieldContainer[float]
     shift: float
-    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ..., step: _Optional[float] = ..., base: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., shift: _Optional[float] = ...) -> None: ...
+    reported: int
+    share: int
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ..., step: _Optional[float] = ..., base: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., shift: _Optional[float] = ..., reported: _Optional[int] = ..., share: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership", "prepared", "process")
@@ -127,16 +131,18 @@ class Verdict(_message.Message):
     def __init__(self, round: _Optional[int] = ..., factor: _Optional[float] = ..., until: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Anchor(_message.Message):
-    __slots__ = ("cloud_round", "task", "center", "lam")
+    __slots__ = ("cloud_round", "task", "center", "lam", "origin")
     CLOUD_ROUND_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     CENTER_FIELD_NUMBER: _ClassVar[int]
     LAM_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     cloud_round: int
     task: int
     center: Tensor
     lam: float
-    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ...) -> None: ...
+    origin: Tensor
+    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ..., origin: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class WorkOrder(_message.Message):
     __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict", "partners")

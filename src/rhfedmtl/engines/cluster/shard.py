@@ -178,9 +178,9 @@ class Shard:
         self._federation = replace(self._federation, X=scaled)
         self._network = self._batched(self._part.present)
 
-    def assign(self, cloud_round: int, center: Float64Array, lam: Float64Array) -> None:
+    def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of all stations."""
-        self._network.assign([Anchor(cloud_round, b, center[b], float(lam[b])) for b in range(len(lam))])
+        self._network.assign(anchors)
 
     def round(
         self, number: int, steps: IntArray, by_station: bool, arrives: BoolArray | None, report: bool = False
@@ -204,10 +204,10 @@ class Shard:
         """What orders start from, of every station."""
         return self._network.models
 
-    def sums(self, points: Points) -> tuple[Float64Array, ...]:
-        """Losses of every station at each of the points, its dual sums, and its gradient where asked for."""
-        known = [sums for sums in self._network.sums(points) if sums is not None]
-        return tuple(np.array(part) for part in zip(*((s.losses, s.dual, s.gradient) for s in known), strict=True))
+    def sums(self, points: Points) -> list[tuple[Float64Array | None, ...]]:
+        """Of every station, losses at each of the points, dual sums, gradient, and what is told of residuals."""
+        known = (sums for sums in self._network.sums(points) if sums is not None)
+        return [(sums.losses, sums.dual, sums.gradient, sums.residual) for sums in known]
 
     def station_shares(self) -> Float64Array:
         """Σ_t X_tᵀα_t of every station."""
@@ -252,6 +252,12 @@ class Shard:
         places = np.flatnonzero(self._here)
         alpha = self._network.alpha
         return self._ids[places], np.concatenate([alpha[:0], *(alpha[self._span(place)] for place in places.tolist())])
+
+    def residuals(self) -> tuple[IntArray, Float64Array]:
+        """Who is here, and what the channel keeps back of the updates of each."""
+        kept = self._network.state().residual
+        assert kept is not None, "a channel that rounds keeps something back"
+        return self._ids[self._here], kept[self._here]
 
     def snapshot(self) -> Snapshot:
         """All that a new shard of the same part needs to be this one."""
@@ -305,12 +311,13 @@ class Shard:
     def _lengthened(state: State, visitor: Visitor) -> State:
         """The state with room for a terminal that is under no station."""
         rows = visitor.last - visitor.first
-        alpha = np.asarray(state.alpha)
+        alpha, kept = np.asarray(state.alpha), state.residual
         assert state.sizes is not None
         return state._replace(
             station=np.append(state.station, -1),
             sizes=np.append(state.sizes, rows),
             alpha=np.concatenate([alpha, np.zeros((rows, alpha.shape[1]))]),
+            residual=None if kept is None else np.concatenate([kept, np.zeros((1, *kept.shape[1:]))]),
         )
 
     def _place(self, terminal: int) -> int:

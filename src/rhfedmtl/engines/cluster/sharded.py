@@ -8,6 +8,7 @@ of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
-from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
+from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Runs, Tally, compact
 from rhfedmtl.resources.sizes import MessageSizes
@@ -64,11 +65,6 @@ class Sharded:
     """All stations and terminals, in shards."""
 
     def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
-        if method.channel.keeps_residual:
-            raise ConfigError(
-                f"channel {type(method.channel).__name__} keeps a residual on every terminal, which does not move "
-                "between groups: use engine 'inprocess'"
-            )
         self.method = method
         self.actors = actors
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
@@ -106,7 +102,8 @@ class Sharded:
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round."""
-        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel)
+        among = self.method.channel.masked_among(np.diff(self._task_offsets))
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, self.method.channel, among)
 
     @property
     def V(self) -> Float64Array:
@@ -145,11 +142,9 @@ class Sharded:
         """Carry anchors from the cloud to the stations: those of all of them, in their order."""
         if [anchor.task for anchor in anchors] != list(range(len(self._of_station))):
             raise ProtocolError(f"{len(anchors)} anchors for {len(self._of_station)} stations: each needs one")
-        center = np.array([anchor.center for anchor in anchors])
-        lam = np.array([anchor.lam for anchor in anchors])
         for s in range(self._n_shards):
-            own = self._stations(s)
-            self.actors.post(s, "assign", anchors[0].cloud_round, center[own], lam[own])
+            own = anchors[self._stations(s)]
+            self.actors.post(s, "assign", [replace(anchor, task=b) for b, anchor in enumerate(own)])
         self._reports = None
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -190,10 +185,10 @@ class Sharded:
             raise PeerError(f"models of shape {models.shape} do not fit (any, *{needed})")
         parts = {s: (points._replace(models=models[:, self._stations(s)]),) for s in range(self._n_shards)}
         found = self.actors.ask("sums", parts)
-        losses, duals, slopes = (np.concatenate([found[s][i] for s in sorted(found)]) for i in range(3))
+        told = [each for s in sorted(found) for each in found[s]]
         return [
-            StationSums(r.task, r.round, losses[r.task], duals[r.task], slopes[r.task], r.n_samples, r.membership)
-            for r in self.reports(0)
+            StationSums(r.task, r.round, losses, dual, slope, r.n_samples, r.membership, kept)
+            for r, (losses, dual, slope, kept) in zip(self.reports(0), told, strict=True)
         ]
 
     def station_shares(self) -> Float64Array:
@@ -237,13 +232,14 @@ class Sharded:
     def state(self) -> State:
         """All that the rounds so far have changed; the duals are fetched shard by shard when they are written."""
         heads = self.actors.ask("head", self._each())
-        U, center, lam, membership = (
+        U, center, lam, membership, origin = (
             np.concatenate([getattr(heads[s], name) for s in sorted(heads)])
-            for name in ("U", "center", "lam", "membership")
+            for name in ("U", "center", "lam", "membership", "origin")
         )
+        told = np.concatenate([heads[s].told for s in sorted(heads)]) if self.method.channel.keeps_residual else None
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
         station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
-        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha)
+        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha, self._residuals(), told, origin)
 
     def resume(self, state: State) -> None:
         """Go on from what `state` gave, for whatever number of shards."""
@@ -300,6 +296,15 @@ class Sharded:
         level = None if self._levels is None else float(self._levels[self._home[terminal]])
         return Visitor(terminal, first, last, scaler, level)
 
+    def _residuals(self) -> Float64Array | None:
+        """What each terminal keeps back of its updates, where the channel rounds them."""
+        if not self.method.channel.keeps_residual:
+            return None
+        kept = np.zeros((len(self._station), *self._matrix))
+        for ids, part in self.actors.ask("residuals", self._each()).values():
+            kept[ids] = part
+        return kept
+
     def _fill_duals(self, out: Float64Array) -> None:
         for s in range(self._n_shards):
             ids, alpha = self.actors.ask("duals", {s: ()})[s]
@@ -330,6 +335,9 @@ class Sharded:
             state.center[own],
             state.lam[own],
             np.concatenate([alpha[span] for span in rows]),
+            None if state.residual is None else np.where(here[:, None, None], state.residual[ids], 0.0),
+            None if state.told is None else state.told[own],
+            None if state.origin is None else state.origin[own],
         )
         scalers = self._scalers[own] if self._scalers else None
         levels = None if self._levels is None else self._levels[own]

@@ -31,12 +31,12 @@ from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid
 from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
 from rhfedmtl.policies.measured.solver import (
     BETTER,
-    FEW_PASSES,
     LOOK,
     UNLIMITED,
     newton_rounds,
     promised_by_ascent,
     promised_by_newton,
+    searches_at_once,
     stay,
 )
 from rhfedmtl.policies.measured.station_rounds import StationRounds
@@ -149,11 +149,10 @@ class Measured:
 
     def _newton(self, s: Situation) -> Plan | None:
         """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then."""
-        last = s.observed[-1] if s.observed else None
-        astray = last is not None and last.astray and last.solver == ASCENT
-        if astray or s.rounds >= s.memo.get("solver until", LOOK):
-            before = ASCENT if last is None else last.solver
-            s.memo["solver"] = NEWTON if astray and newton_rounds(s) >= FEW_PASSES else self._better(s, before)
+        before = s.observed[-1].solver if s.observed else ASCENT
+        at_once = searches_at_once(s)
+        if at_once or s.rounds >= s.memo.get("solver until", LOOK):
+            s.memo["solver"] = NEWTON if at_once else self._better(s, before)
             s.memo["solver until"] = s.rounds + stay(s, before, s.memo["solver"])
         return self._pass(s) if s.memo.get("solver") == NEWTON and newton_rounds(s) else None
 
@@ -173,7 +172,7 @@ class Measured:
     @staticmethod
     def _pass(s: Situation) -> Plan:
         s.memo.pop("held", None)
-        return Plan(np.asarray(s.sizes), np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
+        return Plan(s.one_pass, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
 
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""

@@ -28,8 +28,9 @@ WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 8.0
 # Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much. Where stations
 # merge several terminals the gap falls no faster than this power of the number of rounds (measured: 0.9 to 2).
 FADES, POWER = 0.6, 1.7
-# Passes with which a search is worth beginning where ascent is astray, and rounds to compare where no budget ends them.
-FEW_PASSES, UNLIMITED = 10, 1000
+# Passes with which a search is worth beginning after the first round, where ascent is astray or tasks are coupled so
+# strongly that it is slow; and rounds to compare where no budget ends them.
+FEW_PASSES, STRONG, UNLIMITED = 10, 0.98, 1000
 # Rounds between two looks at the choice, and before the first: the first rounds of ascent buy most.
 LOOK = 3
 # A solver in use is left only for one that promises so much more.
@@ -52,8 +53,10 @@ def _pass(s: Situation) -> dict[str, float]:
     cloud, types = s.cloud_event(), s.prices.types
     certificate = (s.certificate_event(),) if s.certificates_cost else ()
     if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
-        return event_totals(s.prices, cloud, *certificate, s.round_event(np.asarray(s.sizes)))
-    longest = s.largest.astype(np.int64)[np.maximum(s.layout.terminal_task, 0)]
+        return event_totals(s.prices, cloud, *certificate, s.round_event(s.one_pass))
+    longest = s.one_pass
+    if longest.strides != (0,):
+        longest = s.largest.astype(np.int64)[np.maximum(s.layout.terminal_task, 0)]
     slowest = event_totals(s.prices, cloud, *certificate, s.round_event(longest))
     price = event_totals(s.prices, cloud, *certificate, s.round_event(1))
     more = float(s.samples.sum() - s.members.sum())
@@ -70,6 +73,14 @@ def _of_terminals(prices: Prices) -> tuple[Price, ...]:
 def newton_start(s: Situation) -> int:
     """Rounds before a search gets going."""
     return max(LEAST_START, round(math.sqrt(s.bytes.order / 8.0) / 4.0))
+
+
+def searches_at_once(s: Situation) -> bool:
+    """Whether to leave ascent before both can be compared: with few passes a search would only get going."""
+    if not s.observed or s.observed[-1].solver != ASCENT:
+        return False
+    slow = s.coupling > STRONG and all(each.solver == ASCENT for each in s.observed)
+    return (slow or s.observed[-1].astray) and newton_rounds(s) >= FEW_PASSES
 
 
 def promised_by_newton(s: Situation) -> float:
