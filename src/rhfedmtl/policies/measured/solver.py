@@ -17,13 +17,14 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Price, Prices
 
-# How much of the logarithm of the gap a quasi-Newton round takes away (measured: 1 to 2; little is known of losses that
-# are not smooth), and how many rounds go by before it does: a quarter of the root of the numbers in a model (measured:
-# 2 to 4 for 20, 5 to 8 for 600), but no fewer than this.
-NEWTON_RATE, ROUGH_RATE, LEAST_START = 1.0, 0.03, 3
-# Rounds of a solver over which its progress is measured, and the weight, in rounds, of what is believed without them.
-# The certified gap of a search falls in jumps, a dozen rounds apart: a few rounds without one say little.
-WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 16.0
+# How much of the logarithm of the gap a quasi-Newton round takes away (measured: 1 to 2; of losses that are not smooth
+# little is known), and how many rounds go by before it does: a quarter of the root of the numbers in a model (measured:
+# 2 to 4 for 20, 5 to 8 for 600), but no fewer than this. Where λ is below FIRM it takes less, as its root; so does
+# ascent, but not where nothing is merged.
+NEWTON_RATE, FIRM, ROUGH_RATE, LEAST_START = 1.0, 2e-3, 0.03, 3
+# Rounds of ascent over which its progress is measured, and the weight, in rounds, of what is believed without them.
+# The certified gap of a search falls in jumps, a dozen rounds apart: all of its rounds count, few of them little.
+WINDOW, PRIOR, NEWTON_PRIOR = 8, 1.5, 8.0
 # Ascent slows down as it goes on: of the pace of its last rounds the rest of the way keeps so much. Where stations
 # merge several terminals the gap falls no faster than this power of the number of rounds (measured: 0.9 to 2).
 FADES, POWER = 0.6, 1.7
@@ -87,8 +88,9 @@ def promised_by_newton(s: Situation) -> float:
     seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
     # Without a smooth loss little is known of a search beforehand: less is hoped for, and what is seen counts sooner.
-    believed, prior = (NEWTON_RATE, NEWTON_PRIOR) if s.gamma > 0.0 else (ROUGH_RATE, PRIOR)
-    rate = _blend(believed, seen[start:][-WINDOW:], prior=prior)
+    smooth = NEWTON_RATE * (min(1.0, math.sqrt(s.lam / FIRM)) if _alone(s) else 1.0)
+    believed, prior = (smooth, NEWTON_PRIOR) if s.gamma > 0.0 else (ROUGH_RATE, PRIOR)
+    rate = _blend(believed, seen[start:], prior=prior)
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
 
 
@@ -97,10 +99,15 @@ def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
     seen = _last(s.observed, ASCENT)[-WINDOW:]
     believed = 0.0 if seen and seen[-1].astray else predicted / rounds
     linear = _blend(believed, seen, FADES) * rounds
-    if len(s.home) <= np.count_nonzero(s.members):  # one terminal under each station: nothing is merged
+    if _alone(s):
         return linear
     done = 1 + sum(each.solver == ASCENT for each in s.observed)
     return min(linear, POWER * math.log1p(rounds / done))
+
+
+def _alone(s: Situation) -> bool:
+    """Whether there is one terminal under each station, so that nothing is merged."""
+    return bool(len(s.home) <= np.count_nonzero(s.members))
 
 
 def stay(s: Situation, before: Solver, now: Solver) -> int:
