@@ -19,7 +19,7 @@ from rhfedmtl.maths.registry import LAMBDA2
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import SHARE, settled
+from rhfedmtl.selection.weights import FEWEST, SEARCH, SHARE, settled
 
 REQUEST = Request("synthetic", tasks=8, terminals=5)
 
@@ -43,6 +43,17 @@ def test_trials_are_charged_and_all_stays_within_the_budget(names: dict[str, str
     assert Ledger.replay(*asked.resources(), result.events) == result.ledger
     assert set(chosen.selection.chosen) == set(asked.options.auto)
     assert len(result.history) == result.rounds
+
+
+def test_trials_with_many_terminals_are_few_and_as_long_as_a_search_needs() -> None:
+    """Short ones end before a search gets going, and tell nothing: weights ten times too large were kept."""
+    request = Request("synthetic", tasks=2, terminals=100, settings={"rows": 400})
+    one = 2 * 10.0 + 0.1 * 800
+    asked = replace(config(4 * SEARCH * one / SHARE, lambda1="auto"), request=request)
+    record = settled(asked, request.federation(0)).selection
+    assert record is not None
+    assert FEWEST <= len(record.tried) <= 5
+    assert all(trial.rounds >= SEARCH - 2 for trial in record.tried)
 
 
 def test_a_budget_that_pays_few_rounds_pays_for_no_trial() -> None:

@@ -45,6 +45,8 @@ LEAST_ROUNDS, FEW_STEPS = 4, 2
 """A trial must be able to pay so many rounds of so many steps."""
 FEWEST, MOST = 3, 9
 """How many trials there are: the present weights take two."""
+MANY, SEARCH = 100, 12
+"""From so many terminals a station on a trial is a search, which gets nowhere with fewer passes than these."""
 FEWEST_ROWS = 50
 """With fewer rows held out nothing is clear."""
 MOST_NUMBERS = 10_000_000
@@ -222,12 +224,18 @@ class _Search:
         return (step for step in STEPS[self.asked.auto] if coupled or step[0] != 1.0)
 
     def _affordable(self) -> int:
-        """How many trials the share pays, each of some rounds with few steps."""
-        run = Run(self.built.regroup(self.part), self.built.method, self.settings, Ledger(self.cost))
-        now = run.situation()
-        price = event_totals(now.prices, now.cloud_event(), now.round_event(FEW_STEPS))
-        shares = [SHARE * limit / (LEAST_ROUNDS * price[name]) for name, limit in self.limits.items() if price[name]]
-        return min(MOST, int(min(shares, default=MOST)))
+        """How many trials the share pays: each of some rounds with few steps, with many terminals of a search."""
+        now = Run(self.built.regroup(self.part), self.built.method, self.settings, Ledger(self.cost)).situation()
+
+        def payable(rounds: int, steps: int | npt.NDArray[np.int64]) -> int:
+            price = event_totals(now.prices, now.cloud_event(), now.round_event(steps))
+            shares = (SHARE * limit / (rounds * price[name]) for name, limit in self.limits.items() if price[name])
+            return int(min(shares, default=MOST))
+
+        trials = min(MOST, payable(LEAST_ROUNDS, FEW_STEPS))
+        if len(now.home) >= MANY * now.layout.n_tasks:
+            trials = min(trials, max(FEWEST, payable(SEARCH, now.sizes)))
+        return trials
 
     def _try(self, start: _State | None, lambda1: float, lambda2: float) -> _State:
         """Go on from a state with these weights for an equal part of the share."""
