@@ -5,6 +5,7 @@ where tasks are tied together (λ2 = 1,000), and the best of a grid of steps and
 
     python benchmarks/bytes.py --seeds 3                       # about 3 minutes on one core; HAR needs RHFEDMTL_DATA
     python benchmarks/bytes.py vectors --seeds 3               # what a round takes, in vectors of d float64 numbers
+    python benchmarks/bytes.py budgets --seeds 2               # the gap that a byte budget buys, by precision
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import DivergenceError
+from rhfedmtl.errors import BudgetError, DivergenceError
 from rhfedmtl.resources.billing import CloudEvent, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Settings, train
@@ -28,6 +29,7 @@ from rhfedmtl.training.run import Settings, train
 GAP = 1e-2
 MOST_ROUNDS = 400
 CHANNELS = {"float64": "identity", "float32": "float32", "int8": "int8"}
+BUDGETS = (1e5, 3e5, 1e6, 3e6, 1e7)
 GRID = list(itertools.product((1.0, 3.0, 10.0), (5, 40)))
 
 
@@ -82,6 +84,32 @@ def traffic(seeds: range) -> None:
         )
 
 
+def budgets(seeds: range) -> None:
+    """Print relative gaps at the end of byte budgets, geometric means, for each precision."""
+    for (data, request), lambda2 in itertools.product(requests().items(), (0.01, 1.0)):
+        federations = [request.federation(seed) for seed in seeds]
+        for budget in BUDGETS:
+            found = {
+                precision: bought(federations, lambda2, channel, budget) for precision, channel in CHANNELS.items()
+            }
+            gaps = " ".join(f"{precision} {gap:8.2g}" for precision, gap in found.items())
+            print(f"{data:22s} λ2 = {lambda2:<5g} bytes = {budget:<8g} {gaps}", flush=True)
+
+
+def bought(federations: list[Federation], lambda2: float, channel: str, budget: float) -> float:
+    """Geometric mean of the certified relative gaps; 1, that of no model at all, where not one round can be paid."""
+    gaps = []
+    for seed, data in enumerate(federations):
+        built = build("rhfedmtl", Options.of(channel=channel, lambda2=lambda2), data.kind)
+        ledger = Ledger("bytes=byte:1", {"bytes": budget})
+        try:
+            result = train(built.regroup(data), built.method, built.policy, Settings(seed=seed), ledger=ledger)
+            gaps.append(max(result.certificate.relative_gap, 1e-12))
+        except BudgetError:
+            gaps.append(1.0)
+    return math.exp(float(np.mean(np.log(gaps))))
+
+
 def over(federations: list[Federation], algorithm: str, options: Options) -> tuple[float, float]:
     """Means over the seeds."""
     found = [spent(data, algorithm, options, seed) for seed, data in enumerate(federations)]
@@ -92,12 +120,12 @@ def over(federations: list[Federation], algorithm: str, options: Options) -> tup
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("gap", "vectors"), default="gap")
+    parser.add_argument("what", nargs="?", choices=("gap", "vectors", "budgets"), default="gap")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     seeds = range(given.seeds)
-    if given.what == "vectors":
-        return traffic(seeds)
+    if given.what != "gap":
+        return {"vectors": traffic, "budgets": budgets}[given.what](seeds)
     print(f"MB until a relative gap of {GAP}: mean over {len(seeds)} seeds")
     for name, request in requests().items():
         federations = [request.federation(seed) for seed in seeds]

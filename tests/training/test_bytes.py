@@ -17,12 +17,13 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.resources.billing import RoundEvent
+from rhfedmtl.policies.measured.policy import Measured
+from rhfedmtl.resources.billing import RoundEvent, event_totals
 from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.messages import Anchor, Message, Probe, Report, Sums, Update, Verdict, WorkOrder
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.run import Result, Run, Settings, train
 
 
 def learn(budget: str = "", engine: str = "inprocess", **settings: object) -> Result:
@@ -73,6 +74,15 @@ def test_a_budget_without_its_last_certificate_is_refused() -> None:
     zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
     with pytest.raises(BudgetError, match="cannot pay one round"):
         learn(f"bytes={zero + one / 2}")
+
+
+def test_a_budget_with_nothing_to_spare_for_certificates_on_the_way_pays_a_round() -> None:
+    """Once the last one is set aside."""
+    first = Run(federation(), DualMethod(), Settings(), Ledger("bytes=byte:1", "bytes=1e9")).situation()
+    least = event_totals(first.prices, first.cloud_event(), first.round_event(1), first.certificate_event())
+    budget = first.ledger.spent["bytes"] + 1.01 * least["bytes"]
+    result = train(federation(), DualMethod(), Measured(), ledger=Ledger("bytes=byte:1", f"bytes={budget}"))
+    assert result.rounds == 1
 
 
 @pytest.mark.parametrize("d", [10, 100, 1000])

@@ -176,14 +176,19 @@ class Situation:
         return any(self.certificate[name] for name in self.ledger.budget)
 
     def server_iteration(self) -> dict[str, float]:
-        """Cost, per type, of a server iteration without its rounds, with its part of a certificate."""
+        """Cost, per type, of a server iteration without its rounds, with its part of a certificate if that fits."""
         cloud = event_totals(self.prices, self.cloud_event())
         if not self.certificates_cost:
             return cloud
-        if isinstance(self.certify_every, int):
-            return {name: cost + self.certificate[name] / self.certify_every for name, cost in cloud.items()}
-        least = event_totals(self.prices, self.cloud_event(), self.round_event(1))
-        return {name: cost + min(self.certificate[name], CERTIFYING * least[name]) for name, cost in cloud.items()}
+        least, room = event_totals(self.prices, self.cloud_event(), self.round_event(1)), self.ledger.room
+        every = self.certify_every
+        parts = {
+            name: price / every if isinstance(every, int) else min(price, CERTIFYING * least[name])
+            for name, price in self.certificate.items()
+        }
+        if any(least[name] + parts[name] > limit for name, limit in room.items()):
+            return cloud
+        return {name: cost + parts[name] for name, cost in cloud.items()}
 
     def cloud_event(self) -> CloudEvent:
         """The next server iteration."""
