@@ -51,12 +51,43 @@ def test_no_weights_merges_or_numbers_of_terminals_make_it_diverge(
     relationship: str, lambda1: float, lambda2: float, merge: str, terminals: int
 ) -> None:
     """The objective of what is returned is never above that of zero models, nor below its certified bound."""
-    data = federation(sizes=[[2] * terminals, [1] * terminals, [max(1, 60 // terminals)] * terminals], seed=terminals)
-    method = DualMethod(SmoothedHinge(), RELATIONSHIPS[relationship](lambda1, lambda2), MERGES[merge]())
-    found = learn(data, method, 40.0 * terminals + 600.0).certificate
+    _does_not_diverge(relationship, lambda1, lambda2, merge, terminals)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(WEIGHTS, WEIGHTS, st.sampled_from(list(MERGES)), st.sampled_from([1, 10, 100, 1000]), st.sampled_from([3, 40]))
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic", "squared"])
+@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+def test_nothing_diverges_in_a_longer_search(
+    relationship: str, loss: str, lambda1: float, lambda2: float, merge: str, terminals: int, rounds: int
+) -> None:
+    """The same up to 1,000 terminals, for every relationship, at two budgets, and around an independent optimum."""
+    data, method, found = _does_not_diverge(relationship, lambda1, lambda2, merge, terminals, loss, rounds)
+    if terminals == 1 and relationship in ("mean", "none"):
+        coupled = lambda2 if relationship == "mean" else None
+        optimum, _ = by_cvxpy(learned_from(data, method), method.loss, lambda1, coupled, intercept=True)
+        assert found.dual <= optimum + 1e-7 * max(1.0, optimum)
+        assert found.primal >= optimum - 1e-7 * max(1.0, optimum)
+
+
+def _does_not_diverge(
+    relationship: str,
+    lambda1: float,
+    lambda2: float,
+    merge: str,
+    terminals: int,
+    loss: str = "smoothed-hinge",
+    rounds: int = 20,
+) -> tuple[Any, DualMethod, Any]:
+    sizes = [[2] * terminals, [1] * terminals, [max(1, 60 // terminals)] * terminals]
+    data = federation("regression" if loss == "squared" else "binary", sizes=sizes, seed=terminals)
+    method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](lambda1, lambda2), MERGES[merge]())
+    found = learn(data, method, rounds * (2.0 * terminals + 30.0)).certificate
     assert np.isfinite(found.models).all()
     assert found.primal <= found.zero
     assert -1e-9 * max(1.0, found.primal) <= found.gap
+    return data, method, found
 
 
 @pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-4, 1.0), (1e-3, 10.0)])

@@ -2,7 +2,8 @@
 
 First λ2, from tasks that are all but one to tasks on their own; then λ1 at the best λ2, down or up as long as it helps;
 then λ2 once more, near by. A path ends where it has become worse twice in a row. Of settings that do equally well, the
-one with the largest weights is taken. No test row is looked at; what the choice cost is part of its answer.
+one with the largest weights is taken, and of λ2 the largest that is within half a standard error of the best: rows held
+out are few. No test row is looked at; what the choice cost is part of its answer.
 
 Unless a metric is named, the loss itself is judged: with a few dozen rows a task, accuracy counts in steps of a row,
 and the best of many settings is mostly the luckiest. A metric that the loss does not follow (AUC with few positives)
@@ -40,6 +41,8 @@ PATH2 = (10.0, 3.0, 1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 0.0)
 """Weights to try, from strong to weak."""
 PATIENCE = 2
 """So many trials in a row that are worse than the best end a path."""
+LEVEL = 0.5
+"""Standard errors, paired over tasks, by which a larger λ2 may be behind the best."""
 
 
 class Trial(NamedTuple):
@@ -127,7 +130,7 @@ def choose(
         path.leg([(best.lambda1, value) for value in lambda2[max(near - 1, 0) : near + 2]])
     else:
         path.leg([(value, 0.0) for value in lambda1])
-    best = path.best()
+    best = path.most_coupled()
     return Choice(best.lambda1, best.lambda2, metric, tuple(path.trials))
 
 
@@ -169,10 +172,27 @@ class _Path:
                 self.trials.append(self._try(*pair))
                 worse = 0 if self.best() is self.trials[-1] else worse + 1
 
+    @property
+    def _sign(self) -> float:
+        return -1.0 if self.metric in ("loss", "rmse") else 1.0
+
     def best(self) -> Trial:
         """Best mean over tasks; of equals the one with the largest weights."""
-        sign = -1.0 if self.metric in ("loss", "rmse") else 1.0
-        return max(self.trials, key=lambda trial: (round(sign * trial.score, 12), trial.lambda1, trial.lambda2))
+        return max(self.trials, key=lambda trial: (round(self._sign * trial.score, 12), trial.lambda1, trial.lambda2))
+
+    def most_coupled(self) -> Trial:
+        """The largest λ2 that is level with the best."""
+        best = self.best()
+        return max(
+            (trial for trial in self.trials if trial.lambda1 == best.lambda1 and self._is_level(trial, best)),
+            key=lambda trial: trial.lambda2,
+        )
+
+    def _is_level(self, trial: Trial, best: Trial) -> bool:
+        behind = self._sign * (best.tasks - trial.tasks)
+        behind = behind[np.isfinite(behind)]
+        noise = float(np.std(behind, ddof=1)) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
+        return trial is best or bool(behind.mean() <= LEVEL * noise)
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
         columns = self.federation.targets().shape[1]

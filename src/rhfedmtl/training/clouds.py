@@ -15,7 +15,7 @@ from rhfedmtl.roles.cloud import Cloud
 
 
 def make_cloud(method: Method, samples: npt.NDArray[np.float64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud of a method, for stations of so many samples: it couples tasks by anchors, or averages models."""
+    """The cloud of a method, for stations of so many samples a terminal: it couples tasks, or averages models."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
         return Cloud(method.relationship, n_tasks, shape, method.channel, samples=samples, steers=method.adapts)

@@ -195,7 +195,9 @@ class Run:
             if site
             else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
         )
-        samples = np.diff(federation.terminal_offsets[federation.task_offsets]).astype(np.float64)
+        samples = np.diff(federation.terminal_offsets[federation.task_offsets]) / np.maximum(
+            np.diff(federation.task_offsets), 1
+        )
         self.cloud = make_cloud(method, samples, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
