@@ -64,7 +64,7 @@ def test_nothing_diverges_in_a_longer_search(
 ) -> None:
     """The same up to 1,000 terminals, for every relationship, at two budgets, and around an independent optimum."""
     data, method, found = _does_not_diverge(relationship, lambda1, lambda2, merge, terminals, loss, rounds)
-    if terminals == 1 and relationship in ("mean", "none"):
+    if terminals == 1 and loss != "logistic" and relationship in ("mean", "none"):  # of which cvxpy is not sure enough
         coupled = lambda2 if relationship == "mean" else None
         optimum, _ = by_cvxpy(learned_from(data, method), method.loss, lambda1, coupled, intercept=True)
         assert found.dual <= optimum + 1e-7 * max(1.0, optimum)
