@@ -22,6 +22,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.node.config import Waits, read_station
 from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.models.task_models import TaskModels
@@ -225,9 +226,11 @@ def test_a_byte_budget_counts_what_sockets_see(
     assert spent == pytest.approx(seen - before - again, rel=within)
     if precision != "float32" and merge == "add":  # one solver: the same messages, whatever rows are drawn first
         same = Options.of(merge=merge, channel="int8" if precision == "int8" else "identity")
-        alone = RunConfig(options=same, budget=(f"bytes={budget}",), certify_every=1).run(federation)
-        a_round = alone.ledger.spent["bytes"] / len(alone.history)
-        assert a_round == pytest.approx(spent / status["rounds"], rel=within)
+        config = RunConfig(options=same, budget=(f"bytes={budget}",), certify_every=1)
+        for engine in ("inprocess", "linked"):
+            alone = config.run(federation, execution=Execution(engine))
+            a_round = alone.ledger.spent["bytes"] / len(alone.history)
+            assert a_round == pytest.approx(spent / status["rounds"], rel=within)
 
 
 def test_what_is_measured_is_charged(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ MESSAGES = [
     VERDICT,
     said.Anchor(1, 2, X, 0.5),
     said.Anchor(1, 2, X, np.inf),
+    said.Anchor(1, 2, X, 0.5, origin=X + 1.0),
     said.WorkOrder(4, 7, X, 1.5, 20, VERDICT),
     said.WorkOrder(4, 7, X, np.inf, 20, VERDICT),
     said.Update(4, 7, X, X[0], np.array([np.inf, 1.0])),
