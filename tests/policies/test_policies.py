@@ -19,7 +19,7 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.allocation import shapes
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook
+from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import Placement, event_totals, waited
@@ -429,7 +429,7 @@ def test_without_a_budget_measured_makes_one_pass_a_round() -> None:
 @pytest.mark.parametrize("waits", [0.0, 0.2])
 def test_what_hundreds_of_rounds_leave_has_a_logarithm(waits: float) -> None:
     """A station of one terminal that solves its own problem in every round leaves little of it, and never nothing."""
-    outlook = Outlook(PASS_RATE, 0.999, waits)
+    outlook = ProgressModel(PASS_RATE, 0.999, waits)
     left = [outlook.left(1.0, K) for K in (1, 2, 10, 100, 500)]
     assert left[-1] > 0.0
     assert left == sorted(left, reverse=True)

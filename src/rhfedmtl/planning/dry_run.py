@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.policies.measured.policy import Measured, Outlook
+from rhfedmtl.policies.measured.policy import Measured, ProgressModel
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waited
 from rhfedmtl.resources.costs import times_affordable
@@ -65,7 +65,7 @@ class DryRun:
 
 
 def dry_run(
-    policy: Policy, situation: Situation, outlook: Outlook | None = None, most_rounds: int = MOST_ROUNDS
+    policy: Policy, situation: Situation, outlook: ProgressModel | None = None, most_rounds: int = MOST_ROUNDS
 ) -> DryRun:
     """Follow ``policy`` from ``situation`` until the policy or the budget ends it; the ledger given stays as it is."""
     ledger = situation.ledger.with_budget(situation.ledger.budget)
@@ -115,7 +115,7 @@ def steps_of(situation: Situation, plan: Plan) -> IntArray:
     return np.asarray(plan.local_steps[situation.here], dtype=np.int64)
 
 
-def effort(situation: Situation, outlook: Outlook, local_steps: int | IntArray) -> float:
+def effort(situation: Situation, outlook: ProgressModel, local_steps: int | IntArray) -> float:
     """φ: how much of their own problems the terminals solve in a round, on average over rows."""
     steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))
     if steps.strides == (0,) and len(steps):  # terminals of one size are alike
@@ -148,7 +148,7 @@ class _Stage(NamedTuple):
     log_left: float
 
 
-def _server_iteration(s: Situation, plan: Plan, outlook: Outlook, most_rounds: int) -> _Stage | None:
+def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rounds: int) -> _Stage | None:
     """Anchors and up to K rounds, as far as they can be paid; None where not even the first can."""
     room = s.ledger.room
     spent = s.server_iteration()

@@ -31,7 +31,7 @@ from rhfedmtl.errors import DataError
 from rhfedmtl.planning.data_shape import opening, situation_of
 from rhfedmtl.planning.dry_run import DryRun, dry_run, effort, empty_dry_run
 from rhfedmtl.policies.base import Plan, Policy, Situation
-from rhfedmtl.policies.measured.policy import Measured, Outlook
+from rhfedmtl.policies.measured.policy import Measured, ProgressModel
 from rhfedmtl.policies.measured.progress import keeping
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.costs import BudgetLike, Cost
@@ -127,7 +127,7 @@ class Pilot:
     start: Situation
     end: Situation
     simulated: DryRun
-    outlook: Outlook
+    outlook: ProgressModel
     flights: list[Flight]
     edges: Edges
     rounds: int
@@ -273,7 +273,7 @@ def fly(
     )
 
 
-def _flight(start: Situation, outlook: Outlook, result: Result) -> Flight:
+def _flight(start: Situation, outlook: ProgressModel, result: Result) -> Flight:
     """Gaps at the end of every server iteration, each with the progress until then."""
     moments = list({moment.cloud_round: moment for moment in result.history}.values())
     ends = np.array([moment.round for moment in moments])

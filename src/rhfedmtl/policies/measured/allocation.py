@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.policies.measured.progress import PASS_RATE, Outlook, Pace
+from rhfedmtl.policies.measured.progress import PASS_RATE, LocalProgress, ProgressModel
 from rhfedmtl.resources.billing import CostLines, lines, longest_wait
 from rhfedmtl.resources.costs import Prices
 
@@ -59,7 +59,7 @@ class Grid:
         return (self.room[name] / M - self.cloud[name]) / K * _SLACK
 
 
-class Found(NamedTuple):
+class BestLevel(NamedTuple):
     """The best level of an allocation, with the M and the K (one, or K_b of every station) that go with it."""
 
     log_left: float
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 class Allocation(Protocol):
     """A way to share out work; see the top of this file."""
 
-    def search(self, outlook: Outlook, grid: Grid) -> Found:
+    def search(self, outlook: ProgressModel, grid: Grid) -> BestLevel:
         """The M and K that leave least, each with the highest level that can be paid."""
 
     def cost(self, level: float) -> dict[str, float]:
@@ -82,7 +82,7 @@ class Allocation(Protocol):
         """H of every terminal."""
 
 
-class Alike:
+class EqualSteps:
     """The same H for all: cost is the largest of a few straight lines in H.
 
     Plain loops: beside a short run, a few dozen numbers are faster than arrays.
@@ -92,11 +92,11 @@ class Alike:
         self._n = len(s.sizes)
         every = lines(s.prices, s.round_event(1))
         self._lines = {name: _pairs(every[name]) for name in s.ledger.budget}
-        self._pace = Pace(s.sizes[s.here])
+        self._progress = LocalProgress(s.sizes[s.here])
 
-    def search(self, outlook: Outlook, grid: Grid) -> Found:
+    def search(self, outlook: ProgressModel, grid: Grid) -> BestLevel:
         """The M and K that leave least."""
-        best = Found(0.0, 1, 1, 0.0, self)
+        best = BestLevel(0.0, 1, 1, 0.0, self)
         progress: dict[int, float] = {}
         for K in grid.rounds:
             for M in grid.counts:
@@ -104,10 +104,10 @@ class Alike:
                 if h < grid.least_steps:
                     break
                 if h not in progress:
-                    progress[h] = self._pace.progress(outlook.rate, h)
+                    progress[h] = self._progress.progress(outlook.rate, h)
                 left = (M - grid.lost) * math.log(outlook.left(progress[h], K))
                 if left < best.log_left:
-                    best = Found(left, M, K, h, self)
+                    best = BestLevel(left, M, K, h, self)
         return best
 
     def _affordable(self, grid: Grid, M: int, K: int) -> int:
@@ -135,7 +135,7 @@ def _pairs(line: CostLines) -> list[tuple[float, float]]:
     return list(zip(line.fixed.tolist(), line.slope.tolist(), strict=True))
 
 
-class Ground:
+class StationCells:
     """Members by station, and the cells of terminals of one station and of similar size that count as one.
 
     Every station must have members. Each has four cells at least if it has as many terminals: a million terminals
@@ -188,20 +188,20 @@ class Ground:
         return np.asarray(1.0 - np.add.reduceat(left, self._cell_starts, axis=1))
 
 
-class Shaped:
-    """H by a given shape, a table as `Ground` has it: levels are worked out once, and those between are not used."""
+class UnequalSteps:
+    """H by a given shape, a table as `StationCells` has it: levels are worked out once, none between is used."""
 
-    def __init__(self, ground: Ground, shape: FloatArray) -> None:
-        self.ground, self._shape = ground, shape
-        s = ground.s
-        self.costs = {name: ground.costs(s.prices[name], shape) for name in s.ledger.budget}
-        self._passes = ground.passes(shape)
+    def __init__(self, cells: StationCells, shape: FloatArray) -> None:
+        self.cells, self._shape = cells, shape
+        s = cells.s
+        self.costs = {name: cells.costs(s.prices[name], shape) for name in s.ledger.budget}
+        self._passes = cells.passes(shape)
         self._progress: tuple[float, FloatArray] = (np.nan, np.empty(0))
 
     @cached_property
     def _cost(self) -> dict[str, FloatArray]:
         """Cost of a round on every level."""
-        prices = self.ground.s.prices
+        prices = self.cells.s.prices
         return {
             name: costs.max(axis=1) if prices[name].adds == "elapsed" else costs.sum(axis=1)
             for name, costs in self.costs.items()
@@ -211,50 +211,50 @@ class Shaped:
         """Cost of the highest level up to this one (of the lowest, if it is below that)."""
         return {name: float(cost[self._index(level)]) for name, cost in self._cost.items()}
 
-    def search(self, outlook: Outlook, grid: Grid) -> Found:
+    def search(self, outlook: ProgressModel, grid: Grid) -> BestLevel:
         """The M and K that leave least."""
         M, K, limits = grid.pairs
         index = np.min(
             [np.searchsorted(np.maximum.accumulate(self._cost[name]), limits[name], "right") for name in limits], axis=0
         )
         levels, phi = (
-            np.append(0.0, part) for part in (self.ground.levels, self.by_station(outlook.rate) @ self.ground.share)
+            np.append(0.0, part) for part in (self.cells.levels, self.by_station(outlook.rate) @ self.cells.share)
         )
         index = np.where(levels[index] < grid.least_steps, 0, index)
         left = (M - grid.lost) * outlook.log_left(phi[index], K)
         i = int(left.argmin())
-        return Found(float(left[i]), int(M[i]), int(K[i]), float(levels[index[i]]), self)
+        return BestLevel(float(left[i]), int(M[i]), int(K[i]), float(levels[index[i]]), self)
 
     def by_station(self, rate: float) -> FloatArray:
         """φ of every station (columns) on every level (rows)."""
         if self._progress[0] != rate:
-            self._progress = rate, self.ground.progress(rate, self._passes)
+            self._progress = rate, self.cells.progress(rate, self._passes)
         return self._progress[1]
 
     def steps(self, level: float) -> IntArray:
         """H of the highest level up to this one; 1 for who is no member."""
-        H = np.ones(len(self.ground.s.sizes), dtype=np.int64)
-        H[self.ground.order] = self.ground.spread(self._shape[self._index(level)])
+        H = np.ones(len(self.cells.s.sizes), dtype=np.int64)
+        H[self.cells.order] = self.cells.spread(self._shape[self._index(level)])
         return H
 
     def _index(self, level: float) -> int:
-        return max(0, int(np.searchsorted(self.ground.levels, level * (1.0 + 1e-12), side="right")) - 1)
+        return max(0, int(np.searchsorted(self.cells.levels, level * (1.0 + 1e-12), side="right")) - 1)
 
 
-def raised(ground: Ground, shape: FloatArray, least: int | IntArray) -> FloatArray:
+def raised(cells: StationCells, shape: FloatArray, least: int | IntArray) -> FloatArray:
     """A shape with H of at least so many steps."""
     if isinstance(least, np.ndarray):
-        return np.maximum(ground.spread(shape), least[ground.order])
+        return np.maximum(cells.spread(shape), least[cells.order])
     return np.maximum(least, shape)
 
 
-def by_rows(s: Situation, least: IntArray) -> Shaped:
+def by_rows(s: Situation, least: IntArray) -> UnequalSteps:
     """The same H for all but those whose smallest H is more."""
-    ground = Ground(s)
-    return Shaped(ground, raised(ground, np.repeat(ground.levels[:, None], len(ground.counts), axis=1), least))
+    cells = StationCells(s)
+    return UnequalSteps(cells, raised(cells, np.repeat(cells.levels[:, None], len(cells.counts), axis=1), least))
 
 
-def shapes(s: Situation, least: int | IntArray = 1) -> list[Shaped]:
+def shapes(s: Situation, least: int | IntArray = 1) -> list[UnequalSteps]:
     """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
     limited = [s.prices[name] for name in s.ledger.budget]
     in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
@@ -262,10 +262,10 @@ def shapes(s: Situation, least: int | IntArray = 1) -> list[Shaped]:
     by_value = by_value or _UNEQUAL * s.largest.min() < s.largest.max()
     if not (by_value or in_time) or not s.members.all():
         return []
-    ground = Ground(s)
-    found = [_by_value(s, ground.levels)] if by_value else []
-    found += [_by_deadline(s, ground.levels)[:, ground.order]] if in_time else []
-    return [Shaped(ground, raised(ground, shape, least)) for shape in found]
+    cells = StationCells(s)
+    found = [_by_value(s, cells.levels)] if by_value else []
+    found += [_by_deadline(s, cells.levels)[:, cells.order]] if in_time else []
+    return [UnequalSteps(cells, raised(cells, shape, least)) for shape in found]
 
 
 def _value_of_step(s: Situation) -> FloatArray:

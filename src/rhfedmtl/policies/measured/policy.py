@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import Plan, Situation, least_of
-from rhfedmtl.policies.measured.allocation import Alike, Allocation, Found, Grid, by_rows, shapes
-from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, Outlook
+from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_rows, shapes
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel
 from rhfedmtl.policies.measured.solver import (
     BETTER,
     LOOK,
@@ -44,7 +44,7 @@ from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
 from rhfedmtl.resources.ledger import Ledger
 
-__all__ = ["Measured", "Outlook", "Schedule"]
+__all__ = ["Measured", "ProgressModel", "Schedule"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -76,13 +76,13 @@ class KeptSchedule:
     """A schedule, and the model behind it, that stand until so many rounds are done; for this ledger."""
 
     schedule: Schedule
-    outlook: Outlook
+    outlook: ProgressModel
     until: int
     ledger: Ledger
     cloud_rounds: int
 
 
-class Basis:
+class PlanInputs:
     """What a plan needs and what stays the same while members, sizes and prices do."""
 
     def __init__(self, s: Situation, least_steps: int) -> None:
@@ -93,7 +93,7 @@ class Basis:
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
         self.most_steps = max(self.least_level, MOST_PASSES * int(s.largest.max()))
         least, self._shaped = self.least_steps, shapes(s, self.least_steps)
-        alike: Allocation = Alike(s) if isinstance(least, int) else by_rows(s, least)
+        alike: Allocation = EqualSteps(s) if isinstance(least, int) else by_rows(s, least)
         self.allocations: list[Allocation] = [alike, *self._shaped]
         self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(self.least_level).items()}
 
@@ -103,10 +103,10 @@ class Basis:
         return StationRounds.of(self._s, self._shaped, self.least_steps)
 
     @classmethod
-    def of(cls, s: Situation, least_steps: int) -> Basis:
+    def of(cls, s: Situation, least_steps: int) -> PlanInputs:
         """The one of this situation, for the types that are limited."""
-        key = f"basis for {least_steps} {' '.join(s.ledger.budget)}"
-        found: Basis | None = s.memo.get(key)
+        key = f"inputs for {least_steps} {' '.join(s.ledger.budget)}"
+        found: PlanInputs | None = s.memo.get(key)
         if found is None:
             found = s.memo[key] = cls(s, least_steps)
         return found
@@ -180,42 +180,42 @@ class Measured:
 
     def _payable(self, s: Situation) -> bool:
         """Whether the smallest round can be paid."""
-        return fits(Basis.of(s, self.least_steps).least, s.ledger.room)
+        return fits(PlanInputs.of(s, self.least_steps).least, s.ledger.room)
 
-    def outlook(self, s: Situation) -> Outlook:
+    def outlook(self, s: Situation) -> ProgressModel:
         """The model of progress, from prior belief and the last rounds."""
         seen = [each for each in s.observed if each.solver == ASCENT]
-        rate, keep = Basis.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
-        return Outlook(rate, keep, s.coupling * (1.0 - s.coupling))
+        rate, keep = PlanInputs.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
+        return ProgressModel(rate, keep, s.coupling * (1.0 - s.coupling))
 
-    def _best(self, s: Situation, outlook: Outlook) -> Schedule:
-        basis = Basis.of(s, self.least_steps)
-        grid = self._grid(s, basis)
+    def _best(self, s: Situation, outlook: ProgressModel) -> Schedule:
+        inputs = PlanInputs.of(s, self.least_steps)
+        grid = self._grid(s, inputs)
         found = min(
-            (allocation.search(outlook, grid) for allocation in basis.allocations), key=lambda each: each.log_left
+            (allocation.search(outlook, grid) for allocation in inputs.allocations), key=lambda each: each.log_left
         )
-        if not (self.same_rounds or _knows_little(s)) and basis.station_rounds:
-            found = basis.station_rounds.search(outlook, grid) or found
-        best = self._scheduled(s, basis, found)
+        if not (self.same_rounds or _knows_little(s)) and inputs.station_rounds:
+            found = inputs.station_rounds.search(outlook, grid) or found
+        best = self._scheduled(s, inputs, found)
         if fits(best.cost, grid.room):
             return best
-        for_rounds = {name: limit - basis.cloud[name] for name, limit in grid.room.items()}
-        most = steps_affordable(s.prices, s.round_event(1), for_rounds, basis.most_steps)
-        steps = np.maximum(np.minimum(best.local_steps, most), basis.least_steps)
+        for_rounds = {name: limit - inputs.cloud[name] for name, limit in grid.room.items()}
+        most = steps_affordable(s.prices, s.round_event(1), for_rounds, inputs.most_steps)
+        steps = np.maximum(np.minimum(best.local_steps, most), inputs.least_steps)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
-    def _grid(self, s: Situation, basis: Basis) -> Grid:
+    def _grid(self, s: Situation, inputs: PlanInputs) -> Grid:
         """All that can be paid."""
         room = s.ledger.room
-        longest = min((room[name] / price for name, price in basis.least.items() if price > 0.0), default=1.0)
+        longest = min((room[name] / price for name, price in inputs.least.items() if price > 0.0), default=1.0)
         lost = 0.0 if s.cloud_rounds else s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
-        rounds = (1,) if basis.free_cloud else _ROUNDS
-        return Grid(_counts(longest), rounds, room, basis.cloud, basis.least_level, basis.most_steps, lost)
+        rounds = (1,) if inputs.free_cloud else _ROUNDS
+        return Grid(_counts(longest), rounds, room, inputs.cloud, inputs.least_level, inputs.most_steps, lost)
 
-    def _scheduled(self, s: Situation, basis: Basis, found: Found) -> Schedule:
+    def _scheduled(self, s: Situation, inputs: PlanInputs, found: BestLevel) -> Schedule:
         left, cloud_rounds, station_rounds, level, allocation = found
-        level = max(level, float(basis.least_level))
-        cost = {name: price + basis.cloud[name] for name, price in allocation.cost(level).items()}
+        level = max(level, float(inputs.least_level))
+        cost = {name: price + inputs.cloud[name] for name, price in allocation.cost(level).items()}
         return Schedule(cloud_rounds, _same(s, station_rounds), allocation.steps(level), left, cost)
 
 

@@ -35,7 +35,7 @@ _RATES = [PASS_RATE * math.exp(x / 12.0) for x in range(-24, 25)]
 _DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
 
 
-class Outlook(NamedTuple):
+class ProgressModel(NamedTuple):
     """The model of progress: c of a pass, share ρ that a merge keeps, share that waits for the cloud."""
 
     rate: float
@@ -59,7 +59,7 @@ class Outlook(NamedTuple):
         return np.asarray(np.log(self.left(np.asarray(phi, dtype=np.float64), rounds)))
 
 
-class Pace:
+class LocalProgress:
     """How far H steps bring terminals of so many rows: 1 − e^{−c H/S}, averaged over rows.
 
     Terminals of the same size count as one. If there are more than ``most`` sizes, neighbours are gathered: a million

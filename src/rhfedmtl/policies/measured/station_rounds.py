@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.policies.measured.allocation import Found, Grid, Ground, Shaped, differ, raised
-from rhfedmtl.policies.measured.progress import Outlook, kept_by_merge
+from rhfedmtl.policies.measured.allocation import BestLevel, Grid, StationCells, UnequalSteps, differ, raised
+from rhfedmtl.policies.measured.progress import ProgressModel, kept_by_merge
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -33,78 +33,84 @@ _LONGER = 0.1
 _PRICES = ("terminal_step", "terminal_byte_up", "terminal_byte_down", "station_round")
 
 
-class Way(NamedTuple):
+class RoundPattern(NamedTuple):
     """An allocation, and how many rounds each station (columns) makes on every level (rows)."""
 
-    allocation: Shaped
+    allocation: UnequalSteps
     rounds: IntArray
 
 
 class StationRounds:
     """Ways to let stations make different numbers of rounds, and one round for all on the same allocations."""
 
-    def __init__(self, allocations: list[Shaped]) -> None:
-        ground = allocations[0].ground
-        self._ways = [Way(allocation, rounds) for allocation in allocations for rounds in _patterns(allocation)]
-        self._same = np.array([bool((way.rounds == 1).all()) for way in self._ways])
-        self._levels = ground.levels
+    def __init__(self, allocations: list[UnequalSteps]) -> None:
+        cells = allocations[0].cells
+        self._patterns = [
+            RoundPattern(allocation, rounds) for allocation in allocations for rounds in _round_numbers(allocation)
+        ]
+        self._same = np.array([bool((pattern.rounds == 1).all()) for pattern in self._patterns])
+        self._levels = cells.levels
         self._cost = {
-            name: np.maximum.accumulate([_cost(way, name) for way in self._ways], axis=1)
+            name: np.maximum.accumulate([_cost(pattern, name) for pattern in self._patterns], axis=1)
             for name in allocations[0].costs
         }
-        kept = np.array([kept_by_merge(float(n)) for n in ground.counts])
-        self._kept = kept / kept_by_merge(float(ground.counts.mean()))
+        kept = np.array([kept_by_merge(float(n)) for n in cells.counts])
+        self._kept = kept / kept_by_merge(float(cells.counts.mean()))
 
     @classmethod
-    def of(cls, s: Situation, shaped: list[Shaped], least: int | IntArray) -> StationRounds | None:
+    def of(cls, s: Situation, shaped: list[UnequalSteps], least: int | IntArray) -> StationRounds | None:
         """All ways, on H alike and by the shapes given; None where stations keep in step or do not differ."""
         differs = any(differ(s.prices[name], _PRICES) for name in s.ledger.budget)
         if s.in_step or not differs or not s.members.all():
             return None
-        ground = shaped[0].ground if shaped else Ground(s)
-        alike = np.repeat(ground.levels[:, None], len(ground.counts), axis=1)
-        found = cls([Shaped(ground, raised(ground, alike, least)), *shaped])
+        cells = shaped[0].cells if shaped else StationCells(s)
+        alike = np.repeat(cells.levels[:, None], len(cells.counts), axis=1)
+        found = cls([UnequalSteps(cells, raised(cells, alike, least)), *shaped])
         return None if found._same.all() else found
 
-    def search(self, outlook: Outlook, grid: Grid) -> Found | None:
+    def search(self, outlook: ProgressModel, grid: Grid) -> BestLevel | None:
         """The plan that leaves least, if it promises clearly more than the same K for all on these allocations."""
         M, K, limits = grid.pairs
         level = np.min([_highest(self._cost[name], limit) for name, limit in limits.items()], axis=0)
-        left = np.stack([self._log_left(outlook, M, K, way, each) for way, each in zip(self._ways, level, strict=True)])
+        left = np.stack(
+            [self._log_left(outlook, M, K, pattern, each) for pattern, each in zip(self._patterns, level, strict=True)]
+        )
         left = np.where((level >= 0) & (self._levels[level] >= grid.least_steps), left, 0.0)
-        way, place = divmod(int(left.argmin()), len(M))
+        pattern, place = divmod(int(left.argmin()), len(M))
         same = left[self._same].min(axis=0)
         one = float(same.min())
         fewer = M[place] < M[int(same.argmin())]
-        if self._same[way] or left[way, place] > min(one - _CLEARLY, (1.0 + _LONGER) * one if fewer else one):
+        if self._same[pattern] or left[pattern, place] > min(one - _CLEARLY, (1.0 + _LONGER) * one if fewer else one):
             return None
-        allocation, rounds = self._ways[way]
-        r = int(level[way, place])
-        return Found(
-            float(left[way, place]), int(M[place]), rounds[r] * int(K[place]), float(self._levels[r]), allocation
+        allocation, rounds = self._patterns[pattern]
+        r = int(level[pattern, place])
+        return BestLevel(
+            float(left[pattern, place]), int(M[place]), rounds[r] * int(K[place]), float(self._levels[r]), allocation
         )
 
-    def _log_left(self, outlook: Outlook, M: FloatArray, K: FloatArray, way: Way, level: IntArray) -> FloatArray:
+    def _log_left(
+        self, outlook: ProgressModel, M: FloatArray, K: FloatArray, pattern: RoundPattern, level: IntArray
+    ) -> FloatArray:
         """Log of what is left, for each M and K and the level that goes with it; by stations before they are added up.
 
         What a merge keeps of φ depends on the number of members.
         """
-        phi = np.minimum(way.allocation.by_station(outlook.rate) * self._kept, 1.0)[level]
-        exponent = M[:, None] * outlook.log_left(phi, K[:, None] * way.rounds[level])
+        phi = np.minimum(pattern.allocation.by_station(outlook.rate) * self._kept, 1.0)[level]
+        exponent = M[:, None] * outlook.log_left(phi, K[:, None] * pattern.rounds[level])
         top = exponent.max(axis=1)
         return np.asarray(top + np.log(np.exp(exponent - top[:, None]).mean(axis=1)))
 
 
-def _patterns(allocation: Shaped) -> Iterator[IntArray]:
+def _round_numbers(allocation: UnequalSteps) -> Iterator[IntArray]:
     """One round for all; then as many as go into one of the slowest, or of the dearest, station."""
-    prices, budget = allocation.ground.s.prices, allocation.ground.s.ledger.budget
+    prices, budget = allocation.cells.s.prices, allocation.cells.s.ledger.budget
     times = [_times(costs) for name, costs in allocation.costs.items() if prices[name].adds == "elapsed"]
     sums = [
         costs / budget[name] for name, costs in allocation.costs.items() if prices[name].adds == "sum" and budget[name]
     ]
     most = [np.min(times, axis=0)] if times else []
     most += [_times(np.sum(sums, axis=0))] if sums else []
-    found = [np.ones((len(allocation.ground.levels), len(allocation.ground.counts)), dtype=np.int64)]
+    found = [np.ones((len(allocation.cells.levels), len(allocation.cells.counts)), dtype=np.int64)]
     found += [np.minimum(limit, rounds) for rounds in most for limit in _MOST]
     yield from {rounds.tobytes(): rounds for rounds in found}.values()
 
@@ -115,14 +121,14 @@ def _times(costs: FloatArray) -> IntArray:
     return np.asarray(np.clip(times * (1.0 + 1e-9), 1.0, 1e9), dtype=np.int64)
 
 
-def _cost(way: Way, name: str) -> FloatArray:
+def _cost(pattern: RoundPattern, name: str) -> FloatArray:
     """Cost of the rounds of all stations, on every level."""
-    whole = way.rounds * way.allocation.costs[name]
+    whole = pattern.rounds * pattern.allocation.costs[name]
     return np.asarray(
-        whole.max(axis=1) if way.allocation.ground.s.prices[name].adds == "elapsed" else whole.sum(axis=1)
+        whole.max(axis=1) if pattern.allocation.cells.s.prices[name].adds == "elapsed" else whole.sum(axis=1)
     )
 
 
 def _highest(cost: FloatArray, limit: FloatArray) -> IntArray:
-    """Highest level within each limit (columns) for every way (rows); -1 where there is none."""
+    """Highest level within each limit (columns) for every pattern (rows); -1 where there is none."""
     return np.asarray(np.sum(cost[:, None, :] <= limit[:, None], axis=2)) - 1
