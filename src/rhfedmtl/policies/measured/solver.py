@@ -54,9 +54,9 @@ def _pass(s: Situation) -> dict[str, float]:
     certificate = (s.certificate_event(),) if s.certificates_cost else ()
     if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
         return event_totals(s.prices, cloud, *certificate, s.round_event(s.one_pass))
-    longest = s.one_pass
-    if longest.strides != (0,):
-        longest = s.largest.astype(np.int64)[np.maximum(s.layout.terminal_task, 0)]
+    largest, home = s.largest.astype(np.int64), s.layout.terminal_task
+    alike = (largest == largest[0]).all()
+    longest = np.broadcast_to(largest[0], len(home)) if alike else largest[np.maximum(home, 0)]
     slowest = event_totals(s.prices, cloud, *certificate, s.round_event(longest))
     price = event_totals(s.prices, cloud, *certificate, s.round_event(1))
     more = float(s.samples.sum() - s.members.sum())
