@@ -201,8 +201,7 @@ class _Asked:
 
         if models.preparation is not None:
             return models.prepared(self.read, self.where)
-        aside = {self.column, self.label, *self.drop}
-        names = list(models.feature_names) or [name for name in self.table if name not in aside]
+        names = self._features(models)
         missing = [name for name in names if name not in self.table]
         if missing:
             raise DataError(
@@ -217,6 +216,15 @@ class _Asked:
         where, notation = f"{self.where}, column", self.read.notation
         columns = [cells.needed_numbers(self.table[name], notation, f"{where} {name!r}", self.place) for name in names]
         return np.column_stack(columns)
+
+    def _features(self, models: TaskModels) -> list[str]:
+        """Columns that hold the features; those of an array X, which has no names, in order."""
+        known, aside = list(models.feature_names), {self.column, self.label, *self.drop}
+        unnamed = [f"X{j}" for j in range(models.n_features)]
+        in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
+        if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(known):
+            return unnamed
+        return known or [name for name in self.table if name not in aside]
 
 
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
