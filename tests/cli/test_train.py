@@ -243,3 +243,42 @@ def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.Monke
         cli.main()
     assert shares[0] < 0.5
     assert 0.8 < shares[-1] < 1.2
+
+
+def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
+    """Unless others are named, which is said; the relationship that a run has learned is that of its models."""
+    words = [
+        "train",
+        "--tasks",
+        "2",
+        "--terminals",
+        "2",
+        "--set",
+        "samples=20",
+        "--seed",
+        "3",
+        "--lambda1",
+        "0.05",
+        "--budget",
+        "energy=2000",
+    ]
+    for more in ([], ["--relationship", "learned"], ["--privacy", "epsilon=8,delta=1e-6", "--terminals", "60"]):
+        run = json.loads(rhfedmtl(*words, *more, "--json", folder=tmp_path).stdout)
+        found = json.loads(rhfedmtl("certify", run["saved"], "--json", folder=tmp_path).stdout)
+        assert found["trained_on"]
+        if "--privacy" in more:
+            assert found["problem"]["lambda2"] == run["privacy"]["lambda2"]
+        else:
+            assert found["relative_gap"] < 0.01
+    other = rhfedmtl("certify", run["saved"], "--seed", "1", folder=tmp_path)
+    assert "not the rows that the models were trained on" in other.stdout
+
+
+def test_a_budget_that_pays_nothing_is_a_reason_in_compare_and_one_that_does_not_end_does_not_bind(
+    tmp_path: Path,
+) -> None:
+    done = rhfedmtl("compare", *SMALL[1:5], "--budgets", "5", "--seeds", "1", folder=tmp_path)
+    assert "not run: budget energy=5 cannot pay one round" in done.stdout
+    done = rhfedmtl("train", *SMALL[1:5], "--budget", "energy=1e6", "--target-gap", "0.5", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["binding"] is None
+    assert "nothing: limit on rounds reached" in rhfedmtl("plan", "--budget", "energy=1e9", folder=tmp_path).stdout

@@ -337,3 +337,11 @@ def test_files_of_others_are_not_served(page: Page) -> None:
     for path in ("/static/../server.py", "/static/%2e%2e%2fserver.py", "/static/server.py", "/run/..%2f..%2fetc"):
         assert page.get(path)[0] == 404
     assert os.sep not in page.access.token
+
+
+def test_what_is_said_of_a_private_plan_knows_of_the_noise(tmp_path: Path) -> None:
+    asked = {"epsilon": "1", "terminals": "1500", "samples": "32000", "energy": "1e6"}
+    told = whatif.answer(whatif.Scenario.of(asked, tmp_path))
+    assert "points of accuracy.</p>" in told
+    assert "what there is to gain" not in told
+    assert "What remains over H" not in told

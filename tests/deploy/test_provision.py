@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
@@ -166,6 +167,22 @@ def test_settings_without_effect_are_refused(tmp_path: Path, words: list[str], r
     with pytest.raises(ConfigError, match=reason):
         CliRunner().invoke(app, ["network", "init", str(tmp_path / "net"), *words], catch_exceptions=False)
     assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--masked", "--least-summed", "2"], "least_summed = 2"),
+        (["--loss", "smoothed-hinge", "--gamma", "0.5"], "gamma = 0.5"),
+        (["--algorithm", "fedprox", "--mu", "0.3"], "mu = 0.3"),
+    ],
+)
+def test_settings_of_entries_reach_the_cloud(tmp_path: Path, words: list[str], option: str) -> None:
+    """Also those that a channel, a loss or a method declares for itself."""
+    made = ["network", "init", str(tmp_path / "net"), "--tasks", "2", "--terminals", "2"]
+    CliRunner().invoke(app, [*made, *words], catch_exceptions=False)
+    assert option in (tmp_path / "net" / "cloud" / "cloud.toml").read_text()
+    assert read_cloud(tmp_path / "net" / "cloud" / "cloud.toml")
 
 
 def test_a_wrong_name_changes_no_credentials(tmp_path: Path) -> None:

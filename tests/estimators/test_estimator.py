@@ -588,3 +588,13 @@ def test_duals_of_changed_labels_start_at_zero() -> None:
     kept = numbers.start(Squared(), numbers.duals(Squared(), np.full((4, 1), 7.0))._replace(targets=np.zeros((4, 1))))
     assert kept is not None
     assert kept[:, 0].tolist() == [7.0] * 4
+
+
+def test_a_bound_on_privacy_may_be_a_table_and_prices_and_options_must_be_one() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    rows = {"X": X, "y": (X[:, 0] > 0).astype(int), "task": np.repeat([0, 1, 2], 20)}
+    private = RHFedMTLClassifier(budget="energy=1e4", privacy={"epsilon": 1, "delta": 1e-6}).fit(**rows)
+    assert private.result_.private.epsilon == 1.0
+    for wrong in ({"cost": 5}, {"options": 5}):
+        with pytest.raises(ConfigError, match="as in"):
+            RHFedMTLClassifier(**wrong).fit(**rows)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from rhfedmtl.algorithms.options import USUAL, Options
-from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.data import AsJson, with_data_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told
 from rhfedmtl.cli.text import certified, fact
@@ -17,6 +17,8 @@ from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 """What names a problem; options that losses and relationships declare come along."""
+
+SplitSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0)]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,13 +33,15 @@ def _with_problem(command: Any) -> Any:
 
 @with_data_options
 @_with_problem
-def certify(model: Model, request: Request, problem: dict[str, Any], seed: Seed = 0, as_json: AsJson = False) -> None:
+def certify(
+    model: Model, request: Request, problem: dict[str, Any], seed: SplitSeed = None, as_json: AsJson = False
+) -> None:
     """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
 
-    The models may come from any method. Data options are those of `train`, and the seed that of the split. The problem
-    is the one that the models were trained for, as far as their file knows it, unless another is named. For example:
+    The models may come from any method. Rows and problem are those that the models were trained on and for, as far as
+    their file knows, unless others are named: data options are those of `train`. For example:
 
-    rhfedmtl certify runs/20260102-120000-fedavg-har-0 --data har --positive SITTING --lambda2 0.1
+    rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """
     from rhfedmtl.models.certify import certify as certificate_of
     from rhfedmtl.models.task_models import TaskModels
@@ -46,14 +50,21 @@ def certify(model: Model, request: Request, problem: dict[str, Any], seed: Seed 
     asked = {**_trained_for(models), **problem}
     if "auto" in asked.values():
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
-    found = certificate_of(models, request.federation(seed), **asked)
+    known = models.provenance.get("configuration", {})
+    if request == Request() and "request" in known:
+        request = Request(**known["request"])
+    federation = request.federation(known.get("seed", 0) if seed is None else seed)
+    found = certificate_of(models, federation, **asked)
+    same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
     facts = {name: getattr(found, name) for name in ("primal", "dual", "gap", "relative_gap")}
     facts |= {"primal_at_zero": found.zero, "words": found.words, "problem": asked}
+    facts |= {"data": federation.origin.name, "trained_on": same}
     if as_json:
         print_json(facts)
         return
     fact("certificate", certified(facts))
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
+    fact("data", f"{federation.origin.name}, {'the' if same else 'not the'} rows that the models were trained on")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
 
 

@@ -125,8 +125,13 @@ def compare(
         show(found)
         for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
+        for reason in found.refusals()[:MOST_REASONS]:
+            paragraph(reason, "not run: ")
         typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")
+
+
+MOST_REASONS = 3
 
 
 def _amount(text: str) -> float:

@@ -252,6 +252,8 @@ def _pilot(path: Path, _changed: int) -> Pilot:
 def _charts(report: PlanReport) -> list[LineChart]:
     """What remains, and how many rounds are paid, over H; the H of the plan as a mark."""
     points = [point for point in report.curve if point.affordable_rounds > 0]
+    if report.privacy is not None:  # H is designed with the noise, of which the curve knows nothing
+        return []
     if len(points) < 2:
         return []
     steps = [float(point.local_steps) for point in points]

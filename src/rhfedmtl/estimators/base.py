@@ -84,7 +84,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
-        privacy: str | None = None,
+        privacy: str | Mapping[str, float] | None = None,
         algorithm: str = "rhfedmtl",
         relationship: str = "mean",
         lambda1: float | str = LAMBDA1,
@@ -303,9 +303,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 f"privacy={self.privacy!r}: weights that are chosen on rows, and dual variables of an earlier fit, "
                 "tell more than it allows; give the weights as numbers, and leave warm_start out"
             )
+        given = self.privacy
+        text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, Mapping) else given
         options = self._options()
-        RunConfig(self.algorithm, options=options, scale=self.scale, privacy=self.privacy).check()
-        return private(self.algorithm, options, federation, ledger, Privacy.parse(self.privacy))
+        RunConfig(self.algorithm, options=options, scale=self.scale, privacy=text).check()
+        return private(self.algorithm, options, federation, ledger, Privacy.parse(text))
 
     def _options(self) -> Options:
         """The parameters as options; weights that are to be chosen stand at their defaults for now."""
@@ -348,6 +350,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _more_options(self) -> dict[str, Any]:
         """The settings in ``options``, none of which is a parameter of its own."""
+        if not isinstance(self.options, Mapping | None):
+            raise ConfigError(f"options={self.options!r} is no table: give settings by name, as in {{'merge': 'add'}}")
         given, own = dict(self.options or {}), set(self.get_params(deep=False)) | {"loss"}
         known = [name for name in option_kinds() if name not in own]
         for name in given:

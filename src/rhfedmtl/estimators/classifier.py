@@ -107,7 +107,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         budget: Any = None,
         *,
         cost: Any = None,
-        privacy: str | None = None,
+        privacy: str | Mapping[str, float] | None = None,
         algorithm: str = "rhfedmtl",
         loss: str = "smoothed-hinge",
         relationship: str = "mean",

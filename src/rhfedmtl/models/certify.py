@@ -50,7 +50,10 @@ def certify(
         network.centre(levels)
         weights[:, :, -1] -= levels[:, None]
     network.scale(scalers)
-    found = certify_models(weights, network.sums(any_models(weights)), method.relationship)
+    relationship = method.relationship
+    if relationship.learns() is not None:  # the one that these models show
+        relationship = relationship.learn(weights)
+    found = certify_models(weights, network.sums(any_models(weights)), relationship)
     assert found is not None, "in one process every station tells its sums"
     return found
 

@@ -31,7 +31,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import keeping
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
-from rhfedmtl.resources.costs import amounts_text, binding, fits, times_affordable
+from rhfedmtl.resources.costs import BY_BUDGET, amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, design
@@ -237,7 +237,7 @@ class _Planner:
             budget=self.budget,
             cost=total,
             share={name: total[name] / limit if limit else 0.0 for name, limit in self.budget.items()},
-            binding=binding(total, self.budget),
+            binding=binding(total, self.budget) if self.dry_run.stopped in BY_BUDGET else None,
             case=case,
             case_by=case_by,
             feasible_steps=self._feasible(),

@@ -19,6 +19,9 @@ def sentence(report: PlanReport) -> str:
     ends = f"; {report.binding} runs out first" if report.binding else ""
     text = f"Every terminal makes {report.local_steps:,} local steps {times}{ends}."
     gap, remaining = report.predicted_gap, report.remaining_suboptimality
+    if report.privacy is not None:  # the model of progress knows nothing of noise
+        lost = 100.0 * next(each["lost"] for each in report.privacy.buys if each["epsilon"] == report.privacy.epsilon)
+        return f"{text} Noise takes about {lost:.2g} points of accuracy."
     if gap is not None:
         likely = f"{percent(gap.level)} of such runs end between {gap.low:.2g} and {gap.high:.2g}"
         return f"{text} The certified gap at the end is about {gap.expected:.2g}; {likely}."
@@ -55,7 +58,8 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
 
 def outcome(report: PlanReport) -> list[tuple[str, str]]:
     """What binds, what remains, and what is predicted."""
-    lines = [("binding", report.binding or "nothing: no limited type is used")]
+    free = "no limited type is used" if not any(report.share.values()) else report.stopped
+    lines = [("binding", report.binding or f"nothing: {free}")]
     if report.privacy is not None:  # bounds and models of progress know nothing of noise
         return lines + _private(report.privacy)
     if report.case is not None:

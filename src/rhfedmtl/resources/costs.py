@@ -114,6 +114,8 @@ class Cost(Mapping[str, Prices]):
             return cls.from_toml(given)
         if isinstance(given, Mapping):
             return cls({str(name): _read_prices(str(name), prices) for name, prices in given.items()})
+        if isinstance(given, float | int):
+            raise ConfigError(f"cost {given:g} names no resource type; write it as in energy={given:g},10")
         texts = [given] if isinstance(given, str) else list(given)
         items = [item for text in texts for item in _split(text, "--cost energy=0.1,10")]
         _refuse_repeats(name for name, _ in items)
@@ -288,6 +290,10 @@ def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], mos
             times = math.floor(limit / amount)
             times = max(0, times - (times * amount > limit))
     return times
+
+
+BY_BUDGET = ("budget spent", "plan completed")
+"""Endings of runs and plans in which some budget binds."""
 
 
 def binding(totals: Mapping[str, float], room: Mapping[str, float]) -> str | None:

@@ -27,7 +27,7 @@ from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
-from rhfedmtl.resources.costs import binding
+from rhfedmtl.resources.costs import BY_BUDGET, binding
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
@@ -225,7 +225,7 @@ def summary(result: Result) -> Summary:
         stopped=result.stopped,
         spent=spent(result),
         budget=dict(ledger.budget),
-        binding=binding(ledger.spent, dict(ledger.budget)),
+        binding=binding(ledger.spent, dict(ledger.budget)) if result.stopped in BY_BUDGET else None,
         seconds=result.seconds,
         primal_at_zero=certificate.zero,
         privacy=_privacy(result),
@@ -399,5 +399,7 @@ def _save_model(path: Path, known: Record, federation: Federation, result: Resul
     """Models with their scaling, certificate and totals, in one array file."""
     loss = known.configuration.options.chosen_loss(federation.kind)
     chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
+    if result.private is not None:
+        chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
     origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
     TaskModels.from_result(federation, result, loss, origin).save(path)

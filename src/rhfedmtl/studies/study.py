@@ -250,6 +250,11 @@ class StudyResult:
         """Records of all seeds."""
         return [self.record(variant, at, seed) for seed in range(self.study.seeds)]
 
+    def refusals(self) -> list[str]:
+        """Why runs were refused, each reason once."""
+        known = (self.record(*point).refused for point in ((p.variant, p.at, p.seed) for p in self.study.points))
+        return list(dict.fromkeys(filter(None, known)))
+
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
         """Metric of every seed; None where a run was refused, or has no such metric."""
         metric = metric or self.study.metric
