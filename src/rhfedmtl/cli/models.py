@@ -141,13 +141,19 @@ def release(
 
     released = TaskModels.load(model).release(epsilon, delta)
     out = out or (model if model.is_dir() else model.parent) / "released.npz"
-    released.save(out)
     statement = released.provenance["privacy"]
+    before = TaskModels.load(out).provenance.get("privacy", {}) if out.exists() else {}
+    earlier = before.get("in_all", [int("epsilon" in before), before.get("epsilon", 0.0), before.get("delta", 0.0)])
+    statement["in_all"] = [old + new for old, new in zip(earlier, (1, epsilon, delta), strict=True)]
+    released.save(out)
     if as_json:
         print_json({**statement, "saved": str(out)})
     else:
         fact("released", statement["words"])
         fact("noise", f"{statement['noise']:.3g} for a sensitivity of {statement['sensitivity']:.3g}")
+        count, *together = statement["in_all"]
+        several = f"{count} so far in this file, together ({together[0]:g}, {together[1]:g}); "
+        fact("releases", f"{several if count > 1 else ''}they add up: give the same one to everybody")
         typer.echo(f"saved in      {out}")
 
 
