@@ -335,6 +335,7 @@ def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> No
     assert "Not drawn" in chart.note
     (along,) = (section.choices for section in found.sections if section.choices)
     assert along["tasks"] == []
+    assert any(section.table and "not ranked" in section.table.note for section in found.sections)
     alike = folder.overlaid({name: known[name] for name in others}, tmp_path)
     assert alike.best({}) is not None
 

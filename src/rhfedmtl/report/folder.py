@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ class Gathered(StudyResult):
 
     known: Mapping[str, Record]
 
-    @cached_property
+    @property
     def same_data(self) -> bool:
         """Whether all runs learned from one data set: results on several cannot be ranked."""
         return len({record.data.name for record in self.known.values()}) == 1
