@@ -55,6 +55,8 @@ def test_curves_and_bars_are_drawn(fitted: RHFedMTLClassifier) -> None:
     heights = [bar.get_height() for bar in bars.axes_[0].patches]
     assert heights[-1] == pytest.approx(sum(heights[:-1]))
     assert heights[-1] == pytest.approx(result.ledger.spent["energy"])
+    bars.figure_.canvas.draw()
+    assert bars.axes_[0].get_legend().get_window_extent().y0 >= bars.axes_[0].bbox.y1  # it covers no line
     again = BudgetDisplay.from_result(result).plot(bars.axes_)
     assert again.figure_ is bars.figure_
     with pytest.raises(ConfigError, match="1 axes are needed, 2 were given"):

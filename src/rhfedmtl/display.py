@@ -172,7 +172,7 @@ class BudgetDisplay:
             ax.bar([*by_tier, "in all"], [*by_tier.values(), sum(by_tier.values())])
             if name in self.budget:
                 ax.axhline(self.budget[name], linestyle="--", color="black", linewidth=1.0, label="budget")
-                ax.legend(loc="upper left")
+                ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False)  # above, where no line is
             ax.set(ylabel=f"{name} spent")
         return self
 

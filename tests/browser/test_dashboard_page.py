@@ -194,8 +194,8 @@ def test_a_network_is_seen_as_it_trains(opened: Open, tmp_path: Path) -> None:
             page.wait_for_selector(".tree .state.connected", timeout=120_000)
             wait_for(lambda: "energy" in page.inner_text(".tree") or running.poll() is not None)
             assert running.wait(300) == 0
-        wait_for(lambda: "does not answer" in page.inner_text("#events"))
-        assert "rhfedmtl network up" in page.inner_text("#actions")
+        wait_for(lambda: "rhfedmtl network up" in page.inner_text("#actions"))  # it did not answer at first either
+        assert "does not answer" in page.inner_text("#events")
         assert "energy" in page.inner_text(".tree")
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})

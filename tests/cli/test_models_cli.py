@@ -158,6 +158,18 @@ def test_models_without_names_take_columns_by_their_order(tmp_path: Path) -> Non
     assert set(facts["predictions"]) == {"task", "prediction"}
 
 
+def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> None:
+    """A model that knows names takes X of an .npz by its columns, as a station has its test rows; of no other width."""
+    folder, X = run.parent.parent, source.X[source.task == 1][:9, :10]
+    np.savez(folder / "test.npz", X=X, y=np.zeros(9))
+    words = ["predict", str(run), "--path", "test.npz", "--task", "person-2", "--json"]
+    expected = TaskModels.load(run).predict(X, "person-2").tolist()
+    assert json.loads(said(folder, *words))["predictions"]["prediction"] == expected
+    np.savez(folder / "test.npz", X=source.X[:9, :11])
+    with pytest.raises(DataError, match="lacks 10 of the 10 features"):
+        said(folder, *words)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

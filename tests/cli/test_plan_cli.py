@@ -203,3 +203,10 @@ def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
         run("plan", "--budget", "energy=400", "--pilot", path, "--privacy", "epsilon=1")
     with pytest.raises(DataError, match="is not a pilot"):
         run("plan", "--budget", "energy=400", "--pilot", str(tmp_path / "none.pilot"))
+
+
+def test_help_lists_what_a_plan_heeds() -> None:
+    """Options of other algorithms are not listed; those that every method has are."""
+    text = run("plan", "--help")
+    assert "--lambda2" in text
+    assert not any(name in text for name in ("--mu", "--phi", "--server-step"))

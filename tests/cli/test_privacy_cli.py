@@ -36,6 +36,8 @@ def test_a_plan_says_what_epsilon_buys() -> None:
     assert plan["clip"] > 0.0
     assert plan["noise"] > 0.0
     assert plan["spent"]["epsilon"] <= 1.0
+    assert facts["cost"]["privacy"] == pytest.approx(plan["spent"]["privacy"])  # all rounds, and the certificate
+    assert facts["share"]["privacy"] == pytest.approx(1.0)
     assert set(facts["shadow_price"]) == {"energy", "privacy", "epsilon"}
     more = said("plan", *sizes, "--privacy", "epsilon=8,delta=1e-6")["privacy"]
     assert more["enough_terminals"] < plan["enough_terminals"]

@@ -26,7 +26,7 @@ from rhfedmtl.dashboard.pages import RunQuery, one_run, runs
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
-from rhfedmtl.runs import progress, session
+from rhfedmtl.runs import lookup, progress, session
 from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.training.config import RunConfig
 
@@ -168,7 +168,15 @@ def test_what_if_answers_as_plan_does(query: dict[str, str], folder: Path, pilot
 def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
     """What makes no sense is refused in words, or brought in range; a pilot is one of this folder, or none."""
     assert 'class="finding odds"' in page.get("/whatif?energy=10&terminals=2000&samples=100000")[1]
-    assert page.get("/whatif?energy=nan&tasks=x&terminals=1e99")[0] == 200
+    told = unescape(page.get("/whatif?energy=nan&tasks=2.4&terminals=1e99&dropout=2&delta=1&time=&samples=70")[1])
+    assert re.findall(r'odds">(.*?)</p>', told)[:5] == [
+        "tasks 2.4 is not whole: 2 is shown",
+        "terminals 1e99 is out of range: 2000 is shown",
+        "energy nan is no number: 1400 is shown",
+        "dropout 2 is out of range: 0.9 is shown",
+        "delta 1 is out of range: 0.01 is shown",
+    ]
+    assert 'name="energy" value="1400" min="10" max="1e+08"' in told
     assert "choose one" in page.get(f"/whatif?pilot={quote(pilot)}&epsilon=1")[1]
     text = page.get(f"/whatif?pilot={quote(pilot)}")[1]
     assert "<dt>final gap</dt>" in text
@@ -219,6 +227,9 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert so_far.result is not None
     assert so_far.rounds.round == list(range(1, result.rounds + 1))
     assert so_far.result.gap == pytest.approx(result.history[-1].gap, rel=1e-9)
+    shown = CliRunner().invoke(app, ["runs", "show", str(run.folder)])
+    assert "it has not ended" in shown.output
+    assert lookup.pick(tmp_path, run.folder.name).result == so_far.result
     _claim(path, _ended_process())
     index.refresh()
     assert [row.state for row in index.rows] == [INTERRUPTED]

@@ -134,6 +134,13 @@ def test_descriptions_fit_80_columns_and_json(make_source) -> None:  # type: ign
     assert facts["train_rows"] + facts["test_rows"] == 1200
 
 
+def test_terminals_are_counted_by_task(make_source) -> None:  # type: ignore[no-untyped-def]
+    """A name that two tasks have is two terminals, before the split as after it."""
+    source = make_source(n_tasks=2)
+    named = replace(source, terminal=np.arange(len(source.X)) % 3, terminal_names=("a", "b", "c"))
+    assert describe.summary(named)["terminals"] == 6 == federate(named).n_terminals
+
+
 def test_two_classes_become_one_column_and_more_become_one_each() -> None:
     """Targets are ±1 in one column for two classes, and one column per class for more."""
     assert encode(np.array([0, 1]), ("no", "yes")).tolist() == [[-1.0], [1.0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +126,21 @@ def test_columns_can_be_dropped_grouped_and_found_by_name(tmp_path: Path) -> Non
     assert source.terminal_names == ("x", "z")
     assert source.group is not None
     assert source.group.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task;a;b;y\n1;4.677;0,886;0\n1;950;0,5;1\n", "'a' holds values like 4.677, read as fractions: .* write 4677"),
+        ('task,a,b,y\n1,"7,912",1,0\n1,"8,111",2,1\n', "'a' holds values like 7,912, read as text: .* write 7912"),
+        ("task;a;b;y\n1;4.677;0.886;0\n1;9.5;0.5;1\n", ""),
+        ("task;a;b;y\n1;0.677;0,886;0\n1;4.677;0,5;1\n", ""),
+    ],
+)
+def test_what_may_be_thousands_is_said(tmp_path: Path, text: str, says: str) -> None:
+    """Marks that may part thousands are not guessed at: a note names the column; fractions get none."""
+    notes = [note for note in load(csv(tmp_path, text)).notes if "thousands" in note]
+    assert [bool(re.search(says, note)) for note in notes] == [True] * bool(says)
 
 
 def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

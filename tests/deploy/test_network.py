@@ -308,6 +308,9 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
         assert {"accuracy", "gap", "spent", "rounds", "seconds"} <= set(facts[-1])
     assert facts[0]["spent"]["energy"] <= 200 < facts[1]["spent"]["energy"] <= 300
     assert facts[0]["rounds"] < facts[1]["rounds"]
+    trail = json.loads(command(app, ["network", "audit", str(folder), "--offline", "--json"]).output)["shown"]
+    assert [entry["command"] for entry in trail if "command" in entry] == ["train", "train"]  # and no stop
+    assert [entry["again"] for entry in trail if entry["event"] == "training ended"] == [False, True, False]
     again = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=300"])
     assert again.exit_code == 0, again.output
     assert f"(as of round {facts[1]['rounds']})" in again.output
@@ -323,8 +326,9 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
     poor = command(app, ["network", "up", str(folder), "--local", "--budget", "energy=23", "--fresh"])
     assert poor.exit_code != 0
     assert all(words in str(poor.exception) for words in ("one pass over its own rows", "--least-steps"))
-    with pytest.raises(ConfigError, match="no answer"):
-        command(app, ["status", str(folder)], catch_exceptions=False)
+    for words in (["status"], ["network", "status"]):
+        with pytest.raises(ConfigError, match=r"no answer .* audit FOLDER --offline"):
+            command(app, [*words, str(folder)], catch_exceptions=False)
 
 
 def test_exported_models_know_their_features_by_name(tmp_path: Path) -> None:

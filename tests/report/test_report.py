@@ -318,6 +318,28 @@ def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
         assert {series.label for series in chart.series} == alone | twins
 
 
+def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> None:
+    """All are drawn over what they share, those that cannot be are named, and nothing compares them."""
+    _runs(tmp_path, "--budget", "energy=200")
+    _runs(tmp_path, "--cost", "time=1,1", "--algorithm", "hfedmtl", "--cloud-rounds", "3")
+    _runs(tmp_path, "--cost", "time=1,1", "--algorithm", "hfedmtl", "--cloud-rounds", "1")
+    known = lookup.readable(tmp_path)[0]
+    first, *others = known
+    known[first] = replace(known[first], data=replace(known[first].data, name="other"))
+    result = folder.overlaid(known, tmp_path)
+    found = chapter(result, Styles())
+    assert (found.findings, result.best({}), result.cell(result.study.reference, {}).against) == ((), None, None)
+    (chart,) = (chart for chart in found.charts if chart.key == "balanced-accuracy-spent")
+    assert isinstance(chart, LineChart)
+    assert (len(chart.series), chart.x.label) == (2, "round (BS iteration)")
+    assert "Not drawn" in chart.note
+    (along,) = (section.choices for section in found.sections if section.choices)
+    assert along["tasks"] == []
+    assert any(section.table and "not ranked" in section.table.note for section in found.sections)
+    alike = folder.overlaid({name: known[name] for name in others}, tmp_path)
+    assert alike.best({}) is not None
+
+
 def test_runs_that_fill_no_grid_are_reported(tmp_path: Path) -> None:
     """Two resources with budgets that differ together leave places without any run, and a report all the same."""
     for energy, time in (("200", "900"), ("400", "30")):
@@ -338,6 +360,8 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
     text = made.path.read_text()
     assert (made.path.parent, made.studies, made.runs) == (run, 1, 1)
     assert "Result by task" in outline(text).headings
+    (chart,) = (each for each in charts(text) if each.get("y", {}).get("label") == "H (local steps per round)")
+    assert chart["series"][0]["y"] == json.loads((run / "run.json").read_text())["result"]["local_steps"]
     assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
 
 

@@ -58,6 +58,7 @@ NOWHERE = "no locator available"
 _COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, dashboard, doctor, bench, network)
 for _commands in _COMMANDS:
     _commands.register(app)
+network.network_app.command("status", hidden=True)(network.status)  # some look for it there
 
 PANELS = {
     "Learn": ("train", "plan", "compare", "reproduce"),

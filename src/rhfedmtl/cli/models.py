@@ -141,13 +141,19 @@ def release(
 
     released = TaskModels.load(model).release(epsilon, delta)
     out = out or (model if model.is_dir() else model.parent) / "released.npz"
-    released.save(out)
     statement = released.provenance["privacy"]
+    before = TaskModels.load(out).provenance.get("privacy", {}) if out.exists() else {}
+    earlier = before.get("in_all", [int("epsilon" in before), before.get("epsilon", 0.0), before.get("delta", 0.0)])
+    statement["in_all"] = [old + new for old, new in zip(earlier, (1, epsilon, delta), strict=True)]
+    released.save(out)
     if as_json:
         print_json({**statement, "saved": str(out)})
     else:
         fact("released", statement["words"])
         fact("noise", f"{statement['noise']:.3g} for a sensitivity of {statement['sensitivity']:.3g}")
+        count, *together = statement["in_all"]
+        several = f"{count} so far in this file, together ({together[0]:g}, {together[1]:g}); "
+        fact("releases", f"{several if count > 1 else ''}they add up: give the same one to everybody")
         typer.echo(f"saved in      {out}")
 
 
@@ -201,8 +207,7 @@ class _Asked:
 
         if models.preparation is not None:
             return models.prepared(self.read, self.where)
-        aside = {self.column, self.label, *self.drop}
-        names = list(models.feature_names) or [name for name in self.table if name not in aside]
+        names = self._features(models)
         missing = [name for name in names if name not in self.table]
         if missing:
             raise DataError(
@@ -217,6 +222,15 @@ class _Asked:
         where, notation = f"{self.where}, column", self.read.notation
         columns = [cells.needed_numbers(self.table[name], notation, f"{where} {name!r}", self.place) for name in names]
         return np.column_stack(columns)
+
+    def _features(self, models: TaskModels) -> list[str]:
+        """Columns that hold the features; those of an array X, which has no names, in order."""
+        known, aside = list(models.feature_names), {self.column, self.label, *self.drop}
+        unnamed = [f"X{j}" for j in range(models.n_features)]
+        in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
+        if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(known):
+            return unnamed
+        return known or [name for name in self.table if name not in aside]
 
 
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:

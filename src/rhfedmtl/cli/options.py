@@ -16,6 +16,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -252,3 +253,16 @@ def _options(masked: bool | None = None, **given: Any) -> Options:
 def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace the parameter ``options`` of a command by the shared options of learning."""
     return expand(command, "options", LEARNING, _options)
+
+
+def with_planning_options(command: Callable[..., R]) -> Callable[..., R]:
+    """The same for plans, which are made for `rhfedmtl`: options that other algorithms alone heed are not listed."""
+    others = _own(ALGORITHMS).keys() - {each.name for each in ALGORITHMS["rhfedmtl"].options}
+    shown = {name: _hidden(*each) if name in others else each for name, each in LEARNING.items()}
+    return expand(command, "options", shown, _options)
+
+
+def _hidden(annotation: Any, default: Any) -> tuple[Any, Any]:
+    said = copy(annotation.__metadata__[0])
+    said.hidden = True
+    return Annotated[annotation.__origin__, said], default

@@ -25,7 +25,7 @@ from rhfedmtl.cli.options import (
     Scale,
     option,
     print_json,
-    with_learning_options,
+    with_planning_options,
 )
 from rhfedmtl.cli.text import amount
 from rhfedmtl.data.request import Request
@@ -82,7 +82,7 @@ def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
     return optional
 
 
-@with_learning_options
+@with_planning_options
 def plan(
     request: Request,
     options: Options,

@@ -130,6 +130,8 @@ def _story(known: Record) -> Iterator[tuple[str, str]]:
     if known.refused is not None:
         yield "refused", known.refused
     facts = _facts(known)
+    if facts.get("stopped", known.refused or "running") == "running":
+        yield "state", "it has not ended: so far" if facts else "no round is finished yet"
     for name in (*METRICS, *WORK):
         if facts.get(name) is not None:
             yield name.replace("_", " "), _number(facts[name])

@@ -164,8 +164,7 @@ class Index:
     def record(self, name: str) -> Record:
         """All that is known of a run; of one that goes on, until now."""
         self.row(name)
-        path = self._found[name].path
-        return progress.load(path).record if path.name == progress.NAME else records.load(path)
+        return lookup.load(self._found[name].path)
 
     def place(self, name: str) -> Path:
         """The folder of a run, or of the sweep that it belongs to."""

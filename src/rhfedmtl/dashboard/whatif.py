@@ -47,6 +47,24 @@ class Slider:
     log: bool = True
     optional: bool = False
 
+    @property
+    def least(self) -> float:
+        """The least number that can be typed."""
+        return 0.0 if self.optional else self.low
+
+    def read(self, text: str) -> tuple[float, str]:
+        """The number that is shown for a text, and in a line why that is not what it says, if so."""
+        try:
+            asked = float(text or self.start)
+        except ValueError:
+            asked = math.nan
+        near = min(max(asked, self.least), self.high) if math.isfinite(asked) else self.start
+        shown = round(near) if self.whole else near
+        if asked == shown:
+            return shown, ""
+        why = "no number" if math.isnan(asked) else "not whole" if asked == near else "out of range"
+        return shown, f"{self.name.replace('_', ' ')} {text} is {why}: {shown:g} is shown"
+
 
 GROUPS = {
     "Size": (
@@ -132,17 +150,14 @@ def pilots(folder: Path) -> dict[str, Path]:
 
 
 def values(query: Mapping[str, str]) -> dict[str, float]:
-    """The numbers that are asked for; a start value where none, or no number, is given."""
-    found: dict[str, float] = {}
-    for slider in SLIDERS:
-        try:
-            value = float(query.get(slider.name, slider.start))
-        except ValueError:
-            value = slider.start
-        value = value if math.isfinite(value) else slider.start
-        bounded = min(max(value, 0.0 if slider.optional else slider.low), slider.high)
-        found[slider.name] = round(bounded) if slider.whole else bounded
-    return found
+    """The numbers that are shown; a start value where none, or no number, is given."""
+    return {slider.name: slider.read(query.get(slider.name, ""))[0] for slider in SLIDERS}
+
+
+def _replaced(query: Mapping[str, str]) -> str:
+    """What was asked for and is not what is shown."""
+    notes = (slider.read(query.get(slider.name, ""))[1] for slider in SLIDERS)
+    return "".join(f'<p class="finding odds">{escape(note)}</p>' for note in notes if note)
 
 
 def view(query: Mapping[str, str], folder: Path) -> str:
@@ -158,7 +173,7 @@ def view(query: Mapping[str, str], folder: Path) -> str:
     return (
         '<h1>What if</h1><p class="text">What a budget buys, before any of it is spent. Move a slider, or type a '
         f'number; the address keeps them.</p><form class="whatif" action="/whatif">{fields}</form>'
-        f'<div id="answer">{answer(asked)}</div>'
+        f'<div id="answer">{_replaced(query)}{answer(asked)}</div>'
     )
 
 
@@ -185,7 +200,8 @@ def _field(slider: Slider, value: float) -> str:
     number = f"{value:g}" if not slider.whole else f"{value:.0f}"
     return (
         f'<div class="slider"><label for="{slider.name}">{escape(slider.label)}'
-        f'<input type="number" id="{slider.name}" name="{slider.name}" value="{number}" min="0" step="{step}"></label>'
+        f'<input type="number" id="{slider.name}" name="{slider.name}" value="{number}" min="{slider.least:g}" '
+        f'max="{slider.high:g}" step="{step}"></label>'
         f'<input type="range" data-twin="{slider.name}"{" data-log=1" if slider.log else ""} min="{low:g}" '
         f'max="{high:g}" step="any" value="{place:g}" aria-label="{escape(slider.label)}" id="{slider.name}-slider">'
         "</div>"

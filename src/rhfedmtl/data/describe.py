@@ -35,11 +35,18 @@ def _source_summary(source: Source) -> dict[str, Any]:
         "tasks": len(source.task_names),
         "rows_per_task": dict(zip(source.task_names, sizes.tolist(), strict=True)),
         "labels": _labels(source.y, source.class_names),
-        "terminals": None if source.terminal is None else len(np.unique(source.terminal)),
+        "terminals": _terminals(source),
         "groups": None if source.group is None else len(np.unique(source.group)),
         "columns": dict(source.treatment),
         "notes": list(source.notes),
     }
+
+
+def _terminals(source: Source) -> int | None:
+    """Terminals that a column names: the same name under two tasks is two of them, as in a split."""
+    if source.terminal is None:
+        return None
+    return len(np.unique(np.column_stack([source.task, source.terminal]), axis=0))
 
 
 def _federation_summary(federation: Federation) -> dict[str, Any]:

@@ -25,7 +25,9 @@ LARGEST = 1 << 26
 EXPORT_S = 600.0
 AWAY_S = 60.0
 """How long a cloud may be away for whoever looks on."""
-UNDER_WAY = ("running", "recovering")
+STOPPED = " Where its folder is, `rhfedmtl network audit FOLDER --offline` shows what happened"
+RECOVERING = "recovering"
+UNDER_WAY = ("running", RECOVERING)
 EXPORTED = ("model.npz", "ledger.json", "result.json")
 
 
@@ -42,7 +44,7 @@ class Operator:
         command = wire.Command(name=name, arguments=json.dumps(arguments))
         with self._channel() as channel:
             method = channel.unary_unary(f"/{SERVICE}.Control/Command")
-            reply = wire.Reply.FromString(call(method, command.SerializeToString(), self._config.cloud))
+            reply = wire.Reply.FromString(call(method, command.SerializeToString(), self._config.cloud, STOPPED))
         if reply.trouble:
             raise ConfigError(reply.trouble)
         result: dict[str, Any] = json.loads(reply.result)

@@ -34,7 +34,7 @@ from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordabl
 from rhfedmtl.resources.costs import BY_BUDGET, amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.privacy import Privacy, PrivatePlan, design
+from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, design
 from rhfedmtl.training.run import Settings
 
 CURVE_POINTS = 48
@@ -180,9 +180,15 @@ def plan_private(
     limited = made.ledger(ledger)
     assert isinstance(algorithm.method, DualMethod)
     found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0, faults=faults)
-    price = {**found.shadow_price, **made.shadow_price}
+    cost = {**found.cost, RESOURCE: found.cost[RESOURCE] + made.certificate_price}
     return replace(
-        found, privacy=made, shadow_price=price, notes=[*(note for note in found.notes if note != PRIOR), *made.notes]
+        found,
+        privacy=made,
+        cost=cost,
+        share={**found.share, RESOURCE: cost[RESOURCE] / found.budget[RESOURCE]},
+        binding=binding(cost, found.budget),
+        shadow_price={**found.shadow_price, **made.shadow_price},
+        notes=[*(note for note in found.notes if note != PRIOR), *made.notes],
     )
 
 

@@ -86,9 +86,8 @@ def grid(traces: Sequence[Trace]) -> Array:
 
 
 def steps(many: Sequence[Record]) -> Curve | None:
-    """H over rounds, the median over stations: mean over seeds, and the range over seeds, while half of them run."""
-    tables = [record.rounds.local_steps for record in many if record.rounds]
-    return _over_rounds([[_worked(row) for row in table] for table in tables])
+    """H over rounds, the median over terminals: mean over seeds, and the range over seeds, while half of them run."""
+    return _over_rounds([record.result.local_steps for record in many if record.result])
 
 
 def station_rounds(many: Sequence[Record]) -> Curve | None:
@@ -103,10 +102,7 @@ def _over_rounds(tables: Sequence[Sequence[float]]) -> Curve | None:
     if not rows:
         return None
     length = int(np.median([len(row) for row in rows]))
-    columns = [np.array([row[i] for row in rows if len(row) > i]) for i in range(length)]
-    chosen = thinned(length, 2 * GRID)
-    columns = [columns[i][~np.isnan(columns[i])] for i in chosen]
-    known = [(float(i + 1), c) for i, c in zip(chosen, columns, strict=True) if len(c)]
+    known = [(i + 1.0, np.array([row[i] for row in rows if len(row) > i])) for i in thinned(length, 2 * GRID)]
     bounds = len(rows) > 1
     return Curve(
         [x for x, _ in known],
@@ -114,11 +110,6 @@ def _over_rounds(tables: Sequence[Sequence[float]]) -> Curve | None:
         [float(c.min()) for _, c in known] if bounds else [],
         [float(c.max()) for _, c in known] if bounds else [],
     )
-
-
-def _worked(row: Sequence[float]) -> float:
-    worked = [steps for steps in row if steps]
-    return float(np.median(worked)) if worked else np.nan
 
 
 def answered(many: Sequence[Record]) -> tuple[float, float]:

@@ -280,8 +280,8 @@ def ticks(axis: Axis, most: int = 6) -> list[float]:
         return []
     if axis.names:
         return list(range(0, len(axis.names), -(-len(axis.names) // most)))
-    if axis.scale == "log":
-        return _decades(axis.low, axis.high, most)
+    if axis.scale == "log" and (found := _decades(axis.low, axis.high, most)):
+        return found
     step = _round_step(max((axis.high - axis.low) / most, float(axis.whole)))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
@@ -293,12 +293,14 @@ def _round_step(least: float) -> float:
 
 
 def _decades(low: float, high: float, most: int) -> list[float]:
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    if last - first < 1:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        return [m * 10.0**p for p in powers for m in (1.0, 2.0, 5.0) if low <= m * 10.0**p <= high][:most]
-    every = -(-(last - first + 1) // most)
-    return [10.0**p for p in range(first, last + 1, every)]
+    """Powers of ten; where there are not three of them, values between; none where there are not three of these."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for marks in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)):
+        all_of_them = [m * 10.0**p for p in powers for m in marks]
+        found = [value for value in all_of_them if low * (1.0 - 1e-9) <= value <= high * (1.0 + 1e-9)]
+        if len(found) >= 3:
+            return found[:: -(-len(found) // most)]
+    return []
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -12,7 +12,7 @@ from rhfedmtl.report import along, views
 from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, short, thinned
 from rhfedmtl.report.words import axis_label, focus, metric_axis, unit
 from rhfedmtl.runs.records import Record
-from rhfedmtl.studies.study import At, StudyResult
+from rhfedmtl.studies.study import StudyResult
 
 MOST_VALUES = 40_000
 """Numbers that one study may bring into a page: about a quarter of a megabyte."""
@@ -33,9 +33,10 @@ def choices(result: StudyResult, styles: Styles) -> Facts | None:
     metrics = _metrics(result, [record for _, _, record in found])
     tasks = list(dict.fromkeys(name for _, _, record in found for name in record.tasks))
     points, by_task = _room(found, len(metrics))
+    by_task = by_task and len({record.data.name for _, _, record in found}) == 1
     seeds = sorted({record.configuration.seed for _, _, record in found})
     names = list(result.labels)
-    at = focus(result)
+    at, kinds = focus(result), [views.resource(result, place) for place in result.places]
     return {
         "axes": [
             {"name": axis_label(axis), "values": [short(v) for v in values], "at": values.index(at[axis])}
@@ -45,7 +46,7 @@ def choices(result: StudyResult, styles: Styles) -> Facts | None:
         "seeds": seeds,
         "tasks": tasks if by_task else [],
         "half": [0.0, 0.0, *(student(0.95, n - 1) / np.sqrt(n) for n in range(2, len(seeds) + 1))],
-        "x": [_x(result, place) for place in result.places],
+        "x": ["round (BS iteration)" if kind is None else f"spent ({unit(kind)})" for kind in kinds],
         "series": _series(result, styles),
         "runs": [
             [
@@ -53,7 +54,7 @@ def choices(result: StudyResult, styles: Styles) -> Facts | None:
                 place,
                 seeds.index(record.configuration.seed),
                 [tasks.index(task) for task in record.tasks] if by_task else [],
-                *_curves(record, metrics, views.resource(result, result.places[place]), points, by_task=by_task),
+                *_curves(record, metrics, kinds[place], points, by_task=by_task),
             ]
             for name, place, record in found
         ],
@@ -78,11 +79,6 @@ def _metrics(result: StudyResult, records: list[Record]) -> list[dict[str, Any]]
         for name, axis in axes
     ]
     return [*found, {"key": GAP, "name": "duality gap (log scale)", "log": True}]
-
-
-def _x(result: StudyResult, at: At) -> str:
-    kind = views.resource(result, at)
-    return "round (BS iteration)" if kind is None else f"spent ({unit(kind)})"
 
 
 def _series(result: StudyResult, styles: Styles) -> list[dict[str, str]]:

@@ -28,6 +28,15 @@ class Gathered(StudyResult):
 
     known: Mapping[str, Record]
 
+    @property
+    def same_data(self) -> bool:
+        """Whether all runs learned from one data set: results on several cannot be ranked."""
+        return len({record.data.name for record in self.known.values()}) == 1
+
+    def best(self, at: At) -> str | None:
+        """Variant with the best mean at a place; none where runs are of several data sets."""
+        return super().best(at) if self.same_data else None
+
     def seeds_of(self, variant: str, at: At) -> list[int]:
         """Seeds of the runs that are there."""
         return sorted(seed for name, where, seed in self.runs if (name, where) == (variant, place(at)))
@@ -45,10 +54,10 @@ class Gathered(StudyResult):
         return super().values(variant, at, metric) if self.seeds_of(variant, at) else None
 
     def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
-        """Variant minus other over the seeds that both have."""
+        """Variant minus other over the seeds that both have; None where runs are of several data sets."""
         mine, theirs = self.values(variant, at), self.values(other, at)
         ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
-        both = [seed for seed in ours if seed in others]
+        both = [seed for seed in ours if seed in others and self.same_data]
         if mine is None or theirs is None or not both or variant == other:
             return None
         pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]

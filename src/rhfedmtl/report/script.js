@@ -245,10 +245,10 @@
     return [low, high];
   };
   const rounded = (low, high, most, log) => {
-    if (log) {
-      const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
-      const every = Math.max(1, Math.ceil((last - first + 1) / most));
-      return last > first ? Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => 10 ** (first + i * every)) : [low, high];
+    for (const marks of log ? [[1], [1, 3], [1, 2, 5], [1, 2, 3, 4, 6, 8]] : []) {
+      const inside = [];
+      for (let p = Math.floor(Math.log10(low)); 10 ** p <= high; p++) inside.push(...marks.map((m) => m * 10 ** p).filter((v) => v >= low && v <= high));
+      if (inside.length >= 3) return inside.filter((_, i) => i % Math.ceil(inside.length / most) === 0);
     }
     const least = (high - low) / most, power = 10 ** Math.floor(Math.log10(least));
     const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= least * (1 - 1e-9));

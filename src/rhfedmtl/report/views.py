@@ -133,12 +133,11 @@ def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float
 
 
 def resource(result: StudyResult, at: At) -> str | None:
-    """The type that runs are drawn over: the one that bound the reference, or the first that costs anything."""
-    for name in [result.study.reference, *result.running]:
-        for record in result.records(name, at):
-            if record.result:
-                return record.result.binding or next(iter(record.result.spent), None)
-    return None
+    """The type that runs are drawn over: the one that bound the reference, or the first that all of them spent."""
+    names = [result.study.reference, *result.running]
+    found = [record.result for name in names for record in result.records(name, at) if record.result]
+    types = [kind for each in found[:1] for kind in (each.binding, *each.spent) if kind is not None]
+    return next((kind for kind in types if all(kind in each.spent for each in found)), None)
 
 
 def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
@@ -153,9 +152,17 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
         ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log")),
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
-        note = _bands(result) if column != "gap" else _gap_note(result)
+        note = f"{_bands(result) if column != 'gap' else _gap_note(result)} {_without_line(result, at, series)}"
         charts += _together(f"{column.replace('_', '-')}-spent", title, [LineChart("", "", x, y, series)], note.strip())
     return charts
+
+
+def _without_line(result: StudyResult, at: At, series: tuple[Series, ...]) -> str:
+    """Runs that ended with a result and have no line, and why."""
+    drawn = {each.label for each in series}
+    ended = [name for name in result.running if any(record.result for record in result.records(name, at))]
+    missing = [result.labels[name] for name in ended if result.labels[name] not in drawn]
+    return f"Not drawn, as it was measured only once on its way: {'; '.join(missing)}." if missing and drawn else ""
 
 
 def _gap_note(result: StudyResult) -> str:
@@ -197,7 +204,7 @@ def steps(result: StudyResult, styles: Styles) -> list[Chart]:
     over_seeds = "Lines are means over seeds, bands the range over seeds." if result.study.seeds > 1 else ""
     of_h, of_k = (_over_rounds(result, styles, of) for of in (along.steps, along.station_rounds))
     constant = all(value == 1.0 for series in of_k for value in series.y)
-    notes = ["Median over stations." if over_seeds else "", over_seeds]
+    notes = ["Median over terminals." if over_seeds else "", over_seeds]
     notes.append("K is 1: a server iteration after every round." if constant else "")
     note = " ".join(filter(None, notes))
     charts = [_by_round("steps", "Chosen H over rounds", "H (local steps per round)", of_h, note)]

@@ -116,7 +116,7 @@ def _derived(result: StudyResult) -> str:
     if x is not None and not x.startswith("budget.") and len(result.study.axes[x]) > 1:
         return _extremes(result, at, x)
     ranked = _ranked(result, at)
-    if not ranked:
+    if result.best(at) is None:
         return ""
     best = ranked[0]
     where = f"At {said(at)}, " if at else ""

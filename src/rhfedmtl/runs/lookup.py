@@ -50,11 +50,12 @@ def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
 
 
 def pick(folder: Path, name: str) -> Record:
-    """The one record whose name begins so; ``name`` may also be a path."""
+    """The one record whose name begins so; ``name`` may also be a path. Of a run that goes on, how far it came."""
     path = Path(name)
-    if path.is_file() or (path / RECORD).is_file():
-        return records.load(path if path.is_file() else path / RECORD)
-    found = find(folder)
+    for file in (path, path / RECORD, path / progress.NAME):
+        if file.is_file():
+            return load(file)
+    found = {known: file for known, file in find(folder, under_way=True).items() if file.name != progress.SWEEP}
     fitting = [name] if name in found else [known for known in found if known.startswith(name)]
     fitting = fitting or [known for known in found if name in known]
     if len(fitting) != 1:
@@ -63,7 +64,12 @@ def pick(folder: Path, name: str) -> Record:
         )
         listing = "rhfedmtl runs list" + ("" if folder == Path("runs") else f" --folder {folder}")
         raise ConfigError(f"which run is {name!r} in {folder}? {several}; `{listing}` shows them")
-    return records.load(found[fitting[0]])
+    return load(found[fitting[0]])
+
+
+def load(path: Path) -> Record:
+    """A record from its file; or from that of its progress."""
+    return progress.load(path).record if path.name == progress.NAME else records.load(path)
 
 
 def differing(many: Iterable[Record]) -> dict[str, list[Any]]:

@@ -237,6 +237,11 @@ class StudyResult:
         """Names of the variants that pay for what they do."""
         return [variant.name for variant in self.study.variants if not variant.yardstick]
 
+    @property
+    def same_data(self) -> bool:
+        """Whether results may be ranked: at a place of a study they are of one data set."""
+        return True
+
     @cached_property
     def cells(self) -> list[Cell]:
         """Every variant at every place."""

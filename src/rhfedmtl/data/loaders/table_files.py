@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,8 @@ from rhfedmtl.errors import DataError, MissingExtraError
 
 BLOCK_ROWS = 16384
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+PARTED = re.compile(r"[+-]?([1-9]\d{0,2}( \d{3})+|\d{1,3})")
+"""A whole number whose thousands are parted, or a small one."""
 OLD_WINDOWS = "cp1252"
 """What a file is taken for that is not UTF-8; Latin-1 is a part of it but for control characters."""
 
@@ -56,7 +59,7 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS
         if encoding != "utf-8":
             raise DataError(f"{path} cannot be read as {encoding} ({error}): save it as UTF-8") from error
     table = _Reader(path, OLD_WINDOWS, gaps).read(set(text))
-    return table._replace(notes=(f"{path.name} is not UTF-8, so it was read as Windows-1252 (Latin-1)",))
+    return table._replace(notes=(f"{path.name} is not UTF-8, so it was read as Windows-1252 (Latin-1)", *table.notes))
 
 
 class _Reader:
@@ -65,6 +68,8 @@ class _Reader:
     def __init__(self, path: Path, encoding: str, gaps: frozenset[str]) -> None:
         self.path, self.encoding, self.notation = path, encoding, Notation(gaps)
         self.memo: dict[str, str] = {}
+        self.thousands: dict[str, str] = {}
+        self.decimal_commas = False
 
     def read(self, text: set[str]) -> RawTable:
         """All columns; once more where one turned out to be text in the middle, to have it as it is written."""
@@ -76,7 +81,8 @@ class _Reader:
         if mixed:
             return self.read(text | mixed)
         joined = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
-        return RawTable(joined, lambda row: f"line {lines[row]}", self.notation)
+        notes = tuple(self._doubts({name: each for name, each in joined.items() if name not in text}))
+        return RawTable(joined, lambda row: f"line {lines[row]}", self.notation, notes)
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
@@ -90,15 +96,38 @@ class _Reader:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             names = _header(next(reader, []), self.path)
             columns: dict[str, list[Array]] = {name: [] for name in names}
+            self.thousands = dict.fromkeys(names, "")
             lines = []
             rows = _rows(reader, names, self.path)
             while block := list(islice(rows, BLOCK_ROWS)):  # only one block is held as text
                 lines.append(np.array([line for line, _ in block]))
                 for name, cells in zip(names, zip(*(fields for _, fields in block), strict=True), strict=True):
                     columns[name].append(self._parsed(cells, name in text))
+                    self._look_for_thousands(name, cells)
         if not lines:
             raise DataError(f"{self.path} has a header and no rows")
         return np.concatenate(lines), columns
+
+    def _look_for_thousands(self, name: str, cells: tuple[str, ...]) -> None:
+        """Keep an example of a column that may part thousands by what is not its decimal mark."""
+        whole, mark = "".join(cells), "." if self.notation.comma else ","
+        self.decimal_commas |= self.notation.comma and "," in whole
+        if name not in self.thousands or mark not in whole:
+            return
+        known = [cell for cell in cells if cell not in self.notation.gaps]
+        if all(PARTED.fullmatch(cell.replace(mark, " ")) for cell in known):
+            self.thousands[name] = self.thousands[name] or next((cell for cell in known if mark in cell), "")
+        else:
+            del self.thousands[name]
+
+    def _doubts(self, columns: dict[str, Array]) -> Iterator[str]:
+        """What may be meant otherwise than it was read."""
+        for name, column in columns.items():
+            example = self.thousands.get(name)
+            if example and (self.decimal_commas or not self.notation.comma):
+                taken = "as fractions" if column.dtype.kind == "f" else "as text"
+                plain = example.replace(".", "").replace(",", "")
+                yield f"{name!r} holds values like {example}, read {taken}: if these are thousands, write {plain}"
 
     def _parsed(self, cells: tuple[str, ...], as_text: bool) -> Array:
         numbers = None if as_text else self.notation.numbers(cells)

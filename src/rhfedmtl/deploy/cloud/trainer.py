@@ -219,10 +219,12 @@ class Trainer:
             self._log("training failed", "error", reason=str(error))
             end = {"state": "failed", "error": str(error)}
         end["seconds"] = time.time() - spec["at"]
+        again = self._journal.replaying
         found = json.loads(self._journal.mark("end", json.dumps(end)))
         event = "fail" if found.pop("state") == Training.FAILED else "end"
         self._facts |= found
-        self._log("training ended", **{k: v for k, v in self._facts.items() if k not in ("spec", "local_steps")})
+        told = {name: fact for name, fact in self._facts.items() if name not in ("spec", "local_steps")}
+        self._log("training ended", again=again, **told)
         if self._journal.replaying:  # another training follows: nobody is to take this one for the last
             return
         self._machine.on(event)

@@ -19,7 +19,7 @@ from rhfedmtl import failpoints
 from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
-from rhfedmtl.deploy.operator import UNDER_WAY, Operator
+from rhfedmtl.deploy.operator import RECOVERING, UNDER_WAY, Operator
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import Lock
@@ -185,8 +185,8 @@ def bring_up(
         operator = Operator(folder)
         status = operator.wait_for_cloud(WAIT_S, supervisor.keep_up)
 
-        def rest(status: dict[str, Any]) -> dict[str, Any]:
-            while status["training"]["state"] in UNDER_WAY:
+        def rest(status: dict[str, Any], states: tuple[str, ...] = UNDER_WAY) -> dict[str, Any]:
+            while status["training"]["state"] in states:
                 show(status)
                 supervisor.keep_up()
                 time.sleep(0.1)
@@ -194,6 +194,7 @@ def bring_up(
             show(status)
             return status
 
+        status = rest(status, (RECOVERING,))  # of a training that had ended there is nothing to stop
         if status["training"]["state"] in UNDER_WAY:
             operator.command("stop")  # a training that was interrupted: this one goes on from where it was
             rest(status)
@@ -209,7 +210,7 @@ def _status(operator: Operator, before: dict[str, Any]) -> dict[str, Any]:
     try:
         return operator.command("status")
     except ConfigError:
-        return before | {"training": before["training"] | {"state": "running"}}
+        return before | {"training": before["training"] | {"state": RECOVERING}}
 
 
 def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Path]]]:

@@ -127,11 +127,11 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config
     return StationConfig(node, settings["cloud"], limits=Limits(message_bytes=settings["message_bytes"]))
 
 
-def call(method: Any, data: bytes, address: str) -> bytes:
+def call(method: Any, data: bytes, address: str, way_out: str = "") -> bytes:
     """The answer of a cloud to one call."""
     try:
         answer: bytes = method(data, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         why = str(error.details()).rpartition(": ")[2]  # what comes before names the address again
-        raise ConfigError(f"no answer from {address} ({why}): is the cloud running?") from None
+        raise ConfigError(f"no answer from {address} ({why}): is the cloud running?{way_out}") from None
     return answer
