@@ -39,9 +39,9 @@ demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no downl
 test: setup  ## lint, types and the whole test suite, side by side
 	$(MAKE) --no-print-directory -j 2 lint suite
 
-# Three workers suit two cores: tests of networks mostly wait, and come first. A file stays with a worker: its network too.
+# Four workers suit two cores: of tests of networks, which mostly wait, about two run at a time. A file stays with its worker.
 suite: setup
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure
 	$(BIN)/python -m pytest -q -x -n 3 -m "not slow"

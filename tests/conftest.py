@@ -16,8 +16,13 @@ hypothesis.settings.load_profile("rhfedmtl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Networks first: their tests mostly wait, and whatever else is to be done fills the time."""
-    items.sort(key=lambda item: "deploy" not in item.path.parts)
+    """Files on networks evenly among all others: their tests mostly wait, and others compute meanwhile."""
+    files = dict.fromkeys(item.path for item in items)
+    place = {}
+    for networks in (True, False):
+        group = [path for path in files if ("deploy" in path.parts) is networks]
+        place |= {path: (i + 0.5) / len(group) for i, path in enumerate(group)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.fixture
