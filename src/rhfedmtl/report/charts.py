@@ -284,7 +284,7 @@ def ticks(axis: Axis, most: int = 6) -> list[float]:
         return found
     step = _round_step(max((axis.high - axis.low) / most, float(axis.whole)))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def _round_step(least: float) -> float:
