@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
 EARLY = 0.1
-"""Of a terminal's samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
+"""Of samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -203,7 +203,7 @@ class Cloud(CloudStates):
         samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down; ``samples`` are those of a terminal, its mean by station."""
+        """``channel`` is that of models on their way down; ``samples`` are what first anchors count."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers

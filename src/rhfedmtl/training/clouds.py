@@ -13,9 +13,12 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 
+FIRST_TERMINALS = 10
+"""Of a station's terminals the first anchors count so many at most: what thousands of them add up to goes too far."""
+
 
 def make_cloud(method: Method, samples: npt.NDArray[np.float64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud of a method, for stations of so many samples a terminal: it couples tasks, or averages models."""
+    """The cloud of a method; ``samples`` are what its first anchors count of each station."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
         return Cloud(method.relationship, n_tasks, shape, method.channel, samples=samples, steers=method.adapts)
