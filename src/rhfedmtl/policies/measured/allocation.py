@@ -28,6 +28,7 @@ _SLACK = 1.0 + 1e-12
 _LEVELS = 33
 # Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
 _UNEQUAL = 2.0
+_MANY = 500  # pairs of M and K
 _STEP = ("terminal_step",)
 _WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
 
@@ -85,7 +86,7 @@ class Allocation(Protocol):
 class EqualSteps:
     """The same H for all: cost is the largest of a few straight lines in H.
 
-    Plain loops: beside a short run, a few dozen numbers are faster than arrays.
+    Plain loops, unless M and K are many: beside a short run, a few dozen numbers are faster than arrays.
     """
 
     def __init__(self, s: Situation) -> None:
@@ -97,18 +98,36 @@ class EqualSteps:
     def search(self, outlook: ProgressModel, grid: Grid) -> BestLevel:
         """The M and K that leave least."""
         best = BestLevel(0.0, 1, 1, 0.0, self)
-        progress: dict[int, float] = {}
+        if len(grid.counts) * len(grid.rounds) > _MANY:
+            return self._search_many(outlook, grid, best)
         for K in grid.rounds:
             for M in grid.counts:
                 h = self._affordable(grid, M, K)
                 if h < grid.least_steps:
                     break
-                if h not in progress:
-                    progress[h] = self._progress.progress(outlook.rate, h)
-                left = (M - grid.lost) * math.log(outlook.left(progress[h], K))
+                left = (M - grid.lost) * math.log(outlook.left(self._progress.progress(outlook.rate, h), K))
                 if left < best.log_left:
                     best = BestLevel(left, M, K, h, self)
         return best
+
+    def _search_many(self, outlook: ProgressModel, grid: Grid, nothing: BestLevel) -> BestLevel:
+        """The same with arrays."""
+        M, K, parts = grid.pairs
+        H = np.full(len(M), float(grid.most_steps))
+        for name, line in self._lines.items():
+            for fixed, slope in line:
+                free = np.where(parts[name] < fixed, 0.0, np.inf)
+                H = np.minimum(H, (parts[name] - fixed) / slope if slope > 0.0 else free)
+        H = np.floor(H)
+        paid = np.flatnonzero(grid.least_steps <= H)
+        if not len(paid):
+            return nothing
+        levels, place = np.unique(H[paid], return_inverse=True)
+        progress = np.array([self._progress.progress(outlook.rate, h) for h in levels.tolist()])[place]
+        left = (M[paid] - grid.lost) * np.log(outlook.left(progress, K[paid]))
+        i = int(np.argmin(left))
+        best = paid[i]
+        return BestLevel(float(left[i]), int(M[best]), int(K[best]), int(H[best]), self)
 
     def _affordable(self, grid: Grid, M: int, K: int) -> int:
         """Largest whole H that can be paid."""

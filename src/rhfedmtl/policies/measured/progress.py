@@ -77,10 +77,16 @@ class LocalProgress:
             counts, weights = np.add.reduceat(counts, starts), np.add.reduceat(weights, starts)
         ratios, shares = (counts / weights).tolist(), (weights / weights.sum()).tolist()
         self._terms: list[tuple[float, float]] = list(zip(ratios, shares, strict=True))
+        self._known: tuple[float, dict[float, float]] = 0.0, {}
 
     def progress(self, rate: float, steps: float) -> float:
-        """φ of H steps."""
-        return math.fsum(share * (1.0 - math.exp(-rate * steps * ratio)) for ratio, share in self._terms)
+        """φ of H steps; remembered while the rate stays."""
+        if self._known[0] != rate:
+            self._known = rate, {}
+        known = self._known[1]
+        if steps not in known:
+            known[steps] = math.fsum(share * (1.0 - math.exp(-rate * steps * ratio)) for ratio, share in self._terms)
+        return known[steps]
 
 
 class Seen(NamedTuple):

@@ -40,9 +40,11 @@ BETTER = 1.05
 def newton_rounds(s: Situation) -> int:
     """Passes over all rows that what is left would pay."""
     room = s.ledger.room
-    return int(
-        min((room[name] / cost for name, cost in _pass(s).items() if cost > 0.0 and name in room), default=UNLIMITED)
-    )
+    if "pass" not in s.memo:
+        s.memo["pass"] = _pass(s)
+    cost = s.memo["pass"]
+    paid = (room[name] / price for name, price in cost.items() if price > 0.0 and name in room)
+    return int(min(paid, default=UNLIMITED))
 
 
 def _pass(s: Situation) -> dict[str, float]:
