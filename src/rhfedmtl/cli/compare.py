@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MANY = 6
 """Methods beyond which tables speak for themselves."""
+MOST_REASONS = 3
+"""Reasons of refused runs that are told."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
 SweepEngine = Annotated[
     str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
@@ -129,9 +131,6 @@ def compare(
             paragraph(reason, "not run: ")
         typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")
-
-
-MOST_REASONS = 3
 
 
 def _amount(text: str) -> float:

@@ -57,8 +57,7 @@ def _pass(s: Situation) -> dict[str, float]:
     if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
         return event_totals(s.prices, cloud, *certificate, s.round_event(s.one_pass))
     largest, home = s.largest.astype(np.int64), s.layout.terminal_task
-    alike = (largest == largest[0]).all()
-    longest = np.broadcast_to(largest[0], len(home)) if alike else largest[np.maximum(home, 0)]
+    longest = int(largest[0]) if (largest == largest[0]).all() else largest[np.maximum(home, 0)]
     slowest = event_totals(s.prices, cloud, *certificate, s.round_event(longest))
     price = event_totals(s.prices, cloud, *certificate, s.round_event(1))
     more = float(s.samples.sum() - s.members.sum())
