@@ -251,6 +251,19 @@ class RowProbe(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ShareProbe(Message):
+    """Station to terminal, where sums are masked and some are to go: your share, if you are of those who ``stay``.
+
+    And what became of your last update. Who goes adds zeros, and learns with whom.
+    """
+
+    terminal: int
+    number: int
+    stay: bytes
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling(Message):
     """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
 

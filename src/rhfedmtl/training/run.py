@@ -259,8 +259,8 @@ class Run:
     def _learn(self, policy: Policy, watch: Watcher | None, keep: Keeper | None) -> str:
         while True:
             if self._under_way is None:
-                if self._good_enough():
-                    return "target gap reached"
+                if (reached := self._reached()) is not None:
+                    return reached
                 if self.certificate is not None and self.certificate.broken:
                     return BROKEN
                 if self.round >= self.settings.max_rounds:
@@ -369,13 +369,19 @@ class Run:
     def _is_certified(self) -> bool:
         return self.certificate is not None and self.certificate.round == self.round
 
-    def _good_enough(self) -> bool:
-        settings, certificate = self.settings, self.certificate
+    def _reached(self) -> str | None:
+        """Which of the targets is reached; a target of 0 is none."""
+        certificate = self.certificate
         if certificate is None or not self._is_certified() or certificate.broken:
-            return False
-        gaps = (certificate.gap, settings.target_gap), (certificate.relative_gap, settings.target_relative_gap)
-        solved = any(gap <= target for gap, target in gaps if target > 0.0)  # a target of 0 is none
-        return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
+            return None
+        target, relative = self.settings.target_gap, self.settings.target_relative_gap
+        if 0.0 < target >= certificate.gap:
+            words = "target gap reached"
+        elif 0.0 < relative >= certificate.relative_gap:
+            words = f"relative gap of {relative:g} reached"
+        else:
+            return None
+        return None if self.cloud.learn() else words  # a W-step is solved; the last if nothing is learned from it
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""

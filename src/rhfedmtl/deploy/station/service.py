@@ -28,7 +28,7 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
-from rhfedmtl.deploy.station.memory import Memory, Rounds
+from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -37,6 +37,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks
 from rhfedmtl.roles.channel import normal_from
+from rhfedmtl.roles.masking import to_merges
 from rhfedmtl.roles.messages import (
     WIDE,
     Anchor,
@@ -84,6 +85,7 @@ class StationService:
         self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
+        self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
         self._tests: jobs.NodeRows | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -368,12 +370,52 @@ class StationService:
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
         asked = {probe.terminal: probe for probe in probes}
-        before, seconds = self.memory.summed_before(asked), self.config.waits.answer
-        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before)
+        before, merged = self.memory.summed_before(asked, self.members.summed), to_merges(role.merges)
+        seconds = self.config.waits.answer
+        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before, merged=merged)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
-        self.memory.note_summed(asked)
+        if held.everywhere:
+            role.merges = {}
+        self.memory.note_summed(asked, before)
         return role.told_sums(held.words), []
+
+    async def _let_go(self, role: SummingStation) -> None:
+        """Let those go, in a turn, who wait to leave a masked sum, if enough of them do, and enough stay.
+
+        Those who stay tell the sum of what they keep: nobody need be there who goes.
+        """
+        memory, here = self.memory, self.members.present()
+        going = memory.waiting()
+        stay = role.members.keys() - going
+        if min(len(going), len(stay)) < role.channel.least or not stay <= set(here):
+            return
+        if self._tried[0] == going and time.monotonic() < self._tried[1]:
+            return
+        self._tried = going, time.monotonic() + self.config.waits.answer
+        probes = {probe.terminal: probe for probe in role.share_probes(stay, here)}
+        held = await hold(
+            self.members,
+            probes,
+            role.share_words,
+            self.config.waits.answer,
+            whole=True,
+            merged=to_merges(role.merges),
+            opens=lambda: memory.note_going(going),
+        )
+        if held.words is None or not held.everywhere:
+            missing = probes.keys() - (held.told.arrived if held.told is not None else {})
+            names = ", ".join(map(str, sorted(missing)[:20])) or "some, at the end"
+            self._log("leave waits", "warning", reason=f"no sum of what stays without terminals {names}")
+            return
+        try:
+            goodbyes = role.keep(stay, held.words)
+        except PeerError as error:  # nobody can be blamed alone
+            return self._log("leave waits", "error", reason=str(error))
+        role.merges = {}
+        memory.note_gone()
+        for goodbye in goodbyes:
+            self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
     async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:
         """Round zero: means and spreads of rows, or of labels, of all members, from two sums."""
@@ -478,22 +520,24 @@ class StationService:
 
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
-        if memory.sealed and not content.readmit:
+        if memory.station.method.channel.noised and not content.readmit:
             raise PeerError(
-                f"sums of station {memory.task} are masked or noised: without terminal {t} they would tell what it put "
-                "into them"
+                f"sums of station {memory.task} are noised: without terminal {t} they would tell what it put into them"
             )
         async with memory.turn:
-            if content.forget:
-                self.members.forget(t)
-            elif content.readmit:
+            if content.readmit:
                 memory.station.readmit(t)
                 memory.save()
                 self._tell_outlook()
+            elif content.forget and memory.masked is None:
+                self.members.forget(t)
             else:
-                memory.leaving[t] = content.destination
+                memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
-                self.members.release_when_idle(t)
+                if memory.masked is None:
+                    self.members.release_when_idle(t)
+                else:
+                    await self._let_go(memory.masked)
         answer.done.SetInParent()
 
     REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
