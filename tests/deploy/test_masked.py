@@ -64,6 +64,22 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     assert told.told_fixed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto"])
+def test_methods_without_duals_are_masked_too(tmp_path: Path, name: str) -> None:
+    """With the numbers of one process, to the bit; nobody leaves, as no sum would tell what stays."""
+    federation, more = nets.small(2, 4, 40), {"algorithm": name, "options": {"channel": "masked"}}
+    folder = nets.build(tmp_path / "net", federation, learning={**more, "scale": "unit"})
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=200"])
+        operator.export(tmp_path / "out")
+        with pytest.raises(ConfigError, match="under masks nobody leaves"):
+            operator.command("leave", terminal=0)
+    options = Options(channel="masked")
+    assert_same(tmp_path / "out", in_process(federation, "energy=200", algorithm=name, options=options, scale="unit"))
+    assert {"masked", "opened"} <= {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv")}
+
+
 def rounds(status: dict[str, Any]) -> int:
     """Rounds so far."""
     return status["training"].get("round") or 0
@@ -234,7 +250,6 @@ def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:
     [
         (["--test-rows", "terminal"], "test_rows"),
         (["--precision", "float32"], "give one of them"),
-        (["--algorithm", "fedavg"], "for methods with dual variables"),
         (["--terminals", "2"], "sums that hide them need 3 at least"),
     ],
 )

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.deploy.terminal.masked import kind_of
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import masks, round_zero
@@ -435,6 +437,42 @@ def _worked(role: Terminal, number: int) -> Update:
     update = role.work(WorkOrder(number, role.identity, np.full((1, 8), 1e-9 * number), 5.0, 120, verdict))
     assert update is not None
     return update
+
+
+@pytest.mark.parametrize("kind", [SumKind.UPDATE, SumKind.FIXED])
+def test_rule_3_updates_that_rest_on_the_model_alone_are_told_over_all(kind: SumKind) -> None:
+    """FedAvg from the same model without one: the difference is that one's update, though all were applied.
+
+    So its updates are sums that stay as they are; as updates of dual methods they would be opened.
+    """
+    rng, method = np.random.default_rng(0), build("fedavg", Options(channel="masked"), "binary").method
+    rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 15)}
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    world, others, told = World(5), [t for t in rows if t != 12], {}
+    for role in roles.values():
+        role.join()
+
+    def words(number: int) -> dict[int, Words]:
+        for t, role in roles.items():
+            order = WorkOrder(number, t, np.zeros((1, 8)), 1e-3, 120, Verdict(number - 1, 1.0, number - 1, 1))
+            update = role.work(order)
+            assert update is not None
+            told[t] = update.delta[0]
+            assert kind_of(order, method) is SumKind.FIXED
+        return {t: words_of(Update(1, t, told[t][None], np.empty(0), np.empty(0)), MaskedSums()) for t in roles}
+
+    world.words = words(1)
+    whole = world.sum(kind=kind)
+    world.words = words(2)
+    if kind is SumKind.FIXED:
+        with pytest.raises(PeerError, match="could be subtracted"):
+            world.sum(others, kind=kind)
+        return
+    less = world.sum(others, kind=kind, applied=True)
+    assert whole is not None
+    assert less is not None
+    found = masks.to_numbers(whole - less, MaskedSums().grid_step)
+    assert found @ told[12] / np.linalg.norm(found) / np.linalg.norm(told[12]) > 0.9
 
 
 def test_rule_3_holds_over_a_restart() -> None:

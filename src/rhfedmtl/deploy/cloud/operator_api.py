@@ -264,6 +264,11 @@ class OperatorApi:
                 f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out, so it "
                 "stays where it is; its owner may stop it"
             )
+        if self._masked and not self._trainer.network.method.has_duals:
+            raise ConfigError(
+                f"{self._config.learning.algorithm} keeps models, not sums, of terminals: under masks nobody leaves; "
+                "take a method with dual variables, as rhfedmtl"
+            )
 
     def _waiting(self, station: int) -> str:
         """What somebody waits for who is to leave a station whose sums are masked."""

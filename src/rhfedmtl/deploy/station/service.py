@@ -278,6 +278,10 @@ class StationService:
         """
         if self.memory.station.anchor is None:
             raise IdleError(f"station {self.memory.task} has no anchor yet")
+        role = self.memory.masked
+        if role is not None and not role.method.has_duals and (away := role.members.keys() - steps.keys()):
+            names = ", ".join(map(str, sorted(away)[:20]))
+            raise IdleError(f"masked sums of a method without duals are over all terminals; not there: {names}")
         if not steps and not self.members.present():
             raise IdleError(f"none of the terminals of station {self.memory.task} is there")
         if not steps and all(self.members.declines(t, asked.get(t, -1)) for t in self.members.present()):
@@ -303,7 +307,7 @@ class StationService:
         """The same with nothing but the sum of the updates."""
         merged = None
         try:
-            held = await hold(self.members, {o.terminal: o for o in orders}, role.update_words, seconds)
+            held = await self._held_updates(role, {o.terminal: o for o in orders}, seconds)
             merged = self._merged_sum(role, held)
         finally:
             merged = merged or role.close_void()
@@ -312,6 +316,23 @@ class StationService:
         return wire.RoundResult(
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
+
+    async def _held_updates(self, role: SummingStation, orders: dict[int, SumRequest], seconds: float) -> SummedRound:
+        """A sum of updates; of all members, as certificates are, where updates rest on rows and model alone."""
+        if role.method.has_duals:
+            return await hold(self.members, orders, role.update_words, seconds)
+        return await self._held_whole(role, orders, role.update_words, seconds)
+
+    async def _held_whole(
+        self, role: SummingStation, asked: dict[int, SumRequest], length: int, seconds: float
+    ) -> SummedRound:
+        """A sum of numbers that stay as they are."""
+        before, merged = self.memory.summed_before(asked, self.members.summed), to_merges(role.merges)
+        held = await hold(self.members, asked, length, seconds, whole=True, before=before, merged=merged)
+        if held.words is not None:
+            role.merges = {} if held.everywhere else role.merges
+            self.memory.note_summed(asked, before)
+        return held
 
     def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
@@ -369,15 +390,10 @@ class StationService:
 
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
-        asked = {probe.terminal: probe for probe in probes}
-        before, merged = self.memory.summed_before(asked, self.members.summed), to_merges(role.merges)
-        seconds = self.config.waits.answer
-        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before, merged=merged)
+        asked: dict[int, SumRequest] = {probe.terminal: probe for probe in probes}
+        held = await self._held_whole(role, asked, role.sums_words, self.config.waits.answer)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
-        if held.everywhere:
-            role.merges = {}
-        self.memory.note_summed(asked, before)
         return role.told_sums(held.words), []
 
     async def _let_go(self, role: SummingStation) -> None:
@@ -520,9 +536,11 @@ class StationService:
 
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
-        if memory.station.method.channel.noised and not content.readmit:
+        method = memory.station.method
+        if (method.channel.noised or (memory.masked and not method.has_duals)) and not content.readmit:
             raise PeerError(
-                f"sums of station {memory.task} are noised: without terminal {t} they would tell what it put into them"
+                f"sums of station {memory.task} are noised, or masked without duals: without terminal {t} they would "
+                "tell what it put into them"
             )
         async with memory.turn:
             if content.readmit:

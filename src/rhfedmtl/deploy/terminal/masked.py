@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.deploy.node.credentials import TERMINAL, Credentials, Identity
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -71,7 +72,7 @@ class MaskedAnswers:
                 content_of(asked),
                 seat_of(asked),
                 words,
-                kind=KINDS[type(asked)],
+                kind=kind_of(asked, role.method),
                 applied=self._was_applied,
                 settled=role.settled,
                 stay=stay,
@@ -135,6 +136,11 @@ class MaskedAnswers:
 
     def _text(self, public: bytes) -> bytes:
         return b"rhfedmtl key for masks, " + self._identity.network.encode() + b", " + public
+
+
+def kind_of(asked: SumRequest, method: Method) -> SumKind:
+    """What is added up; an update that rests on rows and model alone comes again with the model, applied or not."""
+    return SumKind.FIXED if isinstance(asked, WorkOrder) and not method.has_duals else KINDS[type(asked)]
 
 
 def partners_of(content: wire.WorkOrder | wire.Probe | wire.RowProbe | wire.ShareProbe) -> wire.Partners:
