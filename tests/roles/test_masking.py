@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -403,6 +404,28 @@ def test_rule_3_an_update_that_was_not_applied_is_opened_for_the_same_set() -> N
     assert world.sum(ids[1:], applied=True) is not None, "a new update is another matter"
 
 
+def test_rule_3_two_sets_of_one_update_tell_no_more_than_is_charged() -> None:
+    """Each part brings noise s²/T, the same in both sums: what they tell together of one terminal is below (C/s)².
+
+    Of sets that differ by T in all, and not in each direction, they would tell up to half as much again.
+    """
+    least, most = 3, 0.0
+    for common, fewer, more in itertools.product(range(8), range(8), range(8)):
+        one, other = (frozenset(range(s, s + n)) | frozenset(range(common)) for s, n in ((20, fewer), (40, more)))
+        if not fewer or min(len(one), len(other)) < least:
+            continue
+        told = Masker(0, least=least, told=Told(unmerged=(one,)))
+        covariance = np.array([[len(one), common], [common, len(other)]]) / least
+        tells = float(np.linalg.inv(covariance)[0, 0])  # of one of the fewer, in units of (C/s)²
+        try:
+            told._refuse_dropped(other)
+        except PeerError:
+            most = max(most, tells if fewer + more >= least else 0.0)
+        else:
+            assert tells <= 1.0 + 1e-9
+    assert most > 1.4
+
+
 @pytest.mark.parametrize("looks", [True, False])
 def test_rule_3_whatever_the_model_a_drop_gives_no_update(looks: bool) -> None:
     """Dropped, and asked for again without one, from a model a little different: the difference is that one's update.
@@ -560,6 +583,29 @@ def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
     partners = Partners(world.room.slot, to_bits(world.terminals), b"", b"")
     with pytest.raises(PeerError, match="has dealt for another slot"):
         world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], kind=SumKind.UPDATE)
+
+
+def test_models_back_and_forth_are_not_protected() -> None:
+    """A dishonest station leads terminals to a model, away, and back without one: all was applied, and sums differ.
+
+    What duals are after many steps rests on the model alone. Documented; noise is what helps.
+    """
+    rng, method = np.random.default_rng(0), DualMethod(channel=MaskedSums())
+    rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 15)}
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    world, there, held = World(5), rng.normal(size=(1, 8)), {}
+    for role in roles.values():
+        role.join()
+    sums = []
+    for number, (model, members) in enumerate(((there, rows), (0.0 * there, rows), (there, rows.keys() - {12})), 1):
+        for t in members:
+            verdict = Verdict(number - 1, float(number > 1), number - 1, 1)
+            update = roles[t].work(WorkOrder(number, t, model, np.inf, 60, verdict))
+            assert update is not None
+            held[t], world.words[t] = update, words_of(update, MaskedSums())
+        sums.append(world.sum(members, applied=True))
+    found = masks.to_numbers(sums[1] + sums[2], MaskedSums().grid_step)[:8]
+    np.testing.assert_allclose(found, held[12].delta[0], atol=1e-4)
 
 
 def test_rule_7_everybody_sends_as_much() -> None:

@@ -267,7 +267,8 @@ class Masker:
     ``least`` others whose numbers are in no sum yet; all must have been told the same of who is in one (``before``).
     So all sums together tell sums over ``least`` or more; so do sets that are put together of such sets, as where those
     who left one station are at another. An update that was opened and not applied comes again, nearly the same, from
-    any model: until one is applied, it is opened for the same set, or for one other that differs by ``least``. Where
+    any model: until one is applied, it is opened for the same set, or for one other with ``least`` more, or fewer, or
+    both, so that noise on either hides what they differ by. Where
     others go, shares of those who stay are added up if of every set for which this terminal has opened anything
     ``least`` or more stay, or none, and ``least`` or more go, or none. For sums that rest on duals all must have been
     told the same of which updates were applied. What is not opened tells nothing.
@@ -464,11 +465,11 @@ class Masker:
     def _refuse_dropped(self, arrived: Members) -> None:
         """Refuse updates to sets that could be subtracted from those of an update that was opened and not applied."""
         known = self.told.unmerged
-        apart = min((len(each ^ arrived) for each in known), default=self.least)
-        if arrived not in known and (apart < self.least or len(known) >= UNMERGED):
+        ways = [len(part) for each in known for part in (each - arrived, arrived - each) if part]
+        if arrived not in known and (min(ways, default=self.least) < self.least or len(known) >= UNMERGED):
             raise PeerError(
-                f"a sum over a set that differs by {apart} from one of which no update was applied: what these told "
-                f"could be subtracted; the same must be asked, or once others that differ by {self.least}"
+                f"a sum over a set that differs by {min(ways)} from one of which no update was applied: what these "
+                f"told could be subtracted; the same must be asked, or once one with {self.least} more or fewer"
             )
 
     def _after(self, event: type[Message]) -> MaskPhase:
