@@ -33,6 +33,8 @@ EARLY = 0.1
 """Of samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 FADES = 0.7
 """What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
+APART = 1.5
+"""Tasks begin as they are where drawing them together makes the objective so many times that of what they hold."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -192,9 +194,9 @@ class Cloud(CloudStates):
     An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
     quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` lets the next
     server iteration begin by what a certificate has just found to be the best so far, and not by what the stations
-    hold, which overshoots under strong coupling. Where the problem hardly couples tasks and their first reports are
-    alike, it makes its first anchors for a problem that draws them to their mean: a path from there to the weights of
-    the problem, along which all is judged and certified for the problem alone.
+    hold, which overshoots under strong coupling. Where the problem hardly couples tasks, and their first reports are
+    alike and certified, it makes the next anchors for a problem that draws them to their mean: a path from there to the
+    weights of the problem, along which all is judged and certified for the problem alone.
     """
 
     def __init__(
@@ -222,9 +224,7 @@ class Cloud(CloudStates):
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
-        self._pull = (
-            None if steers else 0.0
-        )  # to the mean, beyond that of the problem; unknown before the first reports
+        self._pull = None if steers else 0.0  # to the mean, beyond that of the problem; None until certified
         self._start: Models | None = None  # what the next anchors come from, if not from what the stations hold
         self._begin: Models | None = None  # or where they let the stations begin
         self._held = np.inf  # objective of what the stations held when last certified
@@ -256,10 +256,6 @@ class Cloud(CloudStates):
 
     def _path(self) -> Relationship:
         """The coupling that ascent goes by now."""
-        if self.anchors is None:
-            return self.relationship
-        if self._pull is None:
-            self._pull = self.relationship.likeness(self.V)
         return self.relationship.drawn(self._pull) if self._pull else self.relationship
 
     def _coming(self) -> Anchors:
@@ -320,9 +316,12 @@ class Cloud(CloudStates):
             models = np.stack([self.W, self._newton.W])
             self._points = Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
             return self._points
+        tried = self._pull is None
+        if self._pull is None:
+            self._pull = self.relationship.likeness(self.V) if self.cloud_round == 1 else 0.0
         held, joint = self.W, self._path().solve(self.V)
         if self._newton is None:
-            if ahead:
+            if ahead and not (tried and self._pull):
                 self._next = self._coming()
                 held = self._next.held(self.V)
             if np.array_equal(joint, held):
@@ -346,7 +345,7 @@ class Cloud(CloudStates):
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        better = self._keep_best(points, losses, primals, number)
+        first, better = self._best is None, self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
         self._best_dual = max(
             self._best_dual,
@@ -355,7 +354,8 @@ class Cloud(CloudStates):
         )
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
-            self._pull = self._pull if better else 0.0
+            if not better or (first and _sets_apart(primals)):
+                self._pull = 0.0
             self._start_from(points, int(np.argmin(primals)) if better else None)
         best = self._best
         assert best is not None
@@ -459,3 +459,9 @@ class Cloud(CloudStates):
         self.changes += 1
         self.forget_bound()
         return True
+
+
+def _sets_apart(primals: Vector) -> bool:
+    """Whether the second models are far worse than the first, each at its best scale."""
+    own, common = primals[:-1].reshape(len(SCALES), -1)[:, [0, -1]].min(axis=0)
+    return bool(common > APART * own)
