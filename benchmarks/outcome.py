@@ -198,11 +198,8 @@ def _with_relationship(method: Any, relationship: Any) -> Any:
 
 def _as_it_stands(relationship: Any) -> Any:
     """The relationship as it stands, which learns no more."""
-    from rhfedmtl.maths.learned import Graph
-    from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
-
     inner = getattr(relationship, "inner", relationship)
-    if isinstance(inner, MeanRegularised | Unrelated | Graph):
+    if inner.learns() is None:
         return inner
     stopped = type("Stopped", (type(inner),), {"learns": lambda self: None})
     return stopped(**{name: getattr(inner, name) for name in inner.__dataclass_fields__})
