@@ -29,13 +29,13 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
-from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions, checked_tally
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import masks
+from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import normal_from
 from rhfedmtl.roles.masking import to_merges
 from rhfedmtl.roles.messages import (
@@ -50,6 +50,7 @@ from rhfedmtl.roles.messages import (
     Scaling,
     StationSums,
     Sums,
+    Trial,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
@@ -590,12 +591,28 @@ class StationService:
     async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
         """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
         number = time.monotonic_ns()
+        if self.memory.masked is not None:
+            return await self._measure_masked(self.memory.masked, Trial(number, codec.array(model, "a model")))
         trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
         here = await self.members.gather(self.memory.station.members)
         question = await self.members.ask(
             "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
         )
         return _from_tallies([arrival.content for arrival in question.arrived.values()])
+
+    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
+        """The same from one sum over all members; nothing where one of them is away."""
+        classes = len(self.memory.job.classes) if self.memory.job is not None else 0
+        await self.members.gather(role.members)
+        async with self.memory.turn:
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
+            length = WIDE * (2 + classes * classes)
+            held = await self._held_whole(role, orders, length, self.config.waits.answer)
+        if held.words is None:
+            return {}
+        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
+        told = codec.tensor(np.reshape(counts, (classes, classes)))
+        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
 
     # How the station stands.
 

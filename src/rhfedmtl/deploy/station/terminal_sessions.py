@@ -527,7 +527,8 @@ def _norm(values: Vector) -> float:
         return float(np.linalg.norm(values))
 
 
-def _tally(given: wire.Tally) -> wire.Tally:
+def checked_tally(given: wire.Tally) -> wire.Tally:
+    """How a model does on test rows, if it can be."""
     codec.finite(given.squares, "squared errors")
     counts = codec.array(given.counts, "counts")
     if counts.ndim != 2 or (counts < 0.0).any() or counts.sum() > given.rows or given.squares < 0.0:
@@ -545,7 +546,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "update": partial(codec.from_wire, Update),
     "sums": partial(codec.from_wire, Sums),
     "moments": partial(codec.from_wire, MomentsReport),
-    "tally": _tally,
+    "tally": checked_tally,
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,
