@@ -9,6 +9,7 @@ python benchmarks/deploy.py masked --terminals 25 --grouped 5   # masked rounds 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import tempfile
 import time
@@ -26,6 +27,7 @@ from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 
+TURNS = 4
 OPTIONS = {"policy": "fixed", "local_steps": 10}
 
 
@@ -103,24 +105,70 @@ def latency(seconds: float, *, fsync: bool | None) -> None:
         print(f"{terminals:>9} {len(beyond):>7} {median:>10.1f} {high:>7.1f} {highest:>7.1f} {compute:>11.2f}")
 
 
+class Watched:
+    """A network that learns in turns: its rounds, and the processor time of all its processes meanwhile."""
+
+    def __init__(self, folder: Path, grouped: int, stack: contextlib.ExitStack) -> None:
+        self.folder, self.seconds = folder, 0.0
+        self._rounds: dict[int, wire.RoundResult] = {}
+        self.counted: dict[int, wire.RoundResult] = {}
+        self._supervisor = stack.enter_context(Supervisor(folder, grouped))
+        self._supervisor.start()
+        self._operator = Operator(folder)
+        self._operator.wait_for_cloud(300.0)
+
+    def learn(self, seconds: float) -> None:
+        """Train for at least so long, and for two rounds at least; the first turn is not counted."""
+        before, known = self._processor(), len(self._rounds)
+        self._operator.command("train", budget=["energy=1e12"])
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or (self._training().get("round") or 0) < known + 3:
+            time.sleep(0.2)
+        self._operator.command("stop")
+        while self._training()["state"] == "running":
+            time.sleep(0.1)
+        found = {r.round: r for r in results(self.folder) if r.efforts}
+        if known:
+            self.counted |= {n: r for n, r in found.items() if n not in self._rounds}
+            self.seconds += self._processor() - before
+        self._rounds |= found
+
+    def medians(self) -> tuple[float, float, float]:
+        """Bytes of a terminal, milliseconds, and milliseconds of processor time, of one round."""
+        held = self.counted.values()
+        n_bytes = [sum(e.bytes_down + e.bytes_up for e in r.efforts) / len(r.efforts) for r in held]
+        wall = 1e3 * float(np.median([r.seconds for r in held]))
+        return float(np.median(n_bytes)), wall, 1e3 * self.seconds / len(held)
+
+    def _training(self) -> dict[str, Any]:
+        return dict(self._operator.command("status")["training"])
+
+    def _processor(self) -> float:
+        ticks = 0
+        for process in self._supervisor.processes.values():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def masked(seconds: float, terminals: int, grouped: int) -> None:
-    """Bytes and milliseconds of rounds in the clear and under masks, of one station; medians, and their ratios."""
-    found = []
-    for channel in ("identity", "masked"):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name) / "bench"
-            build(folder, 1, terminals, features=561, channel=channel)
-            learn(folder, seconds, grouped, lambda *_: None)
-            held = results(folder)[5:]
-        n_bytes = [sum(e.bytes_down + e.bytes_up for e in r.efforts) / max(len(r.efforts), 1) for r in held]
-        found.append((float(np.median(n_bytes)), 1e3 * float(np.median([r.seconds for r in held]))))
-        print(
-            f"{channel:>8}: {len(held):>5} rounds, {found[-1][0]:,.0f} bytes a terminal, {found[-1][1]:.1f} ms",
-            flush=True,
-        )
-    print(
-        f"   ratio: {found[1][0] / found[0][0]:.2f} of bytes, {found[1][1] / found[0][1]:.2f} of time, n = {terminals}"
-    )
+    """Rounds in the clear and under masks, of one station, in turns; medians, and their ratios."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        networks = []
+        for channel in ("identity", "masked"):
+            build(Path(name) / channel, 1, terminals, features=561, channel=channel)
+            networks.append(Watched(Path(name) / channel, grouped, stack))
+        for _ in range(1 + TURNS):
+            for network in networks:
+                network.learn(seconds / TURNS)
+        found = np.array([network.medians() for network in networks])
+        for network, (n_bytes, wall, processor) in zip(networks, found, strict=True):
+            print(
+                f"{network.folder.name:>8}: {len(network.counted):>5} rounds, {n_bytes:,.0f} bytes a terminal, "
+                f"{wall:.1f} ms, {processor:.1f} ms of processor"
+            )
+    n_bytes, wall, processor = found[1] / found[0]
+    print(f"   ratio: {n_bytes:.2f} of bytes, {wall:.2f} of time, {processor:.2f} of processor, n = {terminals}")
 
 
 def memory(supervisor: Supervisor) -> dict[str, float]:

@@ -5,7 +5,8 @@
 A cell is one run or one comparison; its numbers are kept, a line of JSON each, in ``--keep``, so that a study that was
 stopped goes on where it was. The table of a study is printed, and written to ``benchmarks/results/outcome-STUDY.txt``.
 
-budgets     error of the returned model at rising budgets: by how many points it rises at most
+budgets     error of the returned model at rising budgets: by how many points it rises at most; the plain error, and the
+            balanced one where classes weigh the same in the loss
 gaps        certified gap over true suboptimality, for every relationship and weights up to λ2 = 10⁴ λ1
 weights     weights chosen within the budget against the defaults; the doubt (`CLEAR`) is chosen on the other data sets
 terminals   5 tasks × 1,500 terminals, weights chosen within the budget
@@ -17,6 +18,7 @@ others      `mean` and `learned`, weights chosen on folds, against models of sci
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -30,7 +32,7 @@ from benchmarks.federations import Problem, drawn, real
 
 from rhfedmtl import RHFedMTLClassifier, RHFedMTLRegressor
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, class_weights
 from rhfedmtl.data.request import Request
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.registry import RELATIONSHIPS
@@ -81,10 +83,16 @@ def learn(
 
 
 def error(federation: Federation, result: Result) -> float:
-    """Points of error: of the accuracy, or of RMSE as a share of the spread of labels."""
+    """Points of error, of rows as the losses count them; of RMSE as a share of the spread of labels."""
     if federation.kind == "regression":
         return 100.0 * mean(result.metrics["rmse"]) / float(np.std(federation.test_y))
-    return 100.0 - 100.0 * mean(result.metrics["balanced_accuracy"])
+    name = "accuracy" if federation.sample_weight is None else "balanced_accuracy"
+    return 100.0 - 100.0 * mean(result.metrics[name])
+
+
+def balanced(federation: Federation) -> Federation:
+    """The same rows, weighted so that all classes of a task weigh the same in its loss."""
+    return replace(federation, sample_weight=class_weights(federation.y, federation.row_task))
 
 
 def one_pass(federation: Federation) -> float:
@@ -117,15 +125,20 @@ COUPLINGS = {"weak": (1e-3, 1e-3), "strong": (1e-3, 3.0), "very strong": (1e-4, 
 
 def budget_cells(seeds: int) -> Iterator[Cell]:
     """Real federations and the made-up regression, under weak and strong coupling."""
-    for name in ("binary features", *(problem.name for problem in real())):
-        for coupling in COUPLINGS:
-            yield from ({"federation": name, "coupling": coupling, "seed": seed} for seed in range(seeds))
+    kinds = {"binary features": ("plain",)} | {
+        problem.name: ("plain",) if problem.metric == "rmse" else ("plain", "balanced") for problem in real()
+    }
+    for (name, errors), coupling in itertools.product(kinds.items(), COUPLINGS):
+        for each, seed in itertools.product(errors, range(seeds)):
+            yield {"federation": name, "coupling": coupling, "error": each, "seed": seed}
 
 
 def budget_cell(cell: Cell) -> dict[str, float]:
     """Error at every budget."""
     make = binary_features if cell["federation"] == "binary features" else federations()[cell["federation"]].make
     federation, (lambda1, lambda2) = make(cell["seed"]), COUPLINGS[cell["coupling"]]
+    if cell["error"] == "balanced":
+        federation = balanced(federation)
     options, found = {"lambda1": lambda1, "lambda2": lambda2}, {}
     for passes in BUDGETS:
         result = learn(federation, options, cell["seed"], passes * one_pass(federation) * 1.001)
@@ -136,7 +149,7 @@ def budget_cell(cell: Cell) -> dict[str, float]:
 
 def tell_budgets(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Mean error over seeds at each budget, and its largest rise from any smaller one."""
-    for name, own in groups(rows, "federation", "coupling"):
+    for name, own in groups(rows, "federation", "coupling", "error"):
         errors = np.array([[row[str(passes)] for passes in BUDGETS] for row in own]).mean(axis=0)
         rise = float(np.max(errors - np.minimum.accumulate(errors)))
         above = sum(row[f"above zero at {passes}"] for row in own for passes in BUDGETS)
@@ -185,11 +198,8 @@ def _with_relationship(method: Any, relationship: Any) -> Any:
 
 def _as_it_stands(relationship: Any) -> Any:
     """The relationship as it stands, which learns no more."""
-    from rhfedmtl.maths.learned import Graph
-    from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
-
     inner = getattr(relationship, "inner", relationship)
-    if isinstance(inner, MeanRegularised | Unrelated | Graph):
+    if inner.learns() is None:
         return inner
     stopped = type("Stopped", (type(inner),), {"learns": lambda self: None})
     return stopped(**{name: getattr(inner, name) for name in inner.__dataclass_fields__})

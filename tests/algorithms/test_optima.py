@@ -33,7 +33,7 @@ def check(name: str, loss: str, **options: Any) -> None:
     data = federation("regression" if loss == "squared" else "binary")
     built = build(name, Options.of(loss=loss, lambda1=LAM, **options), data.kind)
     result = run_built(data, built, target_relative_gap=1e-10, certify_every=20, max_rounds=20_000)
-    assert result.stopped == "target gap reached"
+    assert result.stopped == "relative gap of 1e-10 reached"
     y = data.targets()[:, 0]
     level = y.mean() if loss == "squared" else 0.0
     expected = np.ravel(SOLVERS[loss](len(y)).fit(with_constant(data.X), y - level).coef_)

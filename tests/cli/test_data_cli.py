@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from tests.data.conftest import numbered
@@ -201,3 +202,19 @@ def test_importing_the_command_line_is_light() -> None:
     code = f"import sys, rhfedmtl.cli.data, rhfedmtl.data; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_classes_can_weigh_the_same() -> None:
+    """The words of a request ask for it again; what cannot be weighted is refused."""
+    request = request_from_options(tasks="2", terminals=3, class_weight="balanced")
+    federation = request.federation(0)
+    assert federation.sample_weight is not None
+    for task in range(2):
+        own = federation.row_task == task
+        weight = np.bincount(federation.y[own], federation.sample_weight[own])
+        np.testing.assert_allclose(weight, own.sum() / 2)
+    assert list(request.words())[-2:] == ["--class-weight", "balanced"]
+    with pytest.raises(ConfigError, match="no class weight 'even'"):
+        federation_from_options(class_weight="even")
+    with pytest.raises(ConfigError, match="these labels are numbers"):
+        federation_from_options(class_weight="balanced", set=["classes=0"])

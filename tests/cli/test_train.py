@@ -215,7 +215,7 @@ def test_a_run_ends_where_nothing_is_left_to_buy(tmp_path: Path) -> None:
     """An absurd budget is not spent on digits that no number has."""
     done = rhfedmtl("train", "--tasks", "2", "--lambda1", "0.1", "--budget", "energy=1e12", "--json", folder=tmp_path)
     facts = json.loads(done.stdout)
-    assert facts["stopped"] == "target gap reached"
+    assert facts["stopped"] == "relative gap of 1e-12 reached"
     assert facts["relative_gap"] <= 1e-12
 
 

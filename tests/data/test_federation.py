@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.data import describe
-from rhfedmtl.data.federation import Federation, Source, encode
+from rhfedmtl.data.federation import Federation, Source, class_weights, encode
 from rhfedmtl.data.split import federate
 from rhfedmtl.errors import DataError
 
@@ -146,3 +146,9 @@ def test_two_classes_become_one_column_and_more_become_one_each() -> None:
     assert encode(np.array([0, 1]), ("no", "yes")).tolist() == [[-1.0], [1.0]]
     assert encode(np.array([0, 2]), ("a", "b", "c")).tolist() == [[1.0, -1.0, -1.0], [-1.0, -1.0, 1.0]]
     assert encode(np.array([0.5, 2]), ()).tolist() == [[0.5], [2.0]]
+
+
+def test_balanced_classes_of_a_task_weigh_the_same() -> None:
+    """Each class that a task has gets an equal part of its rows' weight; a task of one class is left as it is."""
+    y, task = np.array([0, 1, 1, 1, 2, 2, 0, 1]), np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    np.testing.assert_allclose(class_weights(y, task), [2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1])

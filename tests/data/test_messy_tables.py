@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.loaders import saved
 from rhfedmtl.data.loaders.table import Columns, load
@@ -204,6 +205,20 @@ def test_what_is_agreed_is_made_from_training_rows_and_charged(tmp_path: Path) -
     assert with_it.bytes_up - without.bytes_up == pytest.approx(up, abs=2)
     assert with_it.bytes_down - without.bytes_down == pytest.approx(down, abs=2)
     assert min(up, down) > 2 * 2 * 8 + words
+
+
+def test_under_masks_gaps_are_filled_from_sums_and_texts_are_refused(tmp_path: Path) -> None:
+    """Counts and sums of columns go under masks, six words for each column; words could not."""
+    gaps = rows(40, "t{b},{r},{b}", "task,a,y") + "t0,,1\n"
+    config = RunConfig(budget=("energy=100",), options=Options(channel="masked"))
+    federation = federate(load(write(tmp_path, gaps), Columns()), Split(terminals=4))
+    told = [config.run(f).events[0] for f in (federation, replace(federation, preparation=None))]
+    assert isinstance(told[0], RoundEvent)
+    assert isinstance(told[1], RoundEvent)
+    assert told[0].bytes_up - told[1].bytes_up > 8 * 3 * 2
+    texts = rows(40, "t{b},{r},{c}x,{b}", "task,a,k,y")
+    with pytest.raises(ConfigError, match="column 'k' holds texts"):
+        config.run(federate(load(write(tmp_path, texts), Columns()), Split(terminals=4)))
 
 
 def test_a_prepared_federation_can_be_saved(tmp_path: Path) -> None:

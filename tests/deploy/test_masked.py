@@ -47,10 +47,9 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=300"])
         operator.export(tmp_path / "out")
-        with pytest.raises(ConfigError, match="cannot be taken out"):
-            operator.command("move", terminal=0, station=1)
-        with pytest.raises(ConfigError, match="cannot be taken out"):
-            operator.command("forget", terminal=0)
+        assert "3 at least go to one place together" in operator.command("move", terminal=0, station=1)["waits"]
+        with pytest.raises(ConfigError, match="masked sums need as many"):
+            operator.command("forget", terminal=1)
     result = in_process(federation, "energy=300", options=Options(channel="masked"), scale=scale)
     assert_same(tmp_path / "out", result)
     assert nets.assert_invariant(folder, 2) == 8
@@ -63,6 +62,37 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     assert bool(told.told_rows) == scale.startswith("standard")
     assert told.told_unmerged
     assert told.told_fixed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto"])
+def test_methods_without_duals_are_masked_too(tmp_path: Path, name: str) -> None:
+    """With the numbers of one process, to the bit; nobody leaves, as no sum would tell what stays."""
+    federation, more = nets.small(2, 4, 40), {"algorithm": name, "options": {"channel": "masked"}}
+    folder = nets.build(tmp_path / "net", federation, learning={**more, "scale": "unit"})
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=200"])
+        operator.export(tmp_path / "out")
+        with pytest.raises(ConfigError, match="under masks nobody leaves"):
+            operator.command("leave", terminal=0)
+    options = Options(channel="masked")
+    assert_same(tmp_path / "out", in_process(federation, "energy=200", algorithm=name, options=options, scale="unit"))
+    assert {"masked", "opened"} <= {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv")}
+
+
+@pytest.mark.slow
+def test_test_rows_of_terminals_are_counted_in_one_sum(tmp_path: Path) -> None:
+    """Confusion counts are added up under masks, over all: the metrics of the same rows at the station."""
+    found = []
+    for where in ("terminal", "station"):
+        learning = {**MASKED, "test_rows": where}
+        folder = nets.build(tmp_path / where, nets.small(1, 4, 40), learning=learning)
+        with nets.running(folder) as (_, operator):
+            found.append(nets.trained(operator, budget=["energy=100"]))
+        left = {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv") if line.way == "up"}
+        assert "tally" not in left
+    for name in ("accuracy", "balanced_accuracy"):
+        assert found[0][name] == pytest.approx(found[1][name])
 
 
 def rounds(status: dict[str, Any]) -> int:
@@ -203,7 +233,7 @@ def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
     service = inside.make_terminal(folder, tmp_path / "state")
     service.begin(inside.job(folder))
     three, others = frozenset({0, 1, 2}), frozenset({0, 2, 3})
-    told = Told(three, others, (three, others))
+    told = Told(three, others, (three, others), (three,), ((three & others, three | others), (three, three)))
     assert service._masked is not None
     service._masked.told = told
     service._save()
@@ -233,9 +263,7 @@ def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--test-rows", "terminal"], "test_rows"),
         (["--precision", "float32"], "give one of them"),
-        (["--algorithm", "fedavg"], "for methods with dual variables"),
         (["--terminals", "2"], "sums that hide them need 3 at least"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     with nets.running(folder) as (_, operator):
         training = nets.trained(operator, budget=["energy=4000"])
         operator.export(tmp_path / "out")
-        with pytest.raises(ConfigError, match="masked or noised"):
+        with pytest.raises(ConfigError, match="are noised"):
             operator.command("move", terminal=0, station=1)
         operator.command("train", budget=["energy=9000"])
         assert "one certificate" in nets.wait(operator, nets.at_rest)["training"]["error"]

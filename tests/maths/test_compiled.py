@@ -56,26 +56,38 @@ def test_an_edited_loss_is_not_answered_from_the_cache(tmp_path: Path) -> None:
 
 
 TOGETHER = """
+import sys
 import kernel
-from rhfedmtl.maths.losses import Squared
+from rhfedmtl.maths import losses
 print(flush=True)
+for name in sys.argv[1:]:
+    input()
+    kernel.loss_of(getattr(losses, name)(), 3.0, 1.0)
+    print(sum(kernel.loss_of.stats.cache_misses.values()), flush=True)
 input()
-kernel.loss_of(Squared(), 3.0, 1.0)
-print(sum(kernel.loss_of.stats.cache_misses.values()))
+print(len(kernel.loss_of._cache._cache_file._load_index()))
 """
 
 
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
-    """The others wait for the first and find what it has made."""
+    """The others wait for the first and find what it has made; for other arguments both compile, and both are kept."""
     (tmp_path / "kernel.py").write_text(KERNEL)
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     with ExitStack() as stack:
-        words = [sys.executable, "-c", TOGETHER]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        both = [stack.enter_context(subprocess.Popen(words, env=environment, cwd=tmp_path, **pipes)) for _ in range(2)]
+        both = [
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", TOGETHER, *names], cwd=tmp_path, **pipes))
+            for names in (("Squared", "Hinge"), ("Squared", "SquaredHinge"))
+        ]
+
+        def answers() -> list[int]:
+            for process in both:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            return [int(process.stdout.readline()) for process in both]
+
         for process in both:
             process.stdout.readline()
-        for process in both:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert sum(int(process.communicate()[0]) for process in both) == 1
+        assert sum(answers()) == 1
+        assert sum(answers()) == 3
+        assert answers() == [3, 3]

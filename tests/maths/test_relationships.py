@@ -333,3 +333,27 @@ def test_models_that_went_astray_bring_the_safe_form() -> None:
     cloud.assign()
     assert cloud.anchors is not None
     np.testing.assert_array_equal(cloud.anchors.lam, safe.lam)
+
+
+@pytest.mark.parametrize("lambda2", [0.0, 1e-6, 3e-4])
+def test_likeness_is_the_weight_under_which_such_models_are_likeliest(lambda2: float) -> None:
+    """Of all λ2 it makes W ~ N(0, s G) most probable, for the scale s that suits it best."""
+    random = np.random.default_rng(1)
+    W = random.normal(size=(1, 1, 400)) + random.normal(size=(5, 1, 400))
+
+    def likelihood(ratio: float) -> float:
+        shape = MeanRegularised(1.0, ratio)
+        return float(np.linalg.slogdet(shape.precision(5))[1] - 5 * np.log(shape.energy(W)))
+
+    best = max(np.geomspace(0.5, 50.0, 400), key=likelihood)
+    assert (MeanRegularised(1e-3, lambda2).likeness(W) + lambda2) / 1e-3 == pytest.approx(best, rel=0.02)
+
+
+def test_strangers_and_coupled_tasks_are_not_drawn_together() -> None:
+    """Tasks with nothing in common, and those that their problem couples; for those that are one there is a bound."""
+    strangers = np.eye(5)[:, None]
+    assert MeanRegularised(1e-3, 1e-6).likeness(strangers) == 0.0
+    assert MeanRegularised(1e-3, 1e-2).likeness(np.ones((5, 1, 3))) == 0.0
+    assert MeanRegularised(1e-3, 0.0).likeness(np.ones((5, 1, 3))) == pytest.approx(0.1)
+    assert MeanRegularised(1e-3, 0.0).likeness(np.zeros((5, 1, 3))) == 0.0
+    assert MeanRegularised(1e-3, 0.0).likeness(np.ones((1, 1, 3))) == 0.0

@@ -67,7 +67,7 @@ def one_terminal(loss: Any, *, steps: int, columns: int = 1, dtype: Any = np.flo
     uniform = more.pop("uniform", False)
     rows = rows_of((6,), ids=[13], columns=columns, dtype=dtype, **more)
     if loss.classifier is False:
-        rows = rows._replace(y=rows.y * 1.7)
+        rows = rows._replace(y=rounds.fixed(rows.y * 1.7))
     duals = duals_of(loss, rows)
     duals.alpha[:] *= rows.weight[:, None]
     before = duals.alpha.copy()
@@ -271,7 +271,7 @@ def test_randomness_belongs_to_the_terminal_and_not_to_its_place() -> None:
         run(loss, rows, duals, orders_of(rows, 1, 6, **other), [0, 0])
         assert not np.array_equal(duals.pending.reshape(2, 9), changes[0])
     duals = rounds.make_duals(rows)
-    run(loss, rows._replace(ids=np.array([5, 9])), duals, orders_of(rows, 1, 6), [0, 0])
+    run(loss, rows._replace(ids=rounds.fixed(np.array([5, 9]))), duals, orders_of(rows, 1, 6), [0, 0])
     np.testing.assert_array_equal(duals.pending[:9, 0], changes[0][0])
     assert not np.array_equal(duals.pending[9:, 0], changes[0][1])
 

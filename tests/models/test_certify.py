@@ -106,6 +106,7 @@ def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
 def test_the_words_of_a_certificate() -> None:
     """A share of the objective, or that it says nothing."""
     assert in_words(0.043, 1.0) == "within 4.3 % of the best possible"
-    assert in_words(1e-9, 1.0) == "within 0.001 % of the best possible"
+    assert in_words(1e-12, 1.0) == "the best possible, up to rounding"
+    assert in_words(1e-8, 1.0) == "within 0.001 % of the best possible"
     assert in_words(1.0, 0.0) == "says nothing yet: the bound is 0"
     assert in_words(None, None) == "not certified"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.estimators.classifier import RHFedMTLClassifier
+from rhfedmtl.maths.gaussian_privacy import delta_of, mu_of
 from rhfedmtl.models.release import sensitivity_of
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
@@ -128,5 +130,18 @@ def test_the_command_writes_a_model_with_its_statement(tmp_path: Path) -> None:
     assert "for any one training row replaced" in result.output
     assert TaskModels.load(tmp_path / "released.npz").provenance["privacy"]["delta"] == 1e-6
     assert "they add up" in result.output
-    again = CliRunner().invoke(app, ["release", str(tmp_path), "--epsilon", "2", "--delta", "1e-6"])
-    assert "2 so far in this file, together (3, 2e-06)" in again.output
+    assert "so far" not in result.output
+
+
+def test_releases_of_the_same_models_are_charged_to_them(tmp_path: Path) -> None:
+    """Whatever files they go to: μ² adds up, and the statement inside the last one says so."""
+    learned().save(tmp_path / "model.npz")
+    for epsilon, name in ((1.0, "one"), (2.0, "other"), (1.0, "third")):
+        words = ["release", str(tmp_path / "model.npz"), "--epsilon", str(epsilon), "--out", str(tmp_path / name)]
+        result = CliRunner().invoke(app, words)
+    told = TaskModels.load(tmp_path / "third").provenance["privacy"]["in_all"]
+    together = math.sqrt(2 * mu_of(1.0, 1e-6) ** 2 + mu_of(2.0, 1e-6) ** 2)
+    assert told["releases"] == 3
+    assert delta_of(told["epsilon"], together) == pytest.approx(1e-6, rel=1e-6)
+    assert 2.0 < told["epsilon"] < 4.0
+    assert f"3 of these models so far, together ({told['epsilon']:.4g}, 1e-06)" in result.output

@@ -25,6 +25,7 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import Placement, event_totals, waited
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.sizes import MessageSizes
 
 SEARCHES = [
     (5.1, 0.5, True, ASCENT),
@@ -216,6 +217,18 @@ def test_a_search_begins_after_the_first_round_only_where_it_can_get_going(
     seen = Observation(1, np.full(25, 10), np.full(5, 5), np.ones(5), np.ones((5, 5)), gap=0.9, astray=astray)
     known = {"cloud_rounds": 1, "rounds": 1, "observed": [seen], "solvers": (ASCENT, NEWTON)}
     plan = Measured().plan(situation(budget={"energy": passes * 75.0}, coupling=coupling, **known))
+    assert plan is not None
+    assert plan.solver == solver
+
+
+@pytest.mark.parametrize(("numbers", "solver"), [(562, ASCENT), (21, NEWTON)])
+def test_ascent_goes_on_where_nothing_is_merged_and_rows_say_little_of_curvature(numbers: int, solver: str) -> None:
+    """At λ1 = 1e-5 a search is slow in 562 features from 53 rows; in 21 the rows tell the curvature."""
+    one = np.ones((5, 5))
+    seen = [Observation(k, np.full(5, 53), np.ones(5), np.ones(5), one, gap=0.9 * 0.85**k) for k in range(1, 16)]
+    known = {"cloud_rounds": 15, "rounds": 15, "observed": seen, "solvers": (ASCENT, NEWTON)}
+    weights = {"lam": 1.1e-4, "coupling": 10 / 11, "bytes": MessageSizes(order=8 * numbers)}
+    plan = Measured().plan(situation(budget="energy=4500", n_terminals=1, rows=53, **known, **weights))
     assert plan is not None
     assert plan.solver == solver
 

@@ -10,6 +10,7 @@ import pytest
 from tests.reference.problems import certify, cloud_of, federation, learn
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import Auto
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.relationships import MeanRegularised
@@ -129,3 +130,28 @@ def test_members_that_change_after_the_report_make_no_certificate() -> None:
 
 def federation_with(data: Any, y: Any) -> Any:
     return replace(data, y=y)
+
+
+def test_tasks_that_are_alike_start_coupled_and_end_at_the_weights_of_their_problem() -> None:
+    """After a first round by themselves anchors draw them together, ever less; certificates are for the problem."""
+    data = federation(sizes=[(6, 5), (7, 4), (5, 6)], d=12)
+    method = DualMethod(relationship=MeanRegularised(1e-3, 1e-5), merge=Auto())
+    network = InProcess(data, method)
+    top = Cloud(method.relationship, 3, network.shape, method.channel, steers=True)
+    weights = []
+    for number in range(1, 100):
+        network.assign(top.assign())
+        network.round(number, np.full(len(network.station), 20))
+        certificate = certify(network, top)
+        assert top.anchors is not None
+        weights.append(float(top.anchors.lam[0]))
+    own = 1e-3 + 1e-5
+    assert weights[0] == own
+    assert weights[1] > 1.1 * own
+    assert weights[1:] == sorted(weights[1:], reverse=True)
+    assert weights[-1] == pytest.approx(own, rel=1e-6)
+    assert 0.0 <= certificate.gap < 1e-6
+    by_itself = InProcess(data, DualMethod(relationship=method.relationship))
+    solved = learn(by_itself, cloud_of(by_itself, method.relationship), cloud_rounds=300, station_rounds=1, steps=20)
+    assert certificate.primal - certificate.gap <= solved.primal
+    assert solved.dual <= certificate.primal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.deploy.terminal.masked import kind_of
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles import masks
+from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
 from rhfedmtl.roles.masking import (
     DENSE,
+    SPANS,
     Circle,
     Key,
     Masker,
@@ -23,11 +27,13 @@ from rhfedmtl.roles.masking import (
     Opened,
     Partners,
     SumKind,
+    Told,
     Unmask,
     circles,
     seat,
     threshold,
     to_bits,
+    to_merges,
 )
 from rhfedmtl.roles.messages import ENVELOPE, Anchor, Update, Verdict, WorkOrder, masking_bytes, message_sizes
 from rhfedmtl.roles.station import BaseStation
@@ -64,17 +70,22 @@ class World:
         content: bytes = b"order",
         applied: bool = False,
         before: Iterable[int] = (),
+        stay: Iterable[int] = (),
+        merged: bytes = b"",
+        settled: dict[int, float] | None = None,
     ) -> Words | None:
         """One sum over members, of whom some vanish before their words, some before they open."""
         members = set(self.terminals if members is None else members)
         self.deal(members)
         known = to_bits(before) if before else b""
-        room = self.room.begin(content, {t: seat(1, 0, 5) for t in members}, known)
+        room = self.room.begin(content, {t: seat(1, 0, 5) for t in members}, known, merged)
         if room is None:
             return None
         self.seen = []
         for t, partners in room.partners().items():
-            masked = self.terminals[t].mask(partners, content, seat(1, 0, 5), self.words[t], kind=kind, applied=applied)
+            words = self.words[t] if not stay or t in stay else np.zeros_like(self.words[t])
+            told = {"applied": applied, "settled": settled, "stay": frozenset(stay)}
+            masked = self.terminals[t].mask(partners, content, seat(1, 0, 5), words, kind=kind, **told)
             if t not in set(late):
                 self.seen.append(masked.words)
                 assert room.receive(masked)
@@ -252,6 +263,132 @@ def test_rule_2_a_lone_join_or_leave_gives_no_sum() -> None:
         world.terminals[10].mask(alone, b"leave", seat(1, 0, 0), world.words[10], kind=SumKind.FIXED)
 
 
+PARTED = "what these put in could be subtracted"
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("asked", ["all", "those who stay"])
+def test_rule_2_a_lone_leave_does_not_tell_the_share(asked: str, looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U_b before and after it differ by what the one put in, exactly: the attack works where nobody looks."""
+    rng, method = np.random.default_rng(0), DualMethod(channel=MaskedSums())
+    rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 16)}
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    world, shares = World(6), {}
+    for t, role in roles.items():
+        role.join()
+        world.words[t] = words_of(_worked(role, 1), MaskedSums())
+    assert world.sum() is not None
+    for t, role in roles.items():
+        found = role.kept_share(Verdict(1, 0.5, 1, 1), stays=True)
+        assert found is not None
+        shares[t], world.words[t] = found, words_of(found, MaskedSums())
+    if not looks:
+        monkeypatch.setattr(Told, "splits", lambda *_: None)
+    others = [t for t in rows if t != 12]
+    members = rows if asked == "all" else others
+    if looks:
+        with pytest.raises(PeerError, match=PARTED):
+            world.sum(members, kind=SumKind.SHARE, stay=others)
+        return
+    kept = world.sum(members, kind=SumKind.SHARE, stay=others)
+    assert kept is not None
+    np.testing.assert_allclose(sum(shares.values()) - round_zero.to_numbers(kept), shares[12], atol=1e-15)
+
+
+def test_rule_2_three_leave_together_and_shares_are_exact() -> None:
+    """The sum of what stays comes out, to the bit, whether they are there or not; certificates go on without them."""
+    world = World(9)
+    ids = list(world.terminals)
+    stay = ids[3:]
+    assert world.sum() is not None
+    assert world.sum(kind=SumKind.FIXED) is not None
+    here = ids[1:]  # one of them is dead
+    np.testing.assert_array_equal(world.sum(here, kind=SumKind.SHARE, stay=stay), world.clear(stay))
+    np.testing.assert_array_equal(world.sum(here, kind=SumKind.SHARE, stay=stay), world.clear(stay))  # killed meanwhile
+    np.testing.assert_array_equal(world.sum(stay, kind=SumKind.FIXED), world.clear(stay))
+    for few in (ids[4:], ids[5:]):
+        with pytest.raises(PeerError, match=PARTED):
+            world.sum(stay, kind=SumKind.SHARE, stay=few)
+    assert world.sum(stay, kind=SumKind.SHARE, stay=ids[6:]) is not None
+    with pytest.raises(PeerError, match=PARTED):
+        world.sum(ids[6:], kind=SumKind.SHARE, stay=ids[7:])
+
+
+def test_rule_2_who_missed_a_round_is_not_one_of_the_three() -> None:
+    """Of the sum of that round two alone would go: the four who were in it may."""
+    world = World(9)
+    ids = list(world.terminals)
+    assert world.sum() is not None
+    assert world.sum(ids[1:], applied=True) is not None
+    with pytest.raises(PeerError, match="of 8 terminals that were in a sum together 2 would be parted"):
+        world.sum(kind=SumKind.SHARE, stay=ids[3:])
+    assert world.sum(kind=SumKind.SHARE, stay=ids[4:]) is not None
+
+
+def test_rule_2_however_many_sets_there_were_few_are_remembered_and_none_forgotten() -> None:
+    """Sets that become one range are held to its smallest and its largest."""
+    told, everyone = Told(), frozenset(range(100))
+    for k in range(80):
+        told = told.with_update(everyone - {k})
+    assert len(told.spans) == SPANS
+    assert told.splits(everyone - {0, 1}, 3) is not None
+    assert told.splits(everyone, 3) is None
+    assert told.splits(frozenset(range(80)), 3) is None
+    assert told.splits(frozenset(range(3, 100)), 3) is not None
+
+
+def test_rule_2_those_who_moved_are_no_newcomers() -> None:
+    """Their sum is known from where they were: with one newcomer it would tell his, without one of them hers."""
+    world = World(12)
+    ids = list(world.terminals)
+    old, there, new = ids[:6], ids[6:9], ids[9:]
+    for members, before in ((old, ()), (there, ())):
+        assert world.sum(members, kind=SumKind.FIXED, before=before) is not None
+    movers, stay = old[:3], old[3:]
+    assert world.sum(old, kind=SumKind.SHARE, stay=stay) is not None
+    for members, before in (
+        ([*there, *movers, new[0]], there),
+        ([*there, *movers, new[0]], [*there, *movers]),
+        ([*there, *movers[1:]], [*there, *movers[1:]]),
+        ([*there, *movers[1:], new[0]], there),
+        ([*there, new[0]], [*there, new[0]]),
+    ):
+        with pytest.raises(PeerError, match="could be subtracted"):
+            world.sum(members, kind=SumKind.FIXED, before=before)
+    here = [*there, *movers]
+    np.testing.assert_array_equal(world.sum(here, kind=SumKind.FIXED, before=here), world.clear(here))
+    assert world.sum([*here, *new], kind=SumKind.FIXED, before=here) is not None
+    with pytest.raises(PeerError, match=PARTED):
+        world.sum([*here, *new], kind=SumKind.SHARE, stay=[*there, movers[0], *new])
+
+
+@pytest.mark.parametrize("kind", [SumKind.FIXED, SumKind.SHARE])
+def test_rule_4_all_are_told_the_same_of_what_was_applied(kind: SumKind) -> None:
+    """One who alone is told that its update counts has duals that alone changed: the sums would differ by its own."""
+    world = World(6)
+    ids, told = list(world.terminals), {1: 0.5, 2: 0.0}
+    assert world.sum() is not None
+    for lie in ({}, {1: 0.25}, {1: 0.5, 2: 0.5}):
+        with pytest.raises(PeerError, match="was told otherwise of its update of round"):
+            world.sum(kind=kind, stay=ids, merged=to_merges(lie), settled=told)
+    assert world.sum(kind=kind, stay=ids, merged=to_merges({1: 0.5, 7: 1.0}), settled=told) is not None
+    assert all(masker.checked == told for masker in world.terminals.values())
+    alone = World(6)
+    alone.deal(ids)
+    room = alone.room.begin(b"order", dict.fromkeys(ids, seat(1, 0, 5)))
+    assert room is not None
+    for t, partners in room.partners().items():
+        own = {1: float(t == 10)}
+        lied = replace(partners, merged=to_merges(own))
+        more = {"kind": kind, "settled": own, "stay": frozenset(ids)}
+        room.receive(alone.terminals[t].mask(lied, b"order", seat(1, 0, 5), alone.words[t], **more))
+    unmask = room.close()
+    assert unmask is not None
+    for t in ids:
+        room.open(alone.terminals[t].open(unmask))
+    assert not np.array_equal(room.total(), alone.clear(ids)), "masks rest on it, and do not cancel"
+
+
 def test_rule_3_an_update_that_was_not_applied_is_opened_for_the_same_set() -> None:
     """A round dropped and held again without one terminal would give the update of that one; so would a third set."""
     world = World(9)
@@ -265,6 +402,28 @@ def test_rule_3_an_update_that_was_not_applied_is_opened_for_the_same_set() -> N
         with pytest.raises(PeerError, match="could be subtracted"):
             world.sum(members)
     assert world.sum(ids[1:], applied=True) is not None, "a new update is another matter"
+
+
+def test_rule_3_two_sets_of_one_update_tell_no_more_than_is_charged() -> None:
+    """Each part brings noise s²/T, the same in both sums: what they tell together of one terminal is below (C/s)².
+
+    Of sets that differ by T in all, and not in each direction, they would tell up to half as much again.
+    """
+    least, most = 3, 0.0
+    for common, fewer, more in itertools.product(range(8), range(8), range(8)):
+        one, other = (frozenset(range(s, s + n)) | frozenset(range(common)) for s, n in ((20, fewer), (40, more)))
+        if not fewer or min(len(one), len(other)) < least:
+            continue
+        told = Masker(0, least=least, told=Told(unmerged=(one,)))
+        covariance = np.array([[len(one), common], [common, len(other)]]) / least
+        tells = float(np.linalg.inv(covariance)[0, 0])  # of one of the fewer, in units of (C/s)²
+        try:
+            told._refuse_dropped(other)
+        except PeerError:
+            most = max(most, tells if fewer + more >= least else 0.0)
+        else:
+            assert tells <= 1.0 + 1e-9
+    assert most > 1.4
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -301,6 +460,42 @@ def _worked(role: Terminal, number: int) -> Update:
     update = role.work(WorkOrder(number, role.identity, np.full((1, 8), 1e-9 * number), 5.0, 120, verdict))
     assert update is not None
     return update
+
+
+@pytest.mark.parametrize("kind", [SumKind.UPDATE, SumKind.FIXED])
+def test_rule_3_updates_that_rest_on_the_model_alone_are_told_over_all(kind: SumKind) -> None:
+    """FedAvg from the same model without one: the difference is that one's update, though all were applied.
+
+    So its updates are sums that stay as they are; as updates of dual methods they would be opened.
+    """
+    rng, method = np.random.default_rng(0), build("fedavg", Options(channel="masked"), "binary").method
+    rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 15)}
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    world, others, told = World(5), [t for t in rows if t != 12], {}
+    for role in roles.values():
+        role.join()
+
+    def words(number: int) -> dict[int, Words]:
+        for t, role in roles.items():
+            order = WorkOrder(number, t, np.zeros((1, 8)), 1e-3, 120, Verdict(number - 1, 1.0, number - 1, 1))
+            update = role.work(order)
+            assert update is not None
+            told[t] = update.delta[0]
+            assert kind_of(order, method) is SumKind.FIXED
+        return {t: words_of(Update(1, t, told[t][None], np.empty(0), np.empty(0)), MaskedSums()) for t in roles}
+
+    world.words = words(1)
+    whole = world.sum(kind=kind)
+    world.words = words(2)
+    if kind is SumKind.FIXED:
+        with pytest.raises(PeerError, match="could be subtracted"):
+            world.sum(others, kind=kind)
+        return
+    less = world.sum(others, kind=kind, applied=True)
+    assert whole is not None
+    assert less is not None
+    found = masks.to_numbers(whole - less, MaskedSums().grid_step)
+    assert found @ told[12] / np.linalg.norm(found) / np.linalg.norm(told[12]) > 0.9
 
 
 def test_rule_3_holds_over_a_restart() -> None:
@@ -388,6 +583,29 @@ def test_words_under_a_slot_that_was_not_dealt_for_are_refused() -> None:
     partners = Partners(world.room.slot, to_bits(world.terminals), b"", b"")
     with pytest.raises(PeerError, match="has dealt for another slot"):
         world.terminals[10].mask(partners, b"new", seat(1, 0, 5), world.words[10], kind=SumKind.UPDATE)
+
+
+def test_models_back_and_forth_are_not_protected() -> None:
+    """A dishonest station leads terminals to a model, away, and back without one: all was applied, and sums differ.
+
+    What duals are after many steps rests on the model alone. Documented; noise is what helps.
+    """
+    rng, method = np.random.default_rng(0), DualMethod(channel=MaskedSums())
+    rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 15)}
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    world, there, held = World(5), rng.normal(size=(1, 8)), {}
+    for role in roles.values():
+        role.join()
+    sums = []
+    for number, (model, members) in enumerate(((there, rows), (0.0 * there, rows), (there, rows.keys() - {12})), 1):
+        for t in members:
+            verdict = Verdict(number - 1, float(number > 1), number - 1, 1)
+            update = roles[t].work(WorkOrder(number, t, model, np.inf, 60, verdict))
+            assert update is not None
+            held[t], world.words[t] = update, words_of(update, MaskedSums())
+        sums.append(world.sum(members, applied=True))
+    found = masks.to_numbers(sums[1] + sums[2], MaskedSums().grid_step)[:8]
+    np.testing.assert_allclose(found, held[12].delta[0], atol=1e-4)
 
 
 def test_rule_7_everybody_sends_as_much() -> None:

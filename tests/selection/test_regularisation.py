@@ -12,9 +12,10 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, ProtocolError
+from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
-from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve
+from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve, task_metric
 from rhfedmtl.selection.regularisation import LEVEL, choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
@@ -46,6 +47,18 @@ def test_terminals_that_lose_all_rows_are_left_out() -> None:
     for fold in make_folds(data, 3):
         assert np.all(np.diff(fold.federation.terminal_offsets) > 0)
         solve(fold.federation, DualMethod(), QUICK)
+
+
+def test_rows_held_out_weigh_as_in_training() -> None:
+    """A rare class that weighs much in the loss that is learned weighs as much in the loss that chooses weights."""
+    data = federation()
+    scores = np.random.default_rng(0).normal(size=(len(data.y), 1))
+    weight = np.random.default_rng(1).integers(0, 4, len(data.y)).astype(float)
+    found = task_metric(replace(data, sample_weight=weight), scores, "loss", SmoothedHinge())
+    for b in range(data.n_tasks):
+        own = data.row_task == b
+        losses = [SmoothedHinge().value(z, y) for z, y in zip(scores[own, 0], data.targets()[own, 0], strict=True)]
+        assert found[b] == pytest.approx(weight[own] @ losses / own.sum())
 
 
 def test_too_few_rows_or_folds_are_refused() -> None:

@@ -171,7 +171,7 @@ def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:
 def test_yardsticks_know_no_budget_and_no_faults() -> None:
     """They are solved to the optimum, whatever goes wrong for others, and cost nothing."""
     result = config("pooled", faults="slowdown=0.5,dropout=0.9").run(data())
-    assert result.stopped == "target gap reached"
+    assert result.stopped == "relative gap of 1e-06 reached"
     assert 0.0 <= result.certificate.relative_gap <= 1e-6
     assert result.ledger.spent == {}
 

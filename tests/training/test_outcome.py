@@ -175,6 +175,6 @@ def test_many_small_terminals_are_as_quick_as_few() -> None:
         method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1e-2), MERGES["auto"]())
         settings_ = Settings(scale="none", target_relative_gap=1e-3, max_rounds=500)
         result = train(data, method, Measured(), settings_)
-        assert result.stopped == "target gap reached"
+        assert result.stopped == "relative gap of 0.001 reached"
         rounds.append(result.rounds)
     assert max(rounds) <= 2 * min(rounds)

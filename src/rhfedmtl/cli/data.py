@@ -102,6 +102,15 @@ OPTIONS: dict[str, Any] = {
         bool | None,
         _flag("--balanced/--unbalanced", help="Equal numbers of each class; the default with --positive."),
     ],
+    "class_weight": Annotated[
+        str | None,
+        _option(
+            "--class-weight",
+            help="balanced: all classes of a task weigh the same in its loss.",
+            metavar="HOW",
+            show_default="rows weigh the same",
+        ),
+    ],
     "set": Annotated[
         list[str] | None,
         _option("--set", help="Setting of the data set; `rhfedmtl data list` names them.", metavar="NAME=VALUE"),

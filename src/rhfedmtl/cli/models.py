@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,23 +138,21 @@ def release(
 
     rhfedmtl release runs/20260102-120000-rhfedmtl-har-0 --epsilon 1 --delta 1e-6
     """
-    from rhfedmtl.models.task_models import TaskModels
+    from rhfedmtl.models.release import charge
+    from rhfedmtl.models.task_models import TaskModels, file_of
 
     released = TaskModels.load(model).release(epsilon, delta)
     out = out or (model if model.is_dir() else model.parent) / "released.npz"
-    statement = released.provenance["privacy"]
-    before = TaskModels.load(out).provenance.get("privacy", {}) if out.exists() else {}
-    earlier = before.get("in_all", [int("epsilon" in before), before.get("epsilon", 0.0), before.get("delta", 0.0)])
-    statement["in_all"] = [old + new for old, new in zip(earlier, (1, epsilon, delta), strict=True)]
-    released.save(out)
+    statement = charge(file_of(model), released.provenance["privacy"])
+    replace(released, provenance={**released.provenance, "privacy": statement}).save(out)
     if as_json:
         print_json({**statement, "saved": str(out)})
     else:
         fact("released", statement["words"])
         fact("noise", f"{statement['noise']:.3g} for a sensitivity of {statement['sensitivity']:.3g}")
-        count, *together = statement["in_all"]
-        several = f"{count} so far in this file, together ({together[0]:g}, {together[1]:g}); "
-        fact("releases", f"{several if count > 1 else ''}they add up: give the same one to everybody")
+        told = statement["in_all"]
+        several = f"{told['releases']} of these models so far, together ({told['epsilon']:.4g}, {told['delta']:g}); "
+        fact("releases", f"{several if told['releases'] > 1 else ''}they add up: give the same one to everybody")
         typer.echo(f"saved in      {out}")
 
 

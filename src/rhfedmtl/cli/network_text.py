@@ -24,13 +24,15 @@ def tree(facts: dict[str, Any]) -> Tree:
         branch = root.add(_line(line, station["connected"]))
         if station["last_error"]:
             branch.add(Text(station["last_error"][:200], style="yellow"))
-        away = [terminal for terminal in terminals if terminal.get("declined") or not terminal["connected"]]
+        away = [t for t in terminals if t.get("declined") or t.get("waits") or not t["connected"]]
         shown = terminals if len(terminals) <= 8 else away[:8]
         for terminal in shown:
             samples = f"  {terminal['samples']} samples" if terminal["samples"] is not None else "  not a member"
             branch.add(_line(f"terminal {terminal['terminal']}{samples}", terminal["connected"]))
             if terminal.get("quarantined"):
                 branch.add(Text(f"  in quarantine: it told {terminal['quarantined']}", style="yellow"))
+            if terminal.get("waits"):
+                branch.add(Text(f"  {terminal['waits']}", style="yellow"))
             if terminal.get("declined"):
                 branch.add(Text(f"  its site declines {terminal['declined']}", style="yellow"))
     return root

@@ -240,7 +240,7 @@ def _took(node: Facts) -> list[str]:
 def _terminal(terminal: Facts) -> str:
     words = [f"terminal {terminal['terminal']}"]
     words.append("not a member" if terminal.get("samples") is None else f"{terminal['samples']} samples")
-    why = _small(terminal.get("quarantined") or terminal.get("declined"))
+    why = _small(terminal.get("quarantined") or terminal.get("declined") or terminal.get("waits"))
     state = f'<span class="state {_state(terminal)}">{escape(", ".join([*words, *_took(terminal)]))}</span>'
     return f"<li>{state}{why}</li>"
 

@@ -256,6 +256,14 @@ def encode(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> npt.NDArray[np.
     return np.where(np.asarray(y)[:, None] == codes[None, :], 1.0, -1.0)
 
 
+def class_weights(y: npt.NDArray[Any], task: IntArray) -> npt.NDArray[np.float64]:
+    """n_b/(C_b n_bc) of every row: all C_b classes that a task has weigh the same in its loss."""
+    pairs, place, counts = np.unique(np.column_stack([task, y]), axis=0, return_inverse=True, return_counts=True)
+    tasks = pairs[:, 0].astype(np.int64)
+    each = np.bincount(task)[tasks] / (np.bincount(tasks)[tasks] * counts)
+    return np.asarray(each[place.ravel()])
+
+
 def as_rows(X: Any) -> FloatArray:
     """Rows as a two-dimensional array of floats; floats keep their dtype and stay memory-mapped."""
     rows = np.asarray(X)

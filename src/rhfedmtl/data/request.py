@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ class Request:
     """A data set by name, its settings, and how to split it; what is ``None`` was not asked for.
 
     ``partition`` is the name of one, with its parameter after a colon where it has one: ``dirichlet:0.3``,
-    ``powerlaw:1.5``. All other fields are those of ``Split``.
+    ``powerlaw:1.5``. With the ``class_weight`` "balanced" all classes of a task weigh the same in its loss. All other
+    fields are those of ``Split``.
     """
 
     data: str = "synthetic"
@@ -49,17 +50,29 @@ class Request:
     grouped: bool | None = None
     positive: str | None = None
     balanced: bool | None = None
+    class_weight: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def federation(self, seed: int = 0, source: Source | None = None) -> Federation:
         """Load, or make, and split; ``source`` is what `source` gave before, for another seed."""
         entry = DATASETS[self.data]
         if entry.federated:
-            return self._made(entry, seed)
+            return self._weighted(self._made(entry, seed))
         from rhfedmtl.data.split import federate
 
         split = self.split()
-        return federate(source or self.source(), split, seed)
+        return self._weighted(federate(source or self.source(), split, seed))
+
+    def _weighted(self, federation: Federation) -> Federation:
+        if self.class_weight is None:
+            return federation
+        from rhfedmtl.data.federation import class_weights
+
+        if self.class_weight != "balanced":
+            raise ConfigError(f"no class weight {self.class_weight!r}: balanced is the one that there is")
+        if federation.kind == "regression":
+            raise ConfigError("class weights need classes, and these labels are numbers: leave out --class-weight")
+        return replace(federation, sample_weight=class_weights(federation.y, federation.row_task))
 
     def source(self) -> Source:
         """Rows before the split; only for data that is split."""
@@ -84,7 +97,7 @@ class Request:
     def words(self) -> Iterator[str]:
         """The words that ask for the same on a command line."""
         yield from ("--data", self.data)
-        for name in ("path", *SPLIT_FIELDS):
+        for name in ("path", *SPLIT_FIELDS, "class_weight"):
             value = getattr(self, name)
             if value == () or value is None:
                 continue

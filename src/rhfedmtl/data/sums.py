@@ -14,6 +14,7 @@ from numba import njit
 from rhfedmtl.data.federation import FloatArray, IntArray, as_rows
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.data.threads import share_out
+from rhfedmtl.maths.kernels.rounds import fixed
 
 
 @njit(cache=True, nogil=True)
@@ -63,7 +64,8 @@ def station_moments(X: FloatArray, terminal_offsets: IntArray, task_offsets: Int
     Equal to the bit to ``total`` of the moments of each station's terminals, without making those: a million terminals
     take seconds.
     """
-    X, terminals, tasks = as_rows(X), *(np.asarray(part, dtype=np.int64) for part in (terminal_offsets, task_offsets))
+    X = fixed(as_rows(X))
+    terminals, tasks = (np.asarray(part, dtype=np.int64) for part in (terminal_offsets, task_offsets))
     mean, spread = np.zeros((len(tasks) - 1, X.shape[1])), np.zeros((len(tasks) - 1, X.shape[1]))
     share_out(lambda first, last: _stations(X, terminals, tasks, first, last, mean, spread), len(tasks) - 1, X.size)
     counts = np.diff(terminals[tasks]).tolist()

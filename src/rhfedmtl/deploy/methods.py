@@ -26,9 +26,6 @@ def algorithm_of(job: wire.Job) -> Algorithm:
         algorithm = build(job.algorithm, options, kind_of(tuple(job.classes)))
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
-    method = algorithm.method
-    if method.channel.sums_only and not method.has_duals:
-        raise ConfigError("masked sums in a network are for methods with dual variables, as rhfedmtl")
     if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
         raise ConfigError(
             f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"

@@ -18,9 +18,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from rhfedmtl.data.federation import class_weights
 from rhfedmtl.errors import DataError
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
-from rhfedmtl.estimators.rows import features_of, weights
+from rhfedmtl.estimators.rows import column, features_of, weights
 from rhfedmtl.maths.registry import LAMBDA1
 
 Array = npt.NDArray[Any]
@@ -74,7 +75,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     max_rounds
         Most rounds of one `fit` or `resume`.
     class_weight
-        Weights of classes, ``"balanced"`` or None.
+        Weights of classes by name, or None; with ``"balanced"`` all classes of a task weigh the same in its loss.
     warm_start
         Start the next `fit` from the dual variables of the last one, row by row.
     random_state
@@ -176,8 +177,14 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             raise DataError(f"y has one class only, {classes.tolist()[0]!r}: a classifier needs two or more")
         if self.class_weight is not None:
             given = weights(sample_weight, len(X))
-            beside["sample_weight"] = compute_sample_weight(self.class_weight, y) * (1.0 if given is None else given)
+            beside["sample_weight"] = self._class_weights(y, codes, task) * (1.0 if given is None else given)
         return self._learn_from(self._rows(X, codes, classes, beside, preparation))
+
+    def _class_weights(self, y: Array, codes: Array, task: Any) -> Array:
+        """Weight of every row by its class, balanced within each task."""
+        if task is None or not (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
+            return np.asarray(compute_sample_weight(self.class_weight, y))
+        return class_weights(codes, np.unique(column(task, len(y), "task"), return_inverse=True)[1])
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Class of every row, by the model of its task."""

@@ -6,7 +6,7 @@ and its line in `registry`. Anchors come with the base class (`coupling.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,10 @@ __all__ = [
     "Safe",
     "Unrelated",
 ]
+
+
+MOST_ALIKE = 100.0
+"""λ2/λ1 of tasks that are all one: more than that changes nothing of their first rounds."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,22 @@ class MeanRegularised(Relationship):
             center = center + (1.0 / lam - 1.0 / weight) * (V - V.mean(axis=0))
         constant = self.lambda1 * (1.0 - self.lambda1 / weight) / 2.0 * np.sum(r * r)
         return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
+
+    def likeness(self, V: Models) -> float:
+        """λ2 with which G gives their mean and what sets them apart the sizes that V has, where λ2 is below λ1.
+
+        By modes: G is 1/λ1 for the mean and 1/(λ1+λ2) for each of N − 1 others, V has N‖v̄‖² and Σ_b ‖v_b − v̄‖².
+        """
+        mean = V.mean(axis=0)
+        common, apart = (len(V) - 1) * len(V) * float(np.sum(mean * mean)), float(np.sum(np.square(V - mean)))
+        if self.lambda2 >= self.lambda1 or common == 0.0:
+            return 0.0
+        ratio = common / max(apart, common / (1.0 + MOST_ALIKE)) - 1.0
+        return max(ratio * self.lambda1 - self.lambda2, 0.0)
+
+    def drawn(self, pull: float) -> MeanRegularised:
+        """λ2 larger by so much."""
+        return replace(self, lambda2=self.lambda2 + pull)
 
     def _anchored(self, n: Vector) -> float:
         """λ_b for stations of so many samples."""

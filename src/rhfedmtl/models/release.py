@@ -12,15 +12,18 @@ that was reached tells of the rows, as do rounds and bill, and none of these is 
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.coupling import Relationship, mix
+from rhfedmtl.maths.gaussian_privacy import epsilon_of
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.training.config import GOOD_ENOUGH
@@ -54,6 +57,23 @@ def noised(
         "target_gap": gap,
     }
     return in_noise(models.models, relationship, noise, address), statement
+
+
+def charge(model: Path, statement: dict[str, Any]) -> dict[str, Any]:
+    """Count a release of the models in this file, wherever it goes, in the account beside them; then the statement.
+
+    Each is the same models in Gaussian noise of its own: μ² adds up.
+    """
+    account = model.with_suffix(".releases.jsonl")
+    with account.open("a+", encoding="utf-8") as file:
+        file.write(json.dumps({name: statement[name] for name in ("mu", "epsilon", "delta")}) + "\n")
+        file.seek(0)
+        try:
+            told = [float(json.loads(line)["mu"]) for line in file]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{account} counts the releases of {model}, and cannot be read: {error!r}") from None
+    mu, delta = math.hypot(*told), statement["delta"]
+    return {**statement, "in_all": {"releases": len(told), "epsilon": epsilon_of(mu, delta), "delta": delta, "mu": mu}}
 
 
 def in_noise(

@@ -260,8 +260,7 @@ class TaskModels:
     @classmethod
     def load(cls, path: str | Path) -> TaskModels:
         """Read what `save` wrote, or the model in the folder of a run; anything else is refused."""
-        path = Path(path)
-        path = _in_folder(path) if path.is_dir() else path
+        path = file_of(path)
         if not path.exists():
             raise DataError(f"no such model: {path}; name a file, or the folder of a run")
         header, arrays = array_file.read(path, MODEL)
@@ -419,7 +418,9 @@ def _scalers(arrays: dict[str, Array], header: dict[str, Any], n_tasks: int) -> 
     return tuple(made * n_tasks if len(made) == 1 else made)
 
 
-def _in_folder(folder: Path) -> Path:
-    """The model of a run's folder, or of the latest run where the folder holds several."""
-    latest = max(folder.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime_ns, default=folder / FILE)
-    return folder / FILE if (folder / FILE).exists() else latest
+def file_of(path: str | Path) -> Path:
+    """The file, or the model of a run's folder, or of the latest run where the folder holds several."""
+    folder = Path(path)
+    if not folder.is_dir() or (folder / FILE).exists():
+        return folder / FILE if folder.is_dir() else folder
+    return max(folder.glob(f"*/{FILE}"), key=lambda found: found.stat().st_mtime_ns, default=folder / FILE)

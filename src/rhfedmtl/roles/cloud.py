@@ -31,6 +31,8 @@ EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
 EARLY = 0.1
 """Of samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
+FADES = 0.7
+"""What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -190,7 +192,9 @@ class Cloud(CloudStates):
     An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
     quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` lets the next
     server iteration begin by what a certificate has just found to be the best so far, and not by what the stations
-    hold, which overshoots under strong coupling.
+    hold, which overshoots under strong coupling. Where the problem hardly couples tasks and their first reports are
+    alike, it makes its first anchors for a problem that draws them to their mean: a path from there to the weights of
+    the problem, along which all is judged and certified for the problem alone.
     """
 
     def __init__(
@@ -218,6 +222,9 @@ class Cloud(CloudStates):
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
+        self._pull = (
+            None if steers else 0.0
+        )  # to the mean, beyond that of the problem; unknown before the first reports
         self._start: Models | None = None  # what the next anchors come from, if not from what the stations hold
         self._begin: Models | None = None  # or where they let the stations begin
         self._held = np.inf  # objective of what the stations held when last certified
@@ -233,6 +240,7 @@ class Cloud(CloudStates):
         self.cloud_round += 1
         self.anchors = self._ascend() if solver == ASCENT else self._search(solver)
         self._start = self._begin = None
+        self._pull = self._pull and FADES * self._pull
         center, lam, _, origin = self.anchors
         begins = [None] * self.n_tasks if origin is None else list(origin)
         return [
@@ -244,15 +252,24 @@ class Cloud(CloudStates):
         self._newton = None
         if self._begin is None:
             return self._coming()
-        return self.relationship.anchors(self.W, self.V, self._n)._replace(center=self._begin, origin=self.V.copy())
+        return self._path().anchors(self.W, self.V, self._n)._replace(center=self._begin, origin=self.V.copy())
+
+    def _path(self) -> Relationship:
+        """The coupling that ascent goes by now."""
+        if self.anchors is None:
+            return self.relationship
+        if self._pull is None:
+            self._pull = self.relationship.likeness(self.V)
+        return self.relationship.drawn(self._pull) if self._pull else self.relationship
 
     def _coming(self) -> Anchors:
         """The anchors of ascent, as they are sent."""
-        anchors = self.relationship.anchors(self.W if self._start is None else self._start, self.V, self._n)
+        anchors = self._path().anchors(self.W if self._start is None else self._start, self.V, self._n)
         known = np.zeros_like(self.W) if self.anchors is None else self.anchors.center
         return anchors._replace(center=self.channel.models(anchors.center, known))
 
     def _search(self, solver: Solver) -> Anchors:
+        self._pull = 0.0
         if self._newton is None:
             begin = self.W.copy() if self._best is None else self._best.models
             known = begin if self.anchors is None else self.anchors.center
@@ -303,7 +320,7 @@ class Cloud(CloudStates):
             models = np.stack([self.W, self._newton.W])
             self._points = Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
             return self._points
-        held, joint = self.W, self.relationship.solve(self.V)
+        held, joint = self.W, self._path().solve(self.V)
         if self._newton is None:
             if ahead:
                 self._next = self._coming()
@@ -338,6 +355,7 @@ class Cloud(CloudStates):
         )
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
+            self._pull = self._pull if better else 0.0
             self._start_from(points, int(np.argmin(primals)) if better else None)
         best = self._best
         assert best is not None
@@ -391,7 +409,7 @@ class Cloud(CloudStates):
     def _kept_apart(self, models: Vector) -> float:
         """How much an alternation leaves of what sets models apart from the joint ones."""
         apart = models[0] - models[-1]
-        left = self.relationship.anchors(apart, np.zeros_like(apart), self._n).center
+        left = self._path().anchors(apart, np.zeros_like(apart), self._n).center
         return float(np.sum(left * apart)) / max(float(np.sum(apart * apart)), np.finfo(float).tiny)
 
     def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
@@ -419,6 +437,7 @@ class Cloud(CloudStates):
         for report in reports:
             self.V[report.task], self._n[report.task] = report.v, max(report.n_samples, 1)
         self.W = self.relationship.solve(self.V) if models is None else models.copy()
+        self._pull = 0.0
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""

@@ -35,9 +35,13 @@ from rhfedmtl.roles.states import Table, follow, frozen
 
 UNMERGED = 2
 """Sets for which updates are opened at most before one of them is applied."""
+SPANS = 32
+"""Sets, or ranges of sets, of updates that a terminal remembers; beyond, two that are near become one."""
 LEAST = 3
 """Terminals that a sum has, unless told."""
 Members = frozenset[int]
+Span = tuple[Members, Members]
+"""All sets that hold the first and lie in the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,8 @@ class Deal(Message):
 class Partners(Message):
     """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares.
 
-    ``before`` has all for whom a sum of numbers that stay as they are was opened before, among those who are asked now.
+    ``before`` has all for whom a sum of numbers that stay as they are was opened before, among those who are asked now;
+    ``merged`` the rounds whose updates were applied, with their factors (`to_merges`), since all were last told.
     """
 
     slot: int
@@ -84,6 +89,7 @@ class Partners(Message):
     seats: bytes
     shares: bytes
     before: bytes = b""
+    merged: bytes = b""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +139,18 @@ def from_bits(bits: bytes) -> Members:
     return frozenset((found + struct.unpack("<I", bits[:4])[0]).tolist())
 
 
+def to_merges(merges: Mapping[int, float]) -> bytes:
+    """Rounds, and the factors with which their updates were applied."""
+    return b"".join(struct.pack("<Qd", *each) for each in sorted(merges.items()))
+
+
+def from_merges(given: bytes) -> dict[int, float]:
+    """What `to_merges` wrote."""
+    if len(given) % 16:
+        raise PeerError(f"{len(given)} bytes of rounds and factors: 16 for each")
+    return dict(struct.iter_unpack("<Qd", given))
+
+
 def threshold(neighbours: int) -> int:
     """Shares that give a secret back, of those that a terminal and its neighbours hold: more than two thirds."""
     return 2 * (neighbours + 1) // 3 + 1
@@ -167,11 +185,12 @@ class Dealt:
 
 
 class SumKind(Enum):
-    """What is added up: an update, numbers that rest on rows and duals alone, or on rows alone (round zero)."""
+    """What is added up: an update, numbers that rest on rows and duals alone, on rows alone (round zero), or shares."""
 
     UPDATE = "update"
     FIXED = "fixed"
     ROWS = "rows"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +203,9 @@ class SentWords:
     kind: SumKind
     asked_for: bytes
     answer: Masked
+    newcomers: Members
+    checked: Mapping[int, float]
+    stay: Members
     opened: Members | None = None
 
 
@@ -191,13 +213,50 @@ class SentWords:
 class Told:
     """What a terminal remembers, over restarts, of sums that were opened.
 
-    Of each kind of numbers that stay as they are, the set of the last sum; and the sets for which updates were opened
-    since one of this terminal's was applied.
+    Of each kind of numbers that stay as they are, the set of the last sum; the sets for which updates were opened since
+    one of this terminal's was applied; those who came into sums that stay together with it (``cells``), and the sets of
+    all its updates since it joined (``spans``).
     """
 
     fixed: Members | None = None
     rows: Members | None = None
     unmerged: tuple[Members, ...] = ()
+    cells: tuple[Members, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    def with_update(self, arrived: Members) -> Told:
+        """After an update was opened for these."""
+        unmerged = tuple(dict.fromkeys((*self.unmerged, arrived)))
+        if any(core <= arrived <= hull for core, hull in self.spans):
+            return replace(self, unmerged=unmerged)
+        spans = (*self.spans, (arrived, arrived))
+        if len(spans) > SPANS:
+            nearest = min(
+                range(SPANS), key=lambda k: len(spans[k][1] | spans[k + 1][1]) - len(spans[k][0] & spans[k + 1][0])
+            )
+            (one, wide), (other, wider) = spans[nearest : nearest + 2]
+            spans = (*spans[:nearest], (one & other, wide | wider), *spans[nearest + 2 :])
+        return replace(self, unmerged=unmerged, spans=spans)
+
+    def part(self, stay: Members, *, stays: bool) -> Told:
+        """After others went, or stayed: the sums over both parts of every set are known now."""
+
+        def own(members: Members) -> Members:
+            return members & stay if stays else members - stay
+
+        fixed, rows = (None if each is None else own(each) for each in (self.fixed, self.rows))
+        unmerged, cells = (tuple(filter(None, map(own, sets))) for sets in (self.unmerged, self.cells))
+        spans = ((own(core), own(hull)) for core, hull in self.spans)
+        return Told(fixed, rows, unmerged, cells, tuple(dict.fromkeys(span for span in spans if span[1])))
+
+    def splits(self, stay: Members, least: int) -> Members | None:
+        """A set of which fewer than ``least`` would stay, or would go, and not all; None where there is none."""
+        spans = (*self.spans, *((cell, cell) for cell in self.cells))
+        for core, hull in spans:
+            for less, most in ((core & stay, hull & stay), (core - stay, hull - stay)):
+                if most and len(less) < least:
+                    return hull
+        return None
 
 
 class Masker:
@@ -206,9 +265,13 @@ class Masker:
     Rules against sums that can be subtracted. Numbers that rest on rows and duals alone, or on rows, hardly change with
     what is asked: their sum is opened for all who were asked, the same as the last time, or for those and at least
     ``least`` others whose numbers are in no sum yet; all must have been told the same of who is in one (``before``).
-    So all sums together tell sums over ``least`` or more. An update that was opened and not applied comes again, nearly
-    the same, from any model: until one is applied, it is opened for the same set, or for one other that differs by
-    ``least``. What is not opened tells nothing.
+    So all sums together tell sums over ``least`` or more; so do sets that are put together of such sets, as where those
+    who left one station are at another. An update that was opened and not applied comes again, nearly the same, from
+    any model: until one is applied, it is opened for the same set, or for one other with ``least`` more, or fewer, or
+    both, so that noise on either hides what they differ by. Where
+    others go, shares of those who stay are added up if of every set for which this terminal has opened anything
+    ``least`` or more stay, or none, and ``least`` or more go, or none. For sums that rest on duals all must have been
+    told the same of which updates were applied. What is not opened tells nothing.
     """
 
     def __init__(
@@ -254,8 +317,8 @@ class Masker:
         of_hide, of_back = masks.split(hide, holders, needed), masks.split(back, holders, needed)
         self._dealt = Dealt(slot, hide, of_hide[self.terminal])
         both = (
-            masks.hidden(
-                masks.derive(secret, "share", slot, self.terminal),
+            masks.under(
+                masks.derive(secret, "share", slot, self.terminal, length=2 * SEED),
                 masks.to_bytes(of_hide[t]) + masks.to_bytes(of_back[t]),
             )
             for t, secret in self._pairs.items()
@@ -265,14 +328,24 @@ class Masker:
         return self._deal
 
     def mask(
-        self, partners: Partners, content: bytes, own_seat: bytes, words: Words, *, kind: SumKind, applied: bool = False
+        self,
+        partners: Partners,
+        content: bytes,
+        own_seat: bytes,
+        words: Words,
+        *,
+        kind: SumKind,
+        applied: bool = False,
+        settled: Mapping[int, float] | None = None,
+        stay: Members = frozenset(),
     ) -> Masked:
         """Answer with words under masks: once in each slot, and the same again where it is asked again.
 
-        ``applied`` says whether an update of this terminal was since the last that it opened.
+        ``applied`` says whether an update of this terminal was since the last that it opened, ``settled`` what it was
+        told of its updates, by round; ``stay`` is for sums of shares.
         """
         after, dealt, sent = self._after(Partners), self._dealt, self._sent
-        content = bound_to(content, partners.before)
+        content = bound_to(content, partners.before, partners.merged)
         asked_for = hashlib.sha256(b"".join([content, own_seat, partners.everyone, partners.seats, words.tobytes()]))
         if sent is not None and partners.slot == sent.slot and asked_for.digest() == sent.asked_for:
             return sent.answer
@@ -286,8 +359,13 @@ class Masker:
             raise PeerError(f"a sum over {len(everyone)} terminals: terminal {self.terminal} needs {self.least}")
         if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
-        if kind is not SumKind.UPDATE:
-            self._refuse_known(getattr(self.told, kind.value), everyone, partners.before)
+        newcomers: Members = frozenset()
+        checked = dict(settled or {}) if kind in (SumKind.FIXED, SumKind.SHARE) else {}
+        self._refuse_unlike(checked, partners.merged)
+        if kind is SumKind.SHARE:
+            self._refuse_split(everyone, stay)
+        elif kind is not SumKind.UPDATE:
+            newcomers = self._newcomers(getattr(self.told, kind.value), everyone, partners.before)
         elif applied:
             self.told = replace(self.told, unmerged=())
         total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
@@ -297,11 +375,12 @@ class Masker:
             seed = pair_seed(masks.derive(secret, "pair", dealt.slot), content, partners.everyone, own_seat, its_seat)
             total = add(total, masks.mask(seed, len(words)), self.terminal < t)
             share = partners.shares[2 * SEED * place : 2 * SEED * (place + 1)]
-            plain = masks.hidden(masks.derive(secret, "share", dealt.slot, t), share)
+            plain = masks.under(masks.derive(secret, "share", dealt.slot, t, length=2 * SEED), share)
             held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
         answer = Masked(self.terminal, dealt.slot, total)
         held[self.terminal] = (dealt.own, 0)
-        self._sent = SentWords(dealt.slot, everyone, held, kind, asked_for.digest(), answer)
+        given = asked_for.digest(), answer, newcomers, checked, stay
+        self._sent = SentWords(dealt.slot, everyone, held, kind, *given)
         self._dealt, self.phase = None, after
         return answer
 
@@ -311,14 +390,31 @@ class Masker:
         if sent is None or unmask.slot != sent.slot:
             raise PeerError(f"slot {unmask.slot} is none that terminal {self.terminal} has sent words for")
         self._refuse_small(sent, arrived)
-        told: dict[str, Any] = {sent.kind.value: arrived}
         if sent.kind is SumKind.UPDATE:
             self._refuse_dropped(arrived)
-            told = {"unmerged": tuple(dict.fromkeys((*self.told.unmerged, arrived)))}
         self.phase = after
-        self._sent, self.told = replace(sent, opened=arrived), replace(self.told, **told)
+        self._sent, self.told = replace(sent, opened=arrived), self._remembered(sent, arrived)
         shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
         return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
+
+    @property
+    def checked(self) -> Mapping[int, float]:
+        """Of which updates everyone who was in a sum with them was told the same, by the sum that was opened last."""
+        sent = self._sent
+        if sent is None or sent.opened is None or any(not hull <= sent.everyone for _, hull in self.told.spans):
+            return {}
+        return sent.checked
+
+    def _remembered(self, sent: SentWords, arrived: Members) -> Told:
+        """What is remembered once this sum is opened."""
+        told = self.told
+        if sent.kind is SumKind.UPDATE:
+            return told.with_update(arrived)
+        if sent.kind is SumKind.SHARE:
+            return told.part(sent.stay, stays=self.terminal in sent.stay)
+        cells = (*told.cells, sent.newcomers) if self.terminal in sent.newcomers else told.cells
+        known: dict[str, Any] = {sent.kind.value: arrived, "cells": tuple(dict.fromkeys(cells))}
+        return replace(told, **known)
 
     def _refuse_used(self, slot: int) -> None:
         """Pads are used once."""
@@ -335,24 +431,45 @@ class Masker:
         if sent.opened not in (None, arrived):
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
 
-    def _refuse_known(self, last: Members | None, everyone: Members, bits: bytes) -> None:
-        """Refuse numbers that stay as they are to other sets than the last, unless it grows by enough newcomers."""
+    def _newcomers(self, last: Members | None, everyone: Members, bits: bytes) -> Members:
+        """Who is in no sum of numbers that stay as they are yet; other sets than the last are refused.
+
+        Unless it grows: by enough newcomers, or by nobody but those whose sum is known, as that of this terminal is.
+        """
         before = from_bits(bits) if bits else frozenset()
-        grows = (last or frozenset()) <= before <= everyone and len(everyone - before) >= self.least
-        if last != everyone and not grows:
+        new, known = everyone - before, (last or frozenset()) <= before <= everyone
+        if last == everyone or (known and (len(new) >= self.least or (not new and last is not None))):
+            return new
+        raise PeerError(
+            f"a sum over {len(everyone)} terminals, {len(new)} of them new, after one over {len(last or ())}: what "
+            f"these told could be subtracted; the same, or {self.least} more, must be asked"
+        )
+
+    def _refuse_split(self, everyone: Members, stay: Members) -> None:
+        """Refuse a sum of shares from which that of a few could be found."""
+        torn = self.told.splits(stay, self.least)
+        if torn is not None or not stay <= everyone or len(stay) < self.least:
+            parts = sorted(len(part) for part in ((torn or everyone) & stay, (torn or everyone) - stay))
             raise PeerError(
-                f"a sum over {len(everyone)} terminals, {len(everyone - before)} of them new, after one over "
-                f"{len(last or ())}: what these told could be subtracted; the same, or {self.least} more, must be asked"
+                f"of {sum(parts)} terminals that were in a sum together {parts[0]} would be parted from the others: "
+                f"what these put in could be subtracted; {self.least} or more must go together, and as many stay"
             )
+
+    def _refuse_unlike(self, settled: Mapping[int, float], merged: bytes) -> None:
+        """Refuse to go on where others are told otherwise of which updates were applied."""
+        told = from_merges(merged)
+        wrong = [number for number, factor in settled.items() if told.get(number, 0.0) != factor]
+        if wrong:
+            raise PeerError(f"terminal {self.terminal} was told otherwise of its update of round {wrong[0]}")
 
     def _refuse_dropped(self, arrived: Members) -> None:
         """Refuse updates to sets that could be subtracted from those of an update that was opened and not applied."""
         known = self.told.unmerged
-        apart = min((len(each ^ arrived) for each in known), default=self.least)
-        if arrived not in known and (apart < self.least or len(known) >= UNMERGED):
+        ways = [len(part) for each in known for part in (each - arrived, arrived - each) if part]
+        if arrived not in known and (min(ways, default=self.least) < self.least or len(known) >= UNMERGED):
             raise PeerError(
-                f"a sum over a set that differs by {apart} from one of which no update was applied: what these told "
-                f"could be subtracted; the same must be asked, or once others that differ by {self.least}"
+                f"a sum over a set that differs by {min(ways)} from one of which no update was applied: what these "
+                f"told could be subtracted; the same must be asked, or once one with {self.least} more or fewer"
             )
 
     def _after(self, event: type[Message]) -> MaskPhase:
@@ -363,9 +480,9 @@ def _publics(circle: Circle) -> tuple[bytes, ...]:
     return tuple(key.public for key in circle.keys)
 
 
-def bound_to(content: bytes, before: bytes) -> bytes:
-    """What masks rest on: what all are asked alike, and who is said to be in a sum already."""
-    return hashlib.sha256(hashlib.sha256(content).digest() + before).digest()
+def bound_to(content: bytes, before: bytes, merged: bytes) -> bytes:
+    """What masks rest on: what all are asked alike, who is said to be in a sum already, and which updates are."""
+    return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in (content, before, merged))).digest()
 
 
 def pair_seed(pair: bytes, content: bytes, everyone: bytes, one: bytes, other: bytes) -> bytes:
@@ -441,14 +558,17 @@ class MaskRoom:
         self._deals[deal.terminal] = deal
         return True
 
-    def begin(self, content: bytes, seats: Mapping[int, bytes], before: bytes = b"") -> MaskedSum | None:
+    def begin(
+        self, content: bytes, seats: Mapping[int, bytes], before: bytes = b"", merged: bytes = b""
+    ) -> MaskedSum | None:
         """A sum over those of these that have dealt; None, and no slot used, where they are too few."""
         here = {t: seats[t] for t in sorted(seats) if t in self._deals}
         if len(here) < self.least:
             return None
         self.slot += 1
         deals, self._deals = self._deals, {}
-        return MaskedSum(self.slot, content, here, {t: self._circles[t] for t in here}, deals, self.least, before)
+        circle = {t: self._circles[t] for t in here}
+        return MaskedSum(self.slot, content, here, circle, deals, self.least, before, merged)
 
 
 class MaskedSum:
@@ -463,9 +583,10 @@ class MaskedSum:
         deals: Mapping[int, Deal],
         least: int,
         before: bytes = b"",
+        merged: bytes = b"",
     ) -> None:
-        self.slot, self._content, self._seats, self._least = slot, bound_to(content, before), seats, least
-        self._before = before
+        self.slot, self._content, self._seats, self._least = slot, bound_to(content, before, merged), seats, least
+        self._before, self._merged = before, merged
         self._circle, self._deals = circle, deals
         self._everyone = to_bits(seats)
         self._words: dict[int, Words] = {}
@@ -479,7 +600,8 @@ class MaskedSum:
     def _partners(self, t: int) -> Partners:
         near = [n for n in self._circle[t] if n in self._seats]
         shares = b"".join(self._from(n, t) for n in near)
-        return Partners(self.slot, self._everyone, b"".join(self._seats[n] for n in near), shares, self._before)
+        seats = b"".join(self._seats[n] for n in near)
+        return Partners(self.slot, self._everyone, seats, shares, self._before, self._merged)
 
     def _from(self, dealer: int, holder: int) -> bytes:
         place = self._circle[dealer].index(holder)

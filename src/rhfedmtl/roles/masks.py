@@ -6,17 +6,19 @@ masks from seeds; secrets are shared over the prime field of 2^127 − 1 (Shamir
 
 from __future__ import annotations
 
+import hmac
+import math
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.exceptions import InvalidKey
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from rhfedmtl.errors import DataError, PeerError
 
@@ -31,17 +33,17 @@ _LARGEST = 2.0**62
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The secret that two who know each other's public keys have in common."""
+    """The secret that two who know each other's public keys have in common, extracted as HKDF does (RFC 5869)."""
     try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
+        return hmac.digest(bytes(32), private.exchange(X25519PublicKey.from_public_bytes(public)), "sha256")
     except (ValueError, InvalidKey) as error:
         raise PeerError(f"no key for masks: {error}") from None
 
 
-def derive(secret: bytes, *labels: Any) -> bytes:
-    """A seed for one purpose, which tells nothing of the secret nor of seeds for others."""
+def derive(secret: bytes, *labels: Any, length: int = SEED) -> bytes:
+    """A seed for one purpose, which tells nothing of the secret nor of seeds for others: a block of HKDF's."""
     info = b"\0".join(label if isinstance(label, bytes) else str(label).encode() for label in labels)
-    return HKDF(hashes.SHA256(), SEED, None, info).derive(secret)
+    return hmac.digest(secret, info + b"\1", "sha256")[:length]
 
 
 def mask(seed: bytes, length: int) -> Words:
@@ -51,7 +53,12 @@ def mask(seed: bytes, length: int) -> Words:
 
 def hidden(seed: bytes, text: bytes) -> bytes:
     """A text under a pad that is used once; twice, it is the text again."""
-    both = int.from_bytes(text, "little") ^ int.from_bytes(_pad(seed, len(text)), "little")
+    return under(_pad(seed, len(text)), text)
+
+
+def under(pad: bytes, text: bytes) -> bytes:
+    """A text under a pad of its length, or the text again."""
+    both = int.from_bytes(text, "little") ^ int.from_bytes(pad, "little")
     return both.to_bytes(len(text), "little")
 
 
@@ -67,26 +74,33 @@ def new_secret() -> int:
 
 def split(secret: int, holders: Iterable[int], threshold: int) -> dict[int, int]:
     """Shares of a secret, one for each holder: any ``threshold`` give it back, fewer tell nothing."""
-    line = [secret, *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    line = [*(secrets.randbelow(PRIME) for _ in range(threshold - 1)), secret]
     shares = {}
     for holder in holders:
-        value = 0
-        for coefficient in reversed(line):
-            value = (value * (holder + 1) + coefficient) % PRIME
-        shares[holder] = value
+        value, at = 0, holder + 1
+        for coefficient in line:  # the numbers stay short without a remainder at each step
+            value = value * at + coefficient
+        shares[holder] = value % PRIME
     return shares
 
 
 def joined(shares: Mapping[int, int]) -> int:
     """The secret of which these are shares, exactly as many as it takes: the polynomial through them, at 0."""
-    total = 0
-    for i, share in shares.items():
-        above = below = 1
-        for j in shares:
-            if j != i:
-                above, below = above * (j + 1) % PRIME, below * (j - i) % PRIME
-        total += share * above * pow(below, -1, PRIME)
-    return total % PRIME
+    weights = _at_zero(tuple(shares))
+    return sum(share * weight for share, weight in zip(shares.values(), weights, strict=True)) % PRIME
+
+
+@lru_cache(maxsize=256)
+def _at_zero(holders: tuple[int, ...]) -> list[int]:
+    """What the share of each of these counts at 0; one inverse gives all (Montgomery 1987)."""
+    every = math.prod(t + 1 for t in holders)
+    below = [math.prod(j - i for j in holders if j != i) * (i + 1) for i in holders]
+    products = list(accumulate(below, lambda product, each: product * each % PRIME, initial=1))
+    inverse, weights = pow(products[-1], -1, PRIME), []
+    for each, before in zip(reversed(below), reversed(products[:-1]), strict=True):
+        weights.append(every * before * inverse % PRIME)
+        inverse = inverse * each % PRIME
+    return weights[::-1]
 
 
 def to_bytes(number: int) -> bytes:

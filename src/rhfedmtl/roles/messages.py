@@ -251,6 +251,27 @@ class RowProbe(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ShareProbe(Message):
+    """Station to terminal, where sums are masked and some are to go: your share, if you are of those who ``stay``.
+
+    And what became of your last update. Who goes adds zeros, and learns with whom.
+    """
+
+    terminal: int
+    number: int
+    stay: bytes
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Message):
+    """Station to terminal: say how this model does on your test rows."""
+
+    number: int
+    model: Vector
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling(Message):
     """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
 
@@ -419,7 +440,8 @@ def round_zero_bytes(
     """Bytes up and down of a terminal, and of a station, in round zero.
 
     For the scaling of features (if any), levels of labels, columns of a table. Every node is charged for the whole
-    vocabulary: no terminal has more to say. Where sums are masked, terminals tell moments and label sums under masks.
+    vocabulary: no terminal has more to say. Where sums are masked, terminals tell moments, label sums, and counts and
+    sums of columns under masks.
     """
     features = np.broadcast_to(0.0, n_features)
     reports: list[tuple[int, Message]] = []
@@ -439,16 +461,18 @@ def round_zero_bytes(
     station = rest + sum(message.n_bytes for _, message in reports), told
     if not masked_among:
         return station, station
-    sums = [_masked_sums(width, masked_among) for width, _ in reports]
-    return (rest + sum(each for each, _ in sums), told + sum(each for _, each in sums)), station
+    each_sum = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
+    if preparation is not None:
+        each_sum.append((0, 2 * len(preparation.columns)))
+    sums = [_masked_sum(about, told_of, masked_among) for about, told_of in each_sum]
+    return (sum(each for each, _ in sums), told + sum(each for _, each in sums)), station
 
 
-def _masked_sums(width: int, terminals: int) -> tuple[int, int]:
-    """Bytes up and down of the two masked sums that moments of so many columns come from."""
+def _masked_sum(about: int, width: int, terminals: int) -> tuple[int, int]:
+    """Bytes up and down of a masked sum of so many numbers, for which a mean of so many is told."""
     down, up = masking_bytes(terminals)
-    asked = sum(RowProbe(False, np.broadcast_to(0.0, size)).n_bytes for size in (0, width))
-    words = (framed(ENVELOPE + _delimited(2 * _WHOLE + _delimited(8 * WIDE * size))) for size in (1 + width, width))
-    return sum(words) + 2 * up, asked + 2 * down
+    words = framed(ENVELOPE + _delimited(2 * _WHOLE + _delimited(8 * WIDE * width)))
+    return words + up, RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + down
 
 
 def _size(message: Message, **told: int) -> int:

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,26 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
-from rhfedmtl.roles.masking import seat
+from rhfedmtl.roles.masking import seat, to_bits
 from rhfedmtl.roles.masks import Words
-from rhfedmtl.roles.messages import Probe, RowProbe, StationSums, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import (
+    WIDE,
+    Goodbye,
+    Leave,
+    Probe,
+    RowProbe,
+    ShareProbe,
+    StationSums,
+    Sums,
+    Trial,
+    Update,
+    Vector,
+    WorkOrder,
+)
 from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 
-SumRequest = WorkOrder | Probe | RowProbe
+SumRequest = WorkOrder | Probe | RowProbe | ShareProbe | Trial
 """What a station asks for that is told under masks."""
 
 
@@ -32,6 +46,10 @@ def content_of(asked: SumRequest) -> bytes:
         head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale), [asked.model]
     elif isinstance(asked, RowProbe):
         head, arrays = struct.pack("<c?", b"z", asked.labels), [asked.about]
+    elif isinstance(asked, ShareProbe):
+        head, arrays = struct.pack("<cQ", b"s", asked.number) + asked.stay, []
+    elif isinstance(asked, Trial):
+        head, arrays = struct.pack("<cQ", b"t", asked.number), [asked.model]
     else:
         head, arrays = struct.pack("<cQ?", b"p", asked.number, asked.gradient), [asked.models, asked.points]
     shapes = repr([each.shape for each in arrays]).encode()
@@ -40,14 +58,14 @@ def content_of(asked: SumRequest) -> bytes:
 
 def seat_of(asked: SumRequest) -> bytes:
     """What one terminal is asked that others are not."""
-    if isinstance(asked, RowProbe):
+    if isinstance(asked, RowProbe | Trial):
         return seat(0, 0, 0)
     steps = asked.local_steps if isinstance(asked, WorkOrder) else 0
     return seat(asked.verdict.incarnation, asked.verdict.round, steps)
 
 
 def words_of(answer: Update | Sums | Vector, channel: FixedPoint, summed: Any = slice(0)) -> Words:
-    """An answer as words: updates in the steps of the channel, rows in three words a number, else in finer steps.
+    """An answer as words: updates in the steps of the channel, rows and shares in three words a number, else in finer.
 
     ``summed`` says which numbers of a line search are added up.
     """
@@ -87,9 +105,14 @@ def _numbers_of(words: Words, shapes: Sequence[tuple[int, ...]], steps: Sequence
 class SummingStation(BaseStation):
     """A station that learns sums over its terminals, and nothing of one.
 
-    It holds no shares, so that nobody can be taken out, and checks sums by the bounds of all who are in them: where one
-    cannot be, the round is void, and those who are in it are named together.
+    It holds no shares: where some go, together, the others tell the sum of theirs. It checks sums by the bounds of all
+    who are in them: where one cannot be, the round is void, and those who are in it are named together.
     """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.merges: dict[int, float] = {}
+        """Rounds that were merged, with their factors, since all members were told of them."""
 
     @property
     def channel(self) -> MaskedSums:
@@ -133,6 +156,7 @@ class SummingStation(BaseStation):
         if not (np.isfinite(factor) and factor >= 0.0):
             return void
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
+        self.merges[self.round] = factor
         for t in arrived:
             self.members[t] = replace(self.members[t], applied_round=self.round, applied_factor=factor)
         return Merged(self.round, tuple(arrived), factor, gains)
@@ -153,6 +177,30 @@ class SummingStation(BaseStation):
                 lambda bounds: replace(bounds, columns=columns).check_sums(told, models, points, self.U),
             )
         return found
+
+    @property
+    def share_words(self) -> int:
+        """Words of a share."""
+        return WIDE * int(np.prod(self.shape))
+
+    def share_probes(self, stay: Iterable[int], asked: Iterable[int]) -> list[ShareProbe]:
+        """Ask for the sum of what the station has of those who stay; who goes is asked too, and hears of it."""
+        self.phase = self._after(Probe)
+        self._probe += 1
+        kept = to_bits(stay)
+        return [ShareProbe(t, self._probe, kept, self.members[t].verdict(self.round)) for t in sorted(asked)]
+
+    def keep(self, stay: Iterable[int], words: Words) -> list[Goodbye]:
+        """Let all others go: U_b is, from now on, the sum that those who stay have told; refused where it cannot be."""
+        self.phase = self._after(Leave)
+        kept, going = round_zero.to_numbers(words).reshape(self.shape), sorted(self.members.keys() - set(stay))
+        for terminals, share in ((stay, kept), (going, self.U - kept)):
+            self._check(terminals, partial(Bounds.check_share, share=share))
+        goodbyes = [Goodbye(t, self.members[t].incarnation) for t in going]
+        for t in going:
+            self._drop(t, np.zeros(self.shape))
+        self.U = kept
+        return goodbyes
 
     def told_rows(self, asked: RowProbe, words: Words) -> Vector:
         """A sum of round zero; refused where it cannot be of as many rows as joined, or of any."""

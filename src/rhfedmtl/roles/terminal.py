@@ -152,6 +152,8 @@ class Terminal:
         self._update: Update | None = None
         self.applied = 0.0
         """Sum of the factors with which updates were applied, since this process began."""
+        self.settled: dict[int, float] = {}
+        """What the station said of each update, by its round, since others were known to be told the same."""
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
         self._residual: Vector | None
@@ -237,6 +239,15 @@ class Terminal:
             )
         return np.asarray(own.told(asked.about)[0])
 
+    def kept_share(self, verdict: Verdict, *, stays: bool) -> Vector | None:
+        """What the station has of this terminal, where others go and it stays; zeros where it goes; None if stale."""
+        after = self._after(Probe)
+        if not self._speaks_to_me(verdict):
+            return None
+        self._settle(verdict)
+        self.phase = after
+        return np.ravel(self._held_share()) if stays else np.zeros(math.prod(self.shape))
+
     def centre(self, centring: Centring) -> None:
         """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""
         if self._last_round or self._duals.alpha.any():
@@ -312,6 +323,7 @@ class Terminal:
             # Rounds are numbered by the station: another one may be behind the last. The share it gets is exact.
             self._last_round = 0
             self._clear_residual()
+            self.settled = {}
         self.phase = after
         weight = 1.0 if self._weight is None else max(float(self._weight.mean()), 1e-300)  # 0 would say: no weights
         return Join(self.identity, self.incarnation, self.n_samples, self._share(), weight)
@@ -414,7 +426,10 @@ class Terminal:
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
         if self._update is not None:
-            factor = self.method.settled(verdict.factor if verdict.round == self._update.round else 0.0)
+            told = verdict.factor if verdict.round == self._update.round else 0.0
+            factor = self.method.settled(told)
+            if self.method.channel.sums_only:
+                self.settled[self._update.round] = told
             self._duals.settle[0] = factor
             self.applied += float(factor)
             self._kernel.settle(self._rows, self._layout, self._duals)

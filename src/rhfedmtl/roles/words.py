@@ -6,6 +6,8 @@ NOTHING = 0.9
 """Relative gap from which on a certificate says nothing: the bound may be far below what is possible, or 0."""
 LEAST = 1e-5
 """Relative gap below which its digits are of no use to anybody."""
+SOLVED = 1e-9
+"""Relative gap that is no more than what rounding leaves of sums over many rows."""
 
 
 def in_words(relative_gap: float | None, dual: float | None) -> str:
@@ -14,6 +16,8 @@ def in_words(relative_gap: float | None, dual: float | None) -> str:
         return "not certified"
     if not relative_gap < NOTHING:
         return f"says nothing yet: the bound is {dual:.3g}"
+    if relative_gap <= SOLVED:
+        return "the best possible, up to rounding"
     share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST else f"{100.0 * LEAST:g} %"
     return f"within {share} of the best possible"
 

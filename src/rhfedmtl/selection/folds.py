@@ -229,20 +229,26 @@ def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64
 
 
 def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
-    """Metric of every task over scores that its rows got while held out; ``loss`` is the mean loss of a row."""
+    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights."""
     values = np.full(federation.n_tasks, np.nan)
     value: Any = np.frompyfunc(loss.value, 2, 1)
-    targets = federation.targets()
+    targets, weight = federation.targets(), row_weights(federation)
     for b in range(federation.n_tasks):
         rows = federation.row_task == b
         measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
         if metric == "loss":
-            measured["loss"] = float(value(held[rows], targets[rows]).sum() / rows.sum())
+            measured["loss"] = float((weight[rows, None] * value(held[rows], targets[rows])).sum() / rows.sum())
         if metric not in measured:
             known = ", ".join(["loss", *measured])
             raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {known}")
         values[b] = measured[metric]
     return values
+
+
+def row_weights(federation: Federation) -> Float64Array:
+    """Weight of every training row in the loss of its task."""
+    given = federation.sample_weight
+    return np.ones(len(federation.y)) if given is None else np.asarray(given, dtype=np.float64)
 
 
 def _row_terminal(federation: Federation) -> IntArray:

@@ -28,7 +28,7 @@ from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.resources.billing import Event, event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, hold_out, make_folds, usual_folds
+from rhfedmtl.selection.folds import held_rows, hold_out, make_folds, row_weights, usual_folds
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -276,7 +276,7 @@ class _Search:
         return _State(trial, run.network.alpha.copy(), certificate.models, run.cloud.relationship, losses, errors)
 
     def _judge(self, run: Run, models: Models) -> tuple[Float64Array, Float64Array]:
-        """Loss and error of every row held out, by the model of its task."""
+        """Loss and error of every row held out, by the model of its task, as the row weighs."""
         rows, task, y = self.federation.X[self.held], self.federation.row_task[self.held], self.federation.y[self.held]
         found = np.empty((len(rows), models.shape[1]))
         for b in range(self.federation.n_tasks):
@@ -286,7 +286,8 @@ class _Search:
         losses = value(found, self.federation.targets()[self.held]).astype(np.float64).sum(axis=1)
         guess = metrics.predict(found, len(self.federation.class_names))
         errors = (guess != y) if self.federation.class_names else np.square(guess - y)
-        return losses, np.asarray(errors, dtype=np.float64)
+        weight = row_weights(self.federation)[self.held]
+        return weight * losses, weight * errors
 
     def before(self, best: _State | None) -> Before | None:
         """What the run begins with: all that was charged, and where the chosen trial ended."""

@@ -259,8 +259,8 @@ class Run:
     def _learn(self, policy: Policy, watch: Watcher | None, keep: Keeper | None) -> str:
         while True:
             if self._under_way is None:
-                if self._good_enough():
-                    return "target gap reached"
+                if (reached := self._reached()) is not None:
+                    return reached
                 if self.certificate is not None and self.certificate.broken:
                     return BROKEN
                 if self.round >= self.settings.max_rounds:
@@ -369,13 +369,19 @@ class Run:
     def _is_certified(self) -> bool:
         return self.certificate is not None and self.certificate.round == self.round
 
-    def _good_enough(self) -> bool:
-        settings, certificate = self.settings, self.certificate
+    def _reached(self) -> str | None:
+        """Which of the targets is reached; a target of 0 is none."""
+        certificate = self.certificate
         if certificate is None or not self._is_certified() or certificate.broken:
-            return False
-        gaps = (certificate.gap, settings.target_gap), (certificate.relative_gap, settings.target_relative_gap)
-        solved = any(gap <= target for gap, target in gaps if target > 0.0)  # a target of 0 is none
-        return solved and not self.cloud.learn()  # a W-step is solved; it is the last if nothing is learned from it
+            return None
+        target, relative = self.settings.target_gap, self.settings.target_relative_gap
+        if 0.0 < target >= certificate.gap:
+            words = "target gap reached"
+        elif 0.0 < relative >= certificate.relative_gap:
+            words = f"relative gap of {relative:g} reached"
+        else:
+            return None
+        return None if self.cloud.learn() else words  # a W-step is solved; the last if nothing is learned from it
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
@@ -569,6 +575,12 @@ class Run:
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
         layout, known = self._layout(), federation.preparation
         among = self.method.channel.masked_among(layout.members)
+        if among and known is not None and known.texts:
+            name = known.columns[known.texts[0]]
+            raise ConfigError(
+                f"column {name!r} holds texts, which terminals agree on word by word, and no sum hides a word: write "
+                "them as numbers, or train without --masked"
+            )
         sizes = round_zero_bytes(features, labels=levels is not None, preparation=known, masked_among=among)
         for event in round_zero_events(layout, *sizes):
             self._charge(event)

@@ -106,7 +106,7 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
     train = _empty(folder, "X", "y", settings.tasks * settings.task_rows, settings)
     test = _empty(folder, "test_X", "test_y", settings.tasks * settings.test, settings)
     models = task_models(settings, seed, range(settings.tasks))
-    controls = (np.uint64(seed), settings.terminals, models, settings.noise, settings.heterogeneity, settings.classes)
+    controls = _controls(settings, seed, models)
     share_out(
         lambda first, last: _terminals(first, last, terminal_offsets, *controls, *train),
         settings.tasks * settings.terminals,
@@ -145,20 +145,16 @@ def terminal_rows(settings: Synthetic, seed: int, terminal: int) -> tuple[FloatA
     models[task] = task_models(settings, seed, [task])[0]
     offsets = np.zeros(terminal + 2, dtype=np.int64)
     offsets[-1] = n
-    _terminals(
-        terminal,
-        terminal + 1,
-        offsets,
-        np.uint64(seed),
-        settings.terminals,
-        models,
-        settings.noise,
-        settings.heterogeneity,
-        settings.classes,
-        X,
-        y,
-    )
+    _terminals(terminal, terminal + 1, offsets, *_controls(settings, seed, models), X, y)
     return X, y
+
+
+def _controls(
+    settings: Synthetic, seed: int, models: FloatArray
+) -> tuple[np.uint64, int, FloatArray, float, float, int]:
+    """What compiled code needs of the settings; a whole number for a share of labels would be compiled for anew."""
+    noise, heterogeneity = float(settings.noise), float(settings.heterogeneity)
+    return np.uint64(seed), settings.terminals, models, noise, heterogeneity, settings.classes
 
 
 def task_sizes(settings: Synthetic, seed: int, task: int) -> npt.NDArray[np.int64]:

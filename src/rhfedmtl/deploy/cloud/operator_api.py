@@ -160,6 +160,7 @@ class OperatorApi:
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
             known = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
+            leaving = {t for t in seats if self._registry.station.get(t, -1) != b}
             stations.append(
                 {
                     "station": b,
@@ -179,6 +180,7 @@ class OperatorApi:
                             "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
+                            "waits": self._waiting(b) if self._masked and t in leaving else None,
                         }
                         for t in known
                     ],
@@ -221,7 +223,7 @@ class OperatorApi:
 
     async def _forget(self, terminal: int, certified: bool = False) -> dict[str, Any]:
         """Take out a terminal that will not come back; ``certified``, only where it can be said what is left of it."""
-        self._refuse_sealed(terminal)
+        self._refuse_noised(terminal)
         learned = self._trainer.network.scalers or []
         options = options_of(self._config.learning.options)
         rows = any(scaler.mean is not None for scaler in learned)
@@ -236,6 +238,8 @@ class OperatorApi:
             answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
             if answer.trouble:
                 raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        if certified and self._masked and self._stations.station_of(terminal) >= 0:
+            raise ConfigError(f"terminal {terminal} {self._waiting(holder)}: say it again when it is out")
         return facts
 
     async def _readmit(self, terminal: int) -> dict[str, Any]:
@@ -249,17 +253,36 @@ class OperatorApi:
             raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         return {"terminal": terminal, "station": holder}
 
-    def _refuse_sealed(self, terminal: int) -> None:
-        """Nobody can take a share out of a sum that hides its parts, and the sum without it would tell the share."""
-        if self._trainer.network.method.channel.sealed:
+    @property
+    def _masked(self) -> bool:
+        return self._trainer.network.method.channel.sums_only
+
+    def _refuse_noised(self, terminal: int) -> None:
+        """Nobody can take a share out of a sum in noise: the sum without it would tell the share."""
+        if self._trainer.network.method.channel.noised or self._config.learning.privacy:
             raise ConfigError(
-                f"sums of this network are masked or noised: what terminal {terminal} put into them cannot be taken "
-                "out, so it stays where it is; its owner may stop it"
+                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out, so it "
+                "stays where it is; its owner may stop it"
             )
+        if self._masked and not self._trainer.network.method.has_duals:
+            raise ConfigError(
+                f"{self._config.learning.algorithm} keeps models, not sums, of terminals: under masks nobody leaves; "
+                "take a method with dual variables, as rhfedmtl"
+            )
+
+    def _waiting(self, station: int) -> str:
+        """What somebody waits for who is to leave a station whose sums are masked."""
+        least, members = self._trainer.network.method.channel.least, self._stations.members(station)
+        going = [t for t in members if self._registry.station.get(t, -1) != station]
+        return (
+            f"waits to leave station {station} with others: {least} at least go to one place together, of all who "
+            f"answered in any round, while those who stay are there; {len(going)} of {len(members)} are to go, and "
+            "count until then"
+        )
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
-        self._refuse_sealed(terminal)
+        self._refuse_noised(terminal)
         registry = self._registry
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
@@ -269,9 +292,12 @@ class OperatorApi:
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
+        if self._masked and len(registry.homes(old)) <= (least := self._trainer.network.method.channel.least):
+            raise ConfigError(f"terminal {terminal} is one of {least} of station {old}, and masked sums need as many")
         registry.place(terminal, station)
         self._stations.tell_access()
-        return {"terminal": terminal, "from": old, "to": station}
+        facts = {"terminal": terminal, "from": old, "to": station}
+        return {**facts, "waits": f"terminal {terminal} {self._waiting(old)}"} if self._masked else facts
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
         revoked = self._registry.revoke(node, serials or [])

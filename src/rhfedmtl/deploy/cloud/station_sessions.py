@@ -250,6 +250,10 @@ class StationSessions:
             (b for b, o in self.outlooks.items() if any(seat.terminal == terminal for seat in o.roster.seats)), -1
         )
 
+    def members(self, station: int) -> list[int]:
+        """Members of a station, as it told last."""
+        return [seat.terminal for seat in self.outlooks.get(station, wire.Outlook()).roster.seats]
+
     def memberships(self) -> dict[int, int]:
         """How often the members of each station have changed, as it told last."""
         return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}

@@ -83,6 +83,7 @@ TERMINAL_TO_STATION = Dialogue(
         "scaling",
         "ask_labels",
         "ask_rows",
+        "ask_share",
         "centring",
         "trial",
         "drain",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
@@ -11,20 +11,27 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.masking import Masked
 from rhfedmtl.roles.masks import Words
-from rhfedmtl.roles.messages import Probe, WorkOrder
+from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Trial, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, seat_of
 
 DEALS = 3
 """How often circles are made for one sum: who connects anew has a new key."""
 
 
+NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "ask_share", Trial: "trial"}
+
+
 class SummedRound(NamedTuple):
-    """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else."""
+    """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else.
+
+    ``everywhere`` says whether all who are in it have opened it.
+    """
 
     words: Words | None
     arrived: frozenset[int]
     told: Question | None
     others: list[Question]
+    everywhere: bool = False
 
 
 async def hold(
@@ -35,10 +42,13 @@ async def hold(
     *,
     whole: bool = False,
     before: bytes = b"",
+    merged: bytes = b"",
+    opens: Callable[[], None] = lambda: None,
 ) -> SummedRound:
     """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked.
 
-    ``before`` says who of them is in such a sum already.
+    ``before`` says who of them is in such a sum already, ``merged`` which updates were applied; ``opens`` is called
+    before anybody is asked to open it.
     """
     room, others = members.room, []
     for _ in range(DEALS):
@@ -49,7 +59,7 @@ async def hold(
         others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
     seats = {t: seat_of(order) for t, order in orders.items()}
-    summed = room.begin(content_of(next(iter(orders.values()))), seats, before) if orders else None
+    summed = room.begin(content_of(next(iter(orders.values()))), seats, before, merged) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return SummedRound(None, nobody, None, others)
     messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}
@@ -63,13 +73,13 @@ async def hold(
     unmask = None if whole and len(told.arrived) < len(orders) else summed.close()
     if unmask is None or summed.arrived is None:
         return SummedRound(None, nobody, told, others)
+    opens()
     down = dict.fromkeys(sorted(summed.arrived), wire.TerminalDown(unmask=codec.to_wire(unmask)))
     others.append(await members.ask("opened", down, seconds, summed.open, again=False))
-    words = summed.total()
-    return SummedRound(words, nobody if words is None else summed.arrived, told, others)
+    words, everywhere = summed.total(), not others[-1].missing
+    return SummedRound(words, nobody if words is None else summed.arrived, told, others, everywhere)
 
 
 def _with_partners(order: SumRequest, partners: object) -> wire.TerminalDown:
     form = codec.to_wire(order, partners=codec.to_wire(partners))
-    name = "order" if isinstance(order, WorkOrder) else "probe" if isinstance(order, Probe) else "ask_rows"
-    return wire.TerminalDown(**{name: form})
+    return wire.TerminalDown(**{NAMES[type(order)]: form})

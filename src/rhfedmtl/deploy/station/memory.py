@@ -19,7 +19,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.masking import to_bits
+from rhfedmtl.roles.masking import from_bits, to_bits
 from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
@@ -82,6 +82,7 @@ class Memory:
         self.noising: Noising | None = None
         self.secret = secrets.token_bytes(32)
         self.summed = b"", b""
+        self.going: frozenset[int] = frozenset()
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -110,15 +111,39 @@ class Memory:
         """Whether no share of a terminal goes into the sum, or out of it, by itself."""
         return self.role is not None and self.role.method.channel.sealed
 
-    def summed_before(self, members: Iterable[int]) -> bytes:
-        """Who of these members is in a masked certificate already, as they were told when they came."""
-        return self.summed[1] if self.summed[0] == to_bits(members) else self.summed[0]
+    def summed_before(self, members: Iterable[int], others: Iterable[int]) -> bytes:
+        """Who of these members is in a masked certificate already, here or, of ``others``, elsewhere.
 
-    def note_summed(self, members: Iterable[int]) -> None:
-        """Write down that these are in one."""
-        if self.summed[0] != (now := to_bits(members)):
-            self.summed = now, self.summed[0]
-            self.save()
+        Of those who are in the last one, what they were told when it was made.
+        """
+        if self.summed[0] == to_bits(members):
+            return self.summed[1]
+        return _bits((_members(self.summed[0]) | set(others)) & set(members))
+
+    def note_summed(self, members: Iterable[int], before: bytes) -> None:
+        """Write down that these are in one, and what they were told of who was before."""
+        self.summed = to_bits(members), before
+        self.save()
+
+    def waiting(self) -> frozenset[int]:
+        """Members of a masked sum who go together next: those of whom some have begun to tell, or to one place most."""
+        if self.going or self.role is None:
+            return self.going
+        places: dict[int, set[int]] = {}
+        for t in self.leaving.keys() & self.role.members.keys():
+            places.setdefault(self.leaving[t].station, set()).add(t)
+        return frozenset(max(places.values(), key=len, default=()))
+
+    def note_going(self, terminals: frozenset[int]) -> None:
+        """Write down who goes: once the others tell what they keep, no other batch will do."""
+        self.going = terminals
+        self.save()
+
+    def note_gone(self) -> None:
+        """Write down that they are out."""
+        self.summed = _bits(_members(self.summed[0]) - self.going), _bits(_members(self.summed[1]) - self.going)
+        self.going = frozenset()
+        self.save()
 
     def hide(self, noising: Noising) -> None:
         """Hide every sum in noise from now on."""
@@ -162,6 +187,7 @@ class Memory:
         before, self.role = self.station, self._new_role(self.job)
         self.role.quarantined, anchor = before.quarantined, before.anchor
         self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
+        self.going = frozenset()
         if anchor is not None:
             self.role.receive_anchor(anchor)
         self.rounds = Machine(ROUNDS, Rounds.IDLE)
@@ -234,6 +260,8 @@ class Memory:
             quarantined=state.quarantined,
             secret=self.secret,
             summed=self.summed,
+            merges=self.masked.merges if self.masked is not None else {},
+            going=_bits(self.going),
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -281,9 +309,21 @@ class Memory:
         self.station.restore(
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
+        if self.masked is not None:
+            self.masked.merges, self.going = dict(record.merges), _members(record.going)
         if self.scaling is not None:
             self.station.scaled(self.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None
         if found is not None and found.round > self.station.round:
             self._interrupted = found
             self.rounds.on("restart")
+
+
+def _bits(members: Iterable[int]) -> bytes:
+    """A set of terminals that may be empty."""
+    known = frozenset(members)
+    return to_bits(known) if known else b""
+
+
+def _members(bits: bytes) -> frozenset[int]:
+    return from_bits(bits) if bits else frozenset()

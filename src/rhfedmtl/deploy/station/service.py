@@ -28,15 +28,16 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
-from rhfedmtl.deploy.station.memory import Memory, Rounds
-from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions, checked_tally
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import masks
+from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import normal_from
+from rhfedmtl.roles.masking import to_merges
 from rhfedmtl.roles.messages import (
     WIDE,
     Anchor,
@@ -49,6 +50,7 @@ from rhfedmtl.roles.messages import (
     Scaling,
     StationSums,
     Sums,
+    Trial,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
@@ -84,6 +86,7 @@ class StationService:
         self._answered: OrderedDict[int, bytes] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
+        self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
         self._tests: jobs.NodeRows | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -276,6 +279,10 @@ class StationService:
         """
         if self.memory.station.anchor is None:
             raise IdleError(f"station {self.memory.task} has no anchor yet")
+        role = self.memory.masked
+        if role is not None and not role.method.has_duals and (away := role.members.keys() - steps.keys()):
+            names = ", ".join(map(str, sorted(away)[:20]))
+            raise IdleError(f"masked sums of a method without duals are over all terminals; not there: {names}")
         if not steps and not self.members.present():
             raise IdleError(f"none of the terminals of station {self.memory.task} is there")
         if not steps and all(self.members.declines(t, asked.get(t, -1)) for t in self.members.present()):
@@ -300,7 +307,7 @@ class StationService:
         """The same with nothing but the sum of the updates."""
         merged = None
         try:
-            held = await hold(self.members, {o.terminal: o for o in orders}, role.update_words, seconds)
+            held = await self._held_updates(role, {o.terminal: o for o in orders}, seconds)
             merged = self._merged_sum(role, held)
         finally:
             merged = merged or role.close_void()
@@ -309,6 +316,23 @@ class StationService:
         return wire.RoundResult(
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
+
+    async def _held_updates(self, role: SummingStation, orders: dict[int, SumRequest], seconds: float) -> SummedRound:
+        """A sum of updates; of all members, as certificates are, where updates rest on rows and model alone."""
+        if role.method.has_duals:
+            return await hold(self.members, orders, role.update_words, seconds)
+        return await self._held_whole(role, orders, role.update_words, seconds)
+
+    async def _held_whole(
+        self, role: SummingStation, asked: dict[int, SumRequest], length: int, seconds: float
+    ) -> SummedRound:
+        """A sum of numbers that stay as they are."""
+        before, merged = self.memory.summed_before(asked, self.members.summed), to_merges(role.merges)
+        held = await hold(self.members, asked, length, seconds, whole=True, before=before, merged=merged)
+        if held.words is not None:
+            role.merges = {} if held.everywhere else role.merges
+            self.memory.note_summed(asked, before)
+        return held
 
     def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
@@ -365,13 +389,48 @@ class StationService:
 
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
-        asked = {probe.terminal: probe for probe in probes}
-        before, seconds = self.memory.summed_before(asked), self.config.waits.answer
-        held = await hold(self.members, asked, role.sums_words, seconds, whole=True, before=before)
+        asked: dict[int, SumRequest] = {probe.terminal: probe for probe in probes}
+        held = await self._held_whole(role, asked, role.sums_words, self.config.waits.answer)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
-        self.memory.note_summed(asked)
         return role.told_sums(held.words), []
+
+    async def _let_go(self, role: SummingStation) -> None:
+        """Let those go, in a turn, who wait to leave a masked sum, if enough of them do, and enough stay.
+
+        Those who stay tell the sum of what they keep: nobody need be there who goes.
+        """
+        memory, here = self.memory, self.members.present()
+        going = memory.waiting()
+        stay = role.members.keys() - going
+        if min(len(going), len(stay)) < role.channel.least or not stay <= set(here):
+            return
+        if self._tried[0] == going and time.monotonic() < self._tried[1]:
+            return
+        self._tried = going, time.monotonic() + self.config.waits.answer
+        probes = {probe.terminal: probe for probe in role.share_probes(stay, here)}
+        held = await hold(
+            self.members,
+            probes,
+            role.share_words,
+            self.config.waits.answer,
+            whole=True,
+            merged=to_merges(role.merges),
+            opens=lambda: memory.note_going(going),
+        )
+        if held.words is None or not held.everywhere:
+            missing = probes.keys() - (held.told.arrived if held.told is not None else {})
+            names = ", ".join(map(str, sorted(missing)[:20])) or "some, at the end"
+            self._log("leave waits", "warning", reason=f"no sum of what stays without terminals {names}")
+            return
+        try:
+            goodbyes = role.keep(stay, held.words)
+        except PeerError as error:  # nobody can be blamed alone
+            return self._log("leave waits", "error", reason=str(error))
+        role.merges = {}
+        memory.note_gone()
+        for goodbye in goodbyes:
+            self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
     async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:
         """Round zero: means and spreads of rows, or of labels, of all members, from two sums."""
@@ -476,22 +535,26 @@ class StationService:
 
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
-        if memory.sealed and not content.readmit:
+        method = memory.station.method
+        if (method.channel.noised or (memory.masked and not method.has_duals)) and not content.readmit:
             raise PeerError(
-                f"sums of station {memory.task} are masked or noised: without terminal {t} they would tell what it put "
-                "into them"
+                f"sums of station {memory.task} are noised, or masked without duals: without terminal {t} they would "
+                "tell what it put into them"
             )
         async with memory.turn:
-            if content.forget:
-                self.members.forget(t)
-            elif content.readmit:
+            if content.readmit:
                 memory.station.readmit(t)
                 memory.save()
                 self._tell_outlook()
+            elif content.forget and memory.masked is None:
+                self.members.forget(t)
             else:
-                memory.leaving[t] = content.destination
+                memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
-                self.members.release_when_idle(t)
+                if memory.masked is None:
+                    self.members.release_when_idle(t)
+                else:
+                    await self._let_go(memory.masked)
         answer.done.SetInParent()
 
     REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
@@ -526,12 +589,28 @@ class StationService:
     async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
         """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
         number = time.monotonic_ns()
+        if self.memory.masked is not None:
+            return await self._measure_masked(self.memory.masked, Trial(number, codec.array(model, "a model")))
         trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
         here = await self.members.gather(self.memory.station.members)
         question = await self.members.ask(
             "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
         )
         return _from_tallies([arrival.content for arrival in question.arrived.values()])
+
+    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
+        """The same from one sum over all members; nothing where one of them is away."""
+        classes = len(self.memory.job.classes) if self.memory.job is not None else 0
+        await self.members.gather(role.members)
+        async with self.memory.turn:
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
+            length = WIDE * (2 + classes * classes)
+            held = await self._held_whole(role, orders, length, self.config.waits.answer)
+        if held.words is None:
+            return {}
+        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
+        told = codec.tensor(np.reshape(counts, (classes, classes)))
+        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
 
     # How the station stands.
 

@@ -23,6 +23,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
 from rhfedmtl.roles.messages import (
+    Goodbye,
     Join,
     LabelsReport,
     Leave,
@@ -122,6 +123,8 @@ class TerminalSessions:
         self.declined: dict[int, wire.Declined] = {}
         """What the site of a terminal did not allow when it was last asked."""
         self._room: MaskRoom | None = None
+        self.summed: set[int] = set()
+        """Terminals that are in masked certificates already, as they say: of this station, or of one before."""
 
     @property
     def room(self) -> MaskRoom:
@@ -295,8 +298,8 @@ class TerminalSessions:
             welcome.noising.CopyFrom(codec.to_wire(memory.noising))
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
-        elif t not in memory.allowed and memory.leaving[t].station != NOWHERE:
-            welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten: an old copy was put back
+        elif t not in memory.allowed and (memory.leaving[t].station != NOWHERE or memory.sealed):
+            welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten, or missed the goodbye
         else:
             welcome.verdict.CopyFrom(codec.to_wire(known.verdict(role.round) if known else Verdict()))
         return welcome
@@ -317,7 +320,7 @@ class TerminalSessions:
             known = member is not None and self._incarnation(t) == member.incarnation
             if not (known and self._question.again and self._send_question(t)):
                 self._question.lost.add(t)  # it comes as somebody new, or was asked often enough
-        if t in self._memory.leaving:
+        if t in self._memory.leaving and not self._memory.sealed:
             self.release_when_idle(t)
 
     async def receive(self, session: PeerSession, data: bytes) -> None:
@@ -346,6 +349,7 @@ class TerminalSessions:
         elif name == "rest":
             session.rests = True
         elif isinstance(read, Key):
+            (self.summed.add if content.summed else self.summed.discard)(read.terminal)
             self.room.admit(read)
             self._news.set()
         elif name == "declined":
@@ -451,15 +455,19 @@ class TerminalSessions:
                 self.tell(terminal, release=codec.to_wire(self._memory.station.release(terminal)))
 
     def _remove(self, session: PeerSession, leave: Leave) -> None:
-        memory = self._memory
-        goodbye = codec.to_wire(memory.station.remove(leave))
-        memory.save()
-        place = memory.leaving.get(leave.terminal)
+        goodbye = self._memory.station.remove(leave)
+        self._memory.save()
+        self.part_from(goodbye, session)
+
+    def part_from(self, told: Goodbye, session: PeerSession | None) -> None:
+        """Tell a terminal, if it is there, that it is out, and where to go."""
+        goodbye, place = codec.to_wire(told), self._memory.leaving.get(told.terminal)
         moves = place is not None and place.station != NOWHERE
         if place is not None and moves:
             goodbye.destination.CopyFrom(place)
-        session.send(goodbye=goodbye)
-        self._log("left", peer=f"terminal {leave.terminal}", to=goodbye.destination.station if moves else None)
+        if session is not None:
+            session.send(goodbye=goodbye)
+        self._log("left", peer=f"terminal {told.terminal}", to=goodbye.destination.station if moves else None)
         self._changed()
 
     def on_gone(self, session: PeerSession) -> None:
@@ -541,7 +549,8 @@ def _norm(values: Vector) -> float:
         return float(np.linalg.norm(values))
 
 
-def _tally(given: wire.Tally) -> wire.Tally:
+def checked_tally(given: wire.Tally) -> wire.Tally:
+    """How a model does on test rows, if it can be."""
     codec.finite(given.squares, "squared errors")
     counts = codec.array(given.counts, "counts")
     if counts.ndim != 2 or (counts < 0.0).any() or counts.sum() > given.rows or given.squares < 0.0:
@@ -559,7 +568,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "update": partial(codec.from_wire, Update),
     "sums": partial(codec.from_wire, Sums),
     "moments": partial(codec.from_wire, MomentsReport),
-    "tally": _tally,
+    "tally": checked_tally,
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,

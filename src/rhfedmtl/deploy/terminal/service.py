@@ -38,6 +38,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.roles.masking import from_bits
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -46,7 +47,9 @@ from rhfedmtl.roles.messages import (
     Release,
     RowProbe,
     Scaling,
+    ShareProbe,
     Sums,
+    Trial,
     Verdict,
     WorkOrder,
 )
@@ -225,7 +228,7 @@ class TerminalService:
             self._epoch = welcome.epoch
         if welcome.HasField("place"):
             self.role.abandon()
-            return self._move(welcome.place)
+            return self._move(welcome.place if welcome.place.address else None)
         if welcome.incarnation > self.role.incarnation:
             self._fall_back(f"the station knows incarnation {welcome.incarnation}", int(welcome.incarnation))
         elif welcome.HasField("verdict") and self.role.is_member:
@@ -244,6 +247,8 @@ class TerminalService:
                 self._log("state given up", "warning", reason="sums are sealed: a terminal joins one with nothing")
                 self.begin(self._job, self.role.incarnation)
                 self._prepare()
+            if self._masked is not None and self.role.phase is Phase.DETACHED:
+                self._masked.join()
             join = self.role.join()
             if sealed:  # a member that comes back tells nothing of what it holds
                 join = replace(join, share=np.zeros(self.role.shape))
@@ -330,8 +335,7 @@ class TerminalService:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
         if partners is not None:
-            masked = self._in_sums.mask(order, update, partners, applied=self.role.applied)
-            self.link.send(**masked, seconds=seconds)
+            self.link.send(**self._in_sums.mask(order, update, partners, self.role), seconds=seconds)
         else:
             self.link.send(update=codec.to_wire(update), seconds=seconds)
         if self.config.sleep > 0.0:
@@ -347,7 +351,7 @@ class TerminalService:
         if sums is None or (probe.noise is not None and not self._may_tell(probe, sums)):
             return
         if partners is not None:
-            self.link.send(**self._in_sums.mask(probe, sums, partners))
+            self.link.send(**self._in_sums.mask(probe, sums, partners, self.role))
         else:
             self.link.send(sums=codec.to_wire(sums))
 
@@ -376,7 +380,7 @@ class TerminalService:
         self.link.send(**self._in_sums.deal(content))
 
     async def _on_unmask(self, content: wire.Unmask) -> None:
-        self.link.send(**self._in_sums.open(content))
+        self.link.send(**self._in_sums.open(content, self.role))
 
     @property
     def _in_sums(self) -> MaskedAnswers:
@@ -394,13 +398,26 @@ class TerminalService:
         self._refuse_alone("shares")
         self._leave(codec.from_wire(Release, content))
 
+    async def _on_ask_share(self, content: wire.ShareProbe) -> None:
+        asked, partners = codec.from_wire(ShareProbe, content), partners_of(content)
+        self._mine(asked.terminal)
+        if self.role.method.channel.noised or self.config.epsilon:
+            raise PeerError("sums of this network are noised: shares are not told")
+        stays = self.identity.number in from_bits(asked.stay)
+        share = await asyncio.to_thread(self.role.kept_share, asked.verdict, stays=stays)
+        if share is not None:
+            self.link.send(**self._in_sums.mask(asked, share, partners, self.role))
+
     async def _on_noising(self, content: wire.Noising) -> None:
         self._hide(codec.from_wire(Noising, content))
         self.link.send(noised=wire.Nothing())
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
         self._mine(content.terminal)
-        self.role.goodbye(codec.from_wire(Goodbye, content))
+        goodbye = codec.from_wire(Goodbye, content)
+        if self.role.method.channel.sealed and goodbye.incarnation == self.role.incarnation:
+            self.role.abandon()  # the others told what stays in the sum: nothing of this one does
+        self.role.goodbye(goodbye)
         if self.role.phase is not Phase.DETACHED:
             return
         self._move(content.destination if content.HasField("destination") else None)
@@ -435,16 +452,23 @@ class TerminalService:
             raise PeerError("sums of this network are noised: those of rows and labels are not told")
         asked, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self.role.row_sums, asked)
-        self.link.send(**self._in_sums.mask(asked, sums, partners))
+        self.link.send(**self._in_sums.mask(asked, sums, partners, self.role))
 
     async def _on_centring(self, content: wire.Centring) -> None:
         self._centre(codec.from_wire(Centring, content))
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
-        self._refuse_alone("test rows")
-        model = codec.array(content.model, "a model")
-        self.link.send(tally=self._tally(int(content.number), model))
+        if self._masked is None or self.role.method.channel.noised:
+            self._refuse_alone("test rows")
+        partners = partners_of(content) if self._masked is not None else None
+        asked = codec.from_wire(Trial, content)
+        tally = self._tally(asked.number, asked.model)
+        if partners is None:
+            self.link.send(tally=tally)
+            return
+        told = np.concatenate([[tally.rows, tally.squares], codec.array(tally.counts, "counts")], axis=None)
+        self.link.send(**self._in_sums.mask(asked, told, partners, self.role))
 
     HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
         "welcome": _on_welcome,
@@ -456,6 +480,7 @@ class TerminalService:
         "scaling": _on_scaling,
         "ask_labels": _on_ask_labels,
         "ask_rows": _on_ask_rows,
+        "ask_share": _on_ask_share,
         "centring": _on_centring,
         "trial": _on_trial,
         "circle": _on_circle,
@@ -568,6 +593,7 @@ class TerminalService:
             record.noising.CopyFrom(codec.to_wire(self._noising))
         if self._masked is not None:
             self._masked.note(record)
+            record.settled.update(self.role.settled)
         return record
 
     def _restore(self) -> None:
@@ -603,3 +629,4 @@ class TerminalService:
         self.role.restore(codec.from_wire(TerminalState, record))
         if self._masked is not None:
             self._masked.restore(record)
+            self.role.settled = dict(record.settled)

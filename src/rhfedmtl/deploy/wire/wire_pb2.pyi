@@ -312,6 +312,20 @@ class RowProbe(_message.Message):
     partners: Partners
     def __init__(self, labels: _Optional[bool] = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
+class ShareProbe(_message.Message):
+    __slots__ = ("terminal", "number", "stay", "verdict", "partners")
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
+    terminal: int
+    number: int
+    stay: bytes
+    verdict: Verdict
+    partners: Partners
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., stay: _Optional[bytes] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
+
 class Scaling(_message.Message):
     __slots__ = ("mean", "scale", "unit")
     MEAN_FIELD_NUMBER: _ClassVar[int]
@@ -369,14 +383,16 @@ class ColumnsAgreed(_message.Message):
     def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
 
 class Key(_message.Message):
-    __slots__ = ("terminal", "public", "proof")
+    __slots__ = ("terminal", "public", "proof", "summed")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     public: bytes
     proof: bytes
-    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    summed: bool
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., summed: _Optional[bool] = ...) -> None: ...
 
 class Circle(_message.Message):
     __slots__ = ("slot", "keys")
@@ -399,18 +415,20 @@ class Deal(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
 
 class Partners(_message.Message):
-    __slots__ = ("slot", "everyone", "seats", "shares", "before")
+    __slots__ = ("slot", "everyone", "seats", "shares", "before", "merged")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     EVERYONE_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
+    MERGED_FIELD_NUMBER: _ClassVar[int]
     slot: int
     everyone: bytes
     seats: bytes
     shares: bytes
     before: bytes
-    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ..., before: _Optional[bytes] = ...) -> None: ...
+    merged: bytes
+    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ..., before: _Optional[bytes] = ..., merged: _Optional[bytes] = ...) -> None: ...
 
 class Masked(_message.Message):
     __slots__ = ("terminal", "slot", "words", "next")
@@ -451,12 +469,14 @@ class Place(_message.Message):
     def __init__(self, station: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Trial(_message.Message):
-    __slots__ = ("number", "model")
+    __slots__ = ("number", "model", "partners")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
     number: int
     model: Tensor
-    def __init__(self, number: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    partners: Partners
+    def __init__(self, number: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class Tally(_message.Message):
     __slots__ = ("number", "counts", "squares", "rows")
@@ -527,7 +547,7 @@ class TerminalUp(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., tally: _Optional[_Union[Tally, _Mapping]] = ..., scaled: _Optional[_Union[Nothing, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., centred: _Optional[_Union[Nothing, _Mapping]] = ..., withdraw: _Optional[_Union[Nothing, _Mapping]] = ..., rest: _Optional[_Union[Nothing, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., key: _Optional[_Union[Key, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., masked: _Optional[_Union[Masked, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., noised: _Optional[_Union[Nothing, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TerminalDown(_message.Message):
-    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring", "circle", "unmask", "noising", "ask_rows")
+    __slots__ = ("welcome", "refusal", "order", "probe", "release", "goodbye", "ask_moments", "scaling", "trial", "drain", "ask_labels", "centring", "circle", "unmask", "noising", "ask_rows", "ask_share")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +564,7 @@ class TerminalDown(_message.Message):
     UNMASK_FIELD_NUMBER: _ClassVar[int]
     NOISING_FIELD_NUMBER: _ClassVar[int]
     ASK_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ASK_SHARE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refusal: Refusal
     order: WorkOrder
@@ -560,7 +581,8 @@ class TerminalDown(_message.Message):
     unmask: Unmask
     noising: Noising
     ask_rows: RowProbe
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., circle: _Optional[_Union[Circle, _Mapping]] = ..., unmask: _Optional[_Union[Unmask, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., ask_rows: _Optional[_Union[RowProbe, _Mapping]] = ...) -> None: ...
+    ask_share: ShareProbe
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., circle: _Optional[_Union[Circle, _Mapping]] = ..., unmask: _Optional[_Union[Unmask, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., ask_rows: _Optional[_Union[RowProbe, _Mapping]] = ..., ask_share: _Optional[_Union[ShareProbe, _Mapping]] = ...) -> None: ...
 
 class RoundRequest(_message.Message):
     __slots__ = ("round", "terminals", "local_steps", "deadline")
@@ -852,7 +874,14 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "noising", "privacy", "told_unmerged", "told_rows", "certified")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "noising", "privacy", "told_unmerged", "told_rows", "told_cells", "told_spans", "settled", "certified")
+    class SettledEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -877,6 +906,9 @@ class TerminalFile(_message.Message):
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     TOLD_UNMERGED_FIELD_NUMBER: _ClassVar[int]
     TOLD_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_CELLS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_SPANS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
@@ -902,8 +934,11 @@ class TerminalFile(_message.Message):
     privacy: float
     told_unmerged: _containers.RepeatedScalarFieldContainer[bytes]
     told_rows: bytes
+    told_cells: _containers.RepeatedScalarFieldContainer[bytes]
+    told_spans: _containers.RepeatedScalarFieldContainer[bytes]
+    settled: _containers.ScalarMap[int, float]
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., told_unmerged: _Optional[_Iterable[bytes]] = ..., told_rows: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., told_unmerged: _Optional[_Iterable[bytes]] = ..., told_rows: _Optional[bytes] = ..., told_cells: _Optional[_Iterable[bytes]] = ..., told_spans: _Optional[_Iterable[bytes]] = ..., settled: _Optional[_Mapping[int, float]] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
@@ -926,7 +961,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret", "summed")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret", "summed", "merges", "going")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -941,6 +976,13 @@ class StationFile(_message.Message):
         key: int
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class MergesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -961,6 +1003,8 @@ class StationFile(_message.Message):
     TOLD_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     SUMMED_FIELD_NUMBER: _ClassVar[int]
+    MERGES_FIELD_NUMBER: _ClassVar[int]
+    GOING_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -981,7 +1025,9 @@ class StationFile(_message.Message):
     told: Tensor
     secret: bytes
     summed: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ..., summed: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    merges: _containers.ScalarMap[int, float]
+    going: bytes
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ..., summed: _Optional[_Iterable[bytes]] = ..., merges: _Optional[_Mapping[int, float]] = ..., going: _Optional[bytes] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -76,6 +76,11 @@ class _Cache(_cache):  # type: ignore[misc]
         elsewhere = sorted(module for module in modules if module.partition(".")[0] != _PACKAGE)
         return str(signature), machine, code, *((module, _digest_of_package(module)) for module in elsewhere)
 
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """The index is read, added to and written: by one process at a time, or what another has made is lost."""
+        with _locked(Path(self.cache_path) / "index.lock"):
+            super().save_overload(signature, data)
+
 
 def compiled(function: F) -> F:
     """Machine code that runs without the interpreter lock, so that threads can share out the terminals.
@@ -91,19 +96,29 @@ def compiled(function: F) -> F:
 
 
 def _by_one_process(kernel: Any) -> Callable[[Any], Any]:
-    """Compile a kernel while no other process on this machine does: it finds in the cache what the first has made."""
+    """Compile for one kind of arguments while no other process does: it finds in the cache what the first has made."""
     compile_here = kernel.compile
 
     def compile_once(signature: Any) -> Any:
-        with ExitStack() as held:
-            if fcntl is not None:
-                folder = Path(kernel._cache.cache_path)
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = held.enter_context((folder / f"{kernel.__name__}.lock").open("a"))
-                fcntl.lockf(lock, fcntl.LOCK_EX)  # unlike flock, not shared with processes that are forked meanwhile
+        with _locked(Path(kernel._cache.cache_path) / f"{kernel.__name__}.lock", _place(signature)):
             return compile_here(signature)
 
     return compile_once
+
+
+def _place(signature: Any) -> int:
+    """A byte of the lock file for each kind of arguments: processes that need others compile at the same time."""
+    return int.from_bytes(hashlib.sha256(str(signature).encode()).digest()[:4], "big")
+
+
+@contextmanager
+def _locked(path: Path, place: int = 0) -> Iterator[None]:
+    """Hold one byte of a file, alone among the processes of this machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        if fcntl is not None:  # unlike flock, not shared with processes that are forked meanwhile
+            fcntl.lockf(lock, fcntl.LOCK_EX, 1, place)
+        yield
 
 
 def compiled_sum(function: F) -> F:

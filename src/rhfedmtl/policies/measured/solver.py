@@ -19,8 +19,9 @@ from rhfedmtl.resources.costs import Price, Prices
 
 # How much of the logarithm of the gap a quasi-Newton round takes away (measured: 1 to 2; of losses that are not smooth
 # little is known), and how many rounds go by before it does: a quarter of the root of the numbers in a model (measured:
-# 2 to 4 for 20, 5 to 8 for 600), but no fewer than this. Where λ is below FIRM it takes less, as its root; so does
-# ascent, but not where nothing is merged.
+# 2 to 4 for 20, 5 to 8 for 600), but no fewer than this. Where λ is below FIRM it takes less, as its root
+# (measured where numbers are more than rows: 0.24 and 0.78 for λ1 = 1e-4 and 1e-3); so does ascent, but not where
+# nothing is merged.
 NEWTON_RATE, FIRM, ROUGH_RATE, LEAST_START = 1.0, 2e-3, 0.03, 3
 # Rounds of ascent over which its progress is measured, and the weight, in rounds, of what is believed without them.
 # The certified gap of a search falls in jumps, a dozen rounds apart: all of its rounds count, few of them little.
@@ -89,7 +90,7 @@ def promised_by_newton(s: Situation) -> float:
     seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
     # Without a smooth loss little is known of a search beforehand: less is hoped for, and what is seen counts sooner.
-    smooth = NEWTON_RATE * (min(1.0, math.sqrt(s.lam / FIRM)) if _alone(s) else 1.0)
+    smooth = NEWTON_RATE * (min(1.0, math.sqrt(_least_curvature(s) / FIRM)) if _alone(s) else 1.0)
     believed, prior = (smooth, NEWTON_PRIOR) if s.gamma > 0.0 else (ROUGH_RATE, PRIOR)
     rate = _blend(believed, seen[start:], prior=prior)
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
@@ -109,6 +110,12 @@ def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
 def _alone(s: Situation) -> bool:
     """Whether there is one terminal under each station, so that nothing is merged."""
     return bool(len(s.home) <= np.count_nonzero(s.members))
+
+
+def _least_curvature(s: Situation) -> float:
+    """λ of what tasks have in common, λ1 for `mean`, where rows do not tell of all numbers in a model; else of all."""
+    few = float(np.mean(s.samples)) < s.bytes.order / 8.0
+    return s.lam * (1.0 - s.coupling) if few else s.lam
 
 
 def stay(s: Situation, before: Solver, now: Solver) -> int:

@@ -1,0 +1,96 @@
+"""Terminals leave a station that sees sums alone: together, with what they put in, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy import nets
+
+from rhfedmtl import failpoints
+from rhfedmtl.deploy.local import supervisor as supervision
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.roles.masking import from_bits
+
+MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
+
+
+def members(folder: Path, b: int = 0) -> list[int]:
+    """Members that a station has written down."""
+    return sorted(member.terminal for member in nets.station_file(folder, b).members if not member.departed)
+
+
+def test_three_leave_a_masked_sum_together(tmp_path: Path) -> None:
+    """Two wait, and are told so; with the third, which is dead, all are out, and U_b is that of those who stay."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)
+    with nets.running(folder) as (supervisor, operator):
+        first = nets.trained(operator, budget=["energy=300"])
+        for t in (1, 2):
+            said = operator.command("leave", terminal=t)
+            assert "3 at least go to one place together" in said["waits"]
+        status = nets.wait(operator, lambda s: bool(s["stations"][0]["terminals"][2].get("waits")))
+        assert "2 of 7 are to go" in status["stations"][0]["terminals"][2]["waits"]
+        assert members(folder) == list(range(7))
+        supervisor.kill("terminal-4")
+        operator.command("forget", terminal=4)
+        nets.wait(operator, lambda _: members(folder) == [0, 3, 5, 6])
+        assert nets.assert_invariant(folder, 1) == 4
+        last = nets.trained(operator, budget=["energy=600"])
+        operator.command("leave", terminal=0)
+        with pytest.raises(ConfigError, match="masked sums need as many"):
+            operator.command("leave", terminal=3)
+    assert last["certified_round"] > first["certified_round"]
+    assert from_bits(nets.terminal_file(folder, 0).told_fixed) == {0, 3, 5, 6}
+    assert nets.assert_invariant(folder, 1) == 4
+
+
+@pytest.mark.slow
+def test_those_who_move_count_at_the_new_station(tmp_path: Path) -> None:
+    """They begin there with nothing, and as all of them are there, certificates go on at both."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 6, 60), learning=MASKED)
+    with nets.running(folder) as (_, operator):
+        first = nets.trained(operator, budget=["energy=400"])
+        for t in (0, 1, 2):
+            operator.command("move", terminal=t, station=1)
+        nets.wait(operator, lambda _: members(folder, 1) == [0, 1, 2, *range(6, 12)])
+        nets.wait(operator, nets.all_connected)
+        last = nets.trained(operator, budget=["energy=800"])
+    assert last["certified_round"] > first["certified_round"]
+    assert members(folder) == [3, 4, 5]
+    assert nets.assert_invariant(folder, 2) == 12
+
+
+PLACES = [
+    "station.send-question opened-before",
+    "station.send-question opened-after",
+    "station.save-station.state-before",
+    "station.send-goodbye-before",
+    "terminal.send-masked-after",
+    "terminal.send-opened-before",
+    "terminal.send-opened-after",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_whoever_is_killed_while_some_leave_the_sum_stays_right(tmp_path: Path, monkeypatch: Any, place: str) -> None:
+    """The same batch is tried again; nothing is taken out twice."""
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setenv(failpoints.VARIABLE, str(places))
+    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)
+    with nets.running(folder) as (supervisor, operator):
+        nets.trained(operator, budget=["energy=300"])
+        for t in (1, 2):
+            operator.command("leave", terminal=t)
+        nets.wait(operator, lambda s: "2 of 7" in (s["stations"][0]["terminals"][1].get("waits") or ""))
+        (places / place).touch()
+        operator.command("leave", terminal=4)
+        nets.wait(operator, lambda _: members(folder) == [0, 3, 5, 6], supervisor.keep_up)
+        nets.wait(operator, nets.all_connected, supervisor.keep_up)
+        assert not (places / place).exists()
+        assert nets.assert_invariant(folder, 1) == 4
+        nets.trained(operator, budget=["energy=600"])
+    assert nets.assert_invariant(folder, 1) == 4
