@@ -83,7 +83,7 @@ class StationService:
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
-        self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
+        self._answered: OrderedDict[int, bytes] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
@@ -172,7 +172,7 @@ class StationService:
     async def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
         if (answer := self._answered.get(request.id)) is not None:
-            self.link.send(answer=answer)
+            self.link.send(answer=wire.Answer.FromString(answer))
         elif request.id not in self._open:
             if self._requests.full():
                 raise PeerError(f"more than {WAITING} requests at once")
@@ -194,7 +194,7 @@ class StationService:
             request = await self._requests.get()
             answer = await self.answer(request)
             self._open.discard(request.id)
-            self._answered[request.id] = answer
+            self._answered[request.id] = answer.SerializeToString()
             while len(self._answered) > ANSWERS:
                 self._answered.popitem(last=False)
             self.link.send(answer=answer)
@@ -294,9 +294,8 @@ class StationService:
         orders = role.open_round(content.round, steps)
         if self.memory.masked is not None:
             return await self._masked_round(self.memory.masked, orders, content.deadline)
-        messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o)) for o in orders}
         try:
-            question = await self.members.ask("update", messages, content.deadline, role.receive)
+            question = await self.members.ask("update", {o.terminal: o for o in orders}, content.deadline, role.receive)
         finally:
             merged = role.close_round()
         efforts = [_effort(question, t, steps[t], t in merged.answered) for t in sorted(steps)]
@@ -369,7 +368,6 @@ class StationService:
         probes = role.probes(models, points, gradient=content.gradient, noise=noise)
         if self.memory.masked is not None:
             return await self._masked_sums(self.memory.masked, probes)
-        messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
 
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
@@ -383,7 +381,7 @@ class StationService:
                 raise
             return True
 
-        question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
+        question = await self.members.ask("sums", {p.terminal: p for p in probes}, self.config.waits.answer, fits)
         found = role.add_sums([arrival.content for arrival in question.arrived.values()])
         if found is not None and noise is not None:
             found = replace(found, losses=found.losses + noise * again_the_same(self.memory.secret, content, found))
