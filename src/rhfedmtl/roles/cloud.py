@@ -222,9 +222,8 @@ class Cloud(CloudStates):
         self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
-        self._pull = (
-            None if steers else 0.0
-        )  # to the mean, beyond that of the problem; unknown before the first reports
+        # to the mean, beyond that of the problem; unknown before the first reports
+        self._pull = None if steers else 0.0
         self._start: Models | None = None  # what the next anchors come from, if not from what the stations hold
         self._begin: Models | None = None  # or where they let the stations begin
         self._held = np.inf  # objective of what the stations held when last certified
