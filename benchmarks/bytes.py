@@ -56,7 +56,10 @@ def spent(data: Federation, algorithm: str, options: Options, seed: int) -> tupl
 
 
 def vectors(data: Federation, options: Options, seed: int) -> list[float]:
-    """Vectors a round of a run to a gap of 1e-3: to and from a terminal, to and from a station; and all bytes."""
+    """Vectors a round of a run to a gap of 1e-3: to and from a terminal, to and from a station; and all bytes.
+
+    Then bytes of round zero, for scaling, which are float64 and sent once.
+    """
     built, ledger = build("rhfedmtl", options, data.kind), Ledger("bytes=byte:1")
     settings = Settings(certify_every=1, seed=seed, target_relative_gap=1e-3, max_rounds=MOST_ROUNDS)
     result = train(built.regroup(data), built.method, built.policy, settings, ledger=ledger)
@@ -69,7 +72,9 @@ def vectors(data: Federation, options: Options, seed: int) -> list[float]:
     asked += sum(float(np.mean(event.bytes_down)) for event in told)
     answered += sum(float(np.mean(event.bytes_up)) for event in told)
     unit = 8.0 * result.models.shape[-1] * result.rounds
-    return [down / unit, up / unit, asked / unit, answered / unit, ledger.spent["bytes"] / result.rounds]
+    zero = ledger.totals("round")["bytes"].get(0, 0.0)
+    a_round = (ledger.spent["bytes"] - zero) / result.rounds
+    return [down / unit, up / unit, asked / unit, answered / unit, a_round, zero]
 
 
 def traffic(seeds: range) -> None:
@@ -80,7 +85,7 @@ def traffic(seeds: range) -> None:
         found = np.mean([vectors(data, options, seed) for seed, data in enumerate(federations)], axis=0)
         print(
             f"{precision:8s} λ2 = {lambda2:<5g} " + " ".join(f"{each:.2f}" for each in found[:4]),
-            f"{found[4]:.0f} bytes",
+            f"{found[4]:.0f} bytes, round zero {found[5]:.0f}",
         )
 
 

@@ -2,6 +2,7 @@
 
 python benchmarks/deploy.py latency              # one station with 4 and with 25 terminal processes
 python benchmarks/deploy.py load --minutes 10    # 1,000 terminals under 10 stations
+python benchmarks/deploy.py memory               # of a station and the cloud for each terminal: 500 against 20
 python benchmarks/deploy.py masked --terminals 25 --grouped 5   # masked rounds beside clear ones, 561 features
 """
 
@@ -181,6 +182,21 @@ def memory(supervisor: Supervisor) -> dict[str, float]:
     return total
 
 
+def each_takes(seconds: float, grouped: int, few: int = 20, many: int = 500) -> None:
+    """Resident kilobytes of a station and of the cloud for each connected terminal: many under one station, and few."""
+    found = []
+    for terminals in (few, many):
+        seen: dict[str, float] = {}
+        with tempfile.TemporaryDirectory() as name:
+            build(Path(name) / "bench", 1, terminals)
+            learn(Path(name) / "bench", seconds, grouped, lambda nodes, _, seen=seen: seen.update(memory(nodes)))
+        found.append(seen)
+        used = ", ".join(f"{role} {amount:.1f} MB" for role, amount in seen.items())
+        print(f"{terminals:>4} terminals: {used}", flush=True)
+    for role in ("station", "cloud"):
+        print(f"{role}: {1e3 * (found[1][role] - found[0][role]) / (many - few):.1f} KB a terminal")
+
+
 def load(minutes: float, terminals: int, stations: int, grouped: int) -> None:
     """Rounds a minute and memory, minute by minute."""
     with tempfile.TemporaryDirectory() as name:
@@ -207,7 +223,7 @@ def load(minutes: float, terminals: int, stations: int, grouped: int) -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("latency", "load", "masked"))
+    parser.add_argument("what", choices=("latency", "load", "masked", "memory"))
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--terminals", type=int, default=1000)
@@ -217,6 +233,8 @@ def main() -> None:
     if given.what == "latency":
         for fsync in (None, True):
             latency(given.seconds, fsync=fsync)
+    elif given.what == "memory":
+        each_takes(given.seconds, given.grouped)
     elif given.what == "masked":
         masked(given.seconds, given.terminals, given.grouped)
     else:

@@ -125,11 +125,11 @@ def _readdress(paths: Any, old: str, new: str) -> None:
         path.write_text(path.read_text().replace(old, new))
 
 
-def run_chaos(folder: Path, faults: int, seed: int, lies: Sequence[str]) -> Counter[str]:
+def run_chaos(folder: Path, faults: int, seed: int, lies: Sequence[str], *, light: bool) -> Counter[str]:
     """Learn through ``faults`` faults and all lies, then in peace until the gap is small; returns what was done."""
     waits = Waits(patience=20.0, start=60.0, answer=5.0, again=1.0)
     resources = Resources(cost=("energy=0.1,10",), deadline=2.0)
-    nets.build(folder, nets.small(), learning=LEARNING, waits=waits, resources=resources)
+    nets.build(folder, nets.small(), learning=LEARNING, waits=waits, resources=resources, light=light)
     for path in folder.glob("*/*.toml"):
         path.write_text(path.read_text().replace("[node]", '[node]\nlog = "debug"'))
     mischief = Mischief(seed)
@@ -195,18 +195,19 @@ def assert_charges(folder: Path, stations: int = STATIONS, terminals: int = TERM
     np.testing.assert_array_equal(np.unique(ledger["amount"][of]), [10.0])
 
 
-def check(folder: Path, faults: int, seed: int, lies: Sequence[str] = ()) -> Counter[str]:
+def check(folder: Path, faults: int, seed: int, lies: Sequence[str] = (), *, light: bool = False) -> Counter[str]:
     """What must hold after a storm."""
-    done = run_chaos(folder, faults, seed, lies)
+    done = run_chaos(folder, faults, seed, lies, light=light)
     assert struck(done) >= faults
     assert nets.assert_invariant(folder, STATIONS) == TERMINALS
     assert_charges(folder)
     return done
 
 
-def test_a_short_storm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("light", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_short_storm(tmp_path: Path, light: bool) -> None:
     """Some faults on all tiers: sums, budget and charges are right afterwards, and the gap is reached."""
-    check(tmp_path / "net", faults=25, seed=1)
+    check(tmp_path / "net", faults=25, seed=1, light=light)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import serve, server
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
-from rhfedmtl.deploy.node.link import GREETING_BYTES, SERVICE, STREAMS, channel_options
+from rhfedmtl.deploy.node.link import GREETING_BYTES, QUEUED, SERVICE, STREAMS, Outbox, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
@@ -164,6 +164,50 @@ def test_descriptors_are_raised_and_some_are_kept() -> None:
             server.connections(10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, resource_limits)
+
+
+def test_large_buffers_have_pages_of_their_own() -> None:
+    """Where no free place is large enough; small ones share pages as before."""
+    program = """if True:
+        import ctypes
+        from rhfedmtl.deploy.node.server import spare_pages
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        spare_pages()
+        places = [[libc.malloc(size) % 4096 for _ in range(100)] for size in (17_408, 8_192)]
+        own = [each.count(16) for each in places]  # so far from the start of a page lies what has pages of its own
+        assert own[0] > 50 > own[1], own
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_outbox_writes_in_order_and_nothing_after_a_write_that_failed() -> None:
+    """No task is left while nothing waits; a peer that reads too slowly is told from one that is gone."""
+    written: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        await asyncio.sleep(0)
+        if data == b"bad":
+            raise OSError
+        written.append(data)
+
+    async def scenario() -> None:
+        outbox = Outbox(write)
+        outbox.put("early", b"1")
+        assert len(asyncio.all_tasks()) == 1
+        outbox.open()
+        outbox.put("next", b"2")
+        await outbox.close(1.0)
+        assert written == [b"1", b"2"]
+        assert len(asyncio.all_tasks()) == 1
+        outbox.open()
+        outbox.put("breaks", b"bad")
+        await asyncio.sleep(0.01)
+        assert [outbox.put("later", b"3") for _ in range(QUEUED + 1)] == [True] * QUEUED + [False]
+        await outbox.close(1.0)
+        assert written == [b"1", b"2"]
+
+    asyncio.run(scenario())
 
 
 def test_one_certificate_has_few_streams(folder: Path, tmp_path: Path) -> None:

@@ -80,6 +80,21 @@ def test_methods_without_duals_are_masked_too(tmp_path: Path, name: str) -> None
     assert {"masked", "opened"} <= {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv")}
 
 
+@pytest.mark.slow
+def test_test_rows_of_terminals_are_counted_in_one_sum(tmp_path: Path) -> None:
+    """Confusion counts are added up under masks, over all: the metrics of the same rows at the station."""
+    found = []
+    for where in ("terminal", "station"):
+        learning = {**MASKED, "test_rows": where}
+        folder = nets.build(tmp_path / where, nets.small(1, 4, 40), learning=learning)
+        with nets.running(folder) as (_, operator):
+            found.append(nets.trained(operator, budget=["energy=100"]))
+        left = {line.kind for line in read_account(folder / "terminal-0" / "state" / "account.csv") if line.way == "up"}
+        assert "tally" not in left
+    for name in ("accuracy", "balanced_accuracy"):
+        assert found[0][name] == pytest.approx(found[1][name])
+
+
 def rounds(status: dict[str, Any]) -> int:
     """Rounds so far."""
     return status["training"].get("round") or 0
@@ -248,7 +263,6 @@ def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--test-rows", "terminal"], "test_rows"),
         (["--precision", "float32"], "give one of them"),
         (["--terminals", "2"], "sums that hide them need 3 at least"),
     ],

@@ -89,8 +89,8 @@ def test_whoever_is_killed_while_some_leave_the_sum_stays_right(tmp_path: Path, 
         (places / place).touch()
         operator.command("leave", terminal=4)
         nets.wait(operator, lambda _: members(folder) == [0, 3, 5, 6], supervisor.keep_up)
+        nets.wait(operator, lambda _: not (places / place).exists(), supervisor.keep_up)
         nets.wait(operator, nets.all_connected, supervisor.keep_up)
-        assert not (places / place).exists()
         assert nets.assert_invariant(folder, 1) == 4
-        nets.trained(operator, budget=["energy=600"])
+        nets.trained(operator, supervisor.keep_up, budget=["energy=600"])
     assert nets.assert_invariant(folder, 1) == 4

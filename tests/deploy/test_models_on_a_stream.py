@@ -58,6 +58,16 @@ def test_a_model_that_was_sent_is_named() -> None:
     assert 8 * D < stream.carry(probe(later, w + joint)) < 8 * D + 200
 
 
+def test_streams_that_carry_the_same_model_remember_one_array() -> None:
+    """A station with thousands of terminals keeps a model once, and nobody can change it for the others."""
+    first, second, message = ModelMemory(), ModelMemory(), order(RNG.normal(size=(1, D)))
+    for stream in (first, second):
+        stream.shortened(message, FLOAT64)
+    (one,), (other,) = first._models["order"], second._models["order"]
+    assert one is other
+    assert not one.flags.writeable
+
+
 def test_a_model_between_two_that_were_asked_about_is_told_by_its_share() -> None:
     """An order, or the next probe, for a point on their line carries no vector; of a point beside it, it does."""
     for dtype in (FLOAT64, np.dtype(np.int8)):

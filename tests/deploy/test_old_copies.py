@@ -54,11 +54,14 @@ def put_back(supervisor: Supervisor, folder: Path, name: str, copy: Path) -> Non
     supervisor.keep_up()
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_certificate_holds_whatever_is_put_back(tmp_path: Path, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "light"),
+    [(6, False), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((25, False), (6, True)))],
+)
+def test_a_certificate_holds_whatever_is_put_back(tmp_path: Path, rounds: int, light: bool) -> None:
     """A station, then a terminal, goes so many rounds back: sums stay exact and the gap covers the true distance."""
     federation = nets.small(2, 2, 40)
-    folder = nets.build(tmp_path / "net", federation, learning=LEARNING)
+    folder = nets.build(tmp_path / "net", federation, learning=LEARNING, light=light)
     best = RunConfig(options=Options.of(lambda1=0.01, lambda2=0.01), target_gap=1e-11).run(federation)
     assert best.certificate.gap <= 1e-11
     with nets.running(folder) as (supervisor, operator):

@@ -69,6 +69,7 @@ MESSAGES = [
     said.MomentsReport(7, 15, X[0], X[1]),
     said.RowProbe(True, X[0]),
     said.ShareProbe(7, 3, masking.to_bits([5, 7, 30]), VERDICT),
+    said.Trial(9, X),
     said.Scaling(X[0], X[1], True),
     said.LabelsReport(7, X[1]),
     said.Centring(-2.5),

@@ -47,11 +47,15 @@ def apart(one: Any, other: Any) -> float:
     return math.sqrt(float(np.einsum("bd,bc,cd->", W, Q, W)))
 
 
-@pytest.mark.parametrize("gap_before", [1e-3, 1e-7])
-def test_models_are_as_near_as_is_stated_to_those_that_never_saw_it(tmp_path: Path, gap_before: float) -> None:
+@pytest.mark.parametrize(
+    ("gap_before", "light"), [(1e-3, False), (1e-7, False), pytest.param(1e-7, True, marks=pytest.mark.slow)]
+)
+def test_models_are_as_near_as_is_stated_to_those_that_never_saw_it(
+    tmp_path: Path, gap_before: float, light: bool
+) -> None:
     """Against a run in one process without its rows; the models from before its removal are not that near."""
     federation = nets.small(2, 4, 60)
-    folder = nets.build(tmp_path / "net", federation, learning={"options": OPTIONS, "scale": "unit"})
+    folder = nets.build(tmp_path / "net", federation, learning={"options": OPTIONS, "scale": "unit"}, light=light)
     out = tmp_path / "out"
     words = ["--target-gap", str(GAP), "--privacy", "epsilon=1,delta=1e-6", "--out", str(out), "--json"]
     with nets.running(folder) as (_, operator):

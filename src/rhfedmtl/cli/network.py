@@ -362,6 +362,8 @@ def move(
 ) -> None:
     """Move a terminal to another station, with all that it has learned.
 
+    Where sums are masked it waits until others go there with it, and begins with nothing; `network status` says so.
+
     Example: rhfedmtl network move demo-net 3 1
     """
     _command(folder, as_json, "move", terminal=number, station=to)
@@ -370,6 +372,8 @@ def move(
 @network_app.command()
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
     """Make a terminal leave the network, with all that it has learned.
+
+    Where sums are masked it waits until others leave with it; `network status` says so.
 
     Example: rhfedmtl network leave demo-net 3
     """

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -125,12 +126,18 @@ def seat(incarnation: int, applied_round: int, local_steps: int) -> bytes:
 
 def to_bits(members: Iterable[int]) -> bytes:
     """A set of ids, from the lowest on a bit for each."""
+    return _to_bits(frozenset(members))
+
+
+@lru_cache(maxsize=256)  # the same sets are told and written down in every round
+def _to_bits(members: Members) -> bytes:
     known = sorted(members)
     bits = np.zeros(known[-1] - known[0] + 1, dtype=np.uint8)
     bits[np.array(known) - known[0]] = 1
     return struct.pack("<I", known[0]) + np.packbits(bits, bitorder="little").tobytes()
 
 
+@lru_cache(maxsize=256)
 def from_bits(bits: bytes) -> Members:
     """The set that `to_bits` wrote."""
     if len(bits) < 5:
@@ -177,11 +184,12 @@ MASKER: Table[MaskPhase] = frozen(
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """The secret b of one slot, and this terminal's own share of it."""
+    """The secret b of one slot, this terminal's own share of it, and the seeds of its pairs."""
 
     slot: int
     hide: int
     own: int
+    seeds: Mapping[int, bytes]
 
 
 class SumKind(Enum):
@@ -315,7 +323,8 @@ class Masker:
         hide, back = masks.new_secret(), masks.new_secret()
         holders, needed = [self.terminal, *self._pairs], threshold(len(self._pairs))
         of_hide, of_back = masks.split(hide, holders, needed), masks.split(back, holders, needed)
-        self._dealt = Dealt(slot, hide, of_hide[self.terminal])
+        seeds = {t: masks.derive(secret, "pair", slot) for t, secret in self._pairs.items()}
+        self._dealt = Dealt(slot, hide, of_hide[self.terminal], seeds)
         both = (
             masks.under(
                 masks.derive(secret, "share", slot, self.terminal, length=2 * SEED),
@@ -323,8 +332,8 @@ class Masker:
             )
             for t, secret in self._pairs.items()
         )
-        seeds = b"".join(masks.derive(secret, "pair", slot) for secret in self._pairs.values())
-        self._deal = Deal(self.terminal, slot, b"".join(both), masks.hidden(masks.to_bytes(back), seeds))
+        backup = masks.hidden(masks.to_bytes(back), b"".join(seeds.values()))
+        self._deal = Deal(self.terminal, slot, b"".join(both), backup)
         return self._deal
 
     def mask(
@@ -372,7 +381,7 @@ class Masker:
         held = {}
         for place, t in enumerate(asked):
             secret, its_seat = self._pairs[t], partners.seats[SEAT * place : SEAT * (place + 1)]
-            seed = pair_seed(masks.derive(secret, "pair", dealt.slot), content, partners.everyone, own_seat, its_seat)
+            seed = pair_seed(dealt.seeds[t], content, partners.everyone, own_seat, its_seat)
             total = add(total, masks.mask(seed, len(words)), self.terminal < t)
             share = partners.shares[2 * SEED * place : 2 * SEED * (place + 1)]
             plain = masks.under(masks.derive(secret, "share", dealt.slot, t, length=2 * SEED), share)

@@ -264,6 +264,14 @@ class ShareProbe(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Trial(Message):
+    """Station to terminal: say how this model does on your test rows."""
+
+    number: int
+    model: Vector
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling(Message):
     """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
 

@@ -28,6 +28,7 @@ from rhfedmtl.roles.messages import (
     ShareProbe,
     StationSums,
     Sums,
+    Trial,
     Update,
     Vector,
     WorkOrder,
@@ -35,7 +36,7 @@ from rhfedmtl.roles.messages import (
 from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
 from rhfedmtl.roles.station import BaseStation, Merged
 
-SumRequest = WorkOrder | Probe | RowProbe | ShareProbe
+SumRequest = WorkOrder | Probe | RowProbe | ShareProbe | Trial
 """What a station asks for that is told under masks."""
 
 
@@ -47,6 +48,8 @@ def content_of(asked: SumRequest) -> bytes:
         head, arrays = struct.pack("<c?", b"z", asked.labels), [asked.about]
     elif isinstance(asked, ShareProbe):
         head, arrays = struct.pack("<cQ", b"s", asked.number) + asked.stay, []
+    elif isinstance(asked, Trial):
+        head, arrays = struct.pack("<cQ", b"t", asked.number), [asked.model]
     else:
         head, arrays = struct.pack("<cQ?", b"p", asked.number, asked.gradient), [asked.models, asked.points]
     shapes = repr([each.shape for each in arrays]).encode()
@@ -55,7 +58,7 @@ def content_of(asked: SumRequest) -> bytes:
 
 def seat_of(asked: SumRequest) -> bytes:
     """What one terminal is asked that others are not."""
-    if isinstance(asked, RowProbe):
+    if isinstance(asked, RowProbe | Trial):
         return seat(0, 0, 0)
     steps = asked.local_steps if isinstance(asked, WorkOrder) else 0
     return seat(asked.verdict.incarnation, asked.verdict.round, steps)

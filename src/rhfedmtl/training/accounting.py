@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rhfedmtl.resources.billing import Event, Placement, RoundEvent
+from rhfedmtl.resources.billing import Event, Placement, RoundEvent, event_totals
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 
@@ -20,7 +20,10 @@ class Accounting(Protocol):
 
     @property
     def planning_prices(self) -> Cost:
-        """Prices to plan and reserve by."""
+        """Prices to plan by."""
+
+    def worst(self, *events: Event) -> dict[str, float]:
+        """The most that events can take, per type: what must be left, and is set aside, before they begin."""
 
     def update_prices(self) -> bool:
         """Bring them up to date before a plan is made; whether they changed."""
@@ -50,6 +53,10 @@ class DeclaredAccounting:
     def __init__(self, ledger: Ledger, planning_prices: Cost | None = None) -> None:
         self.ledger = ledger
         self.planning_prices = ledger.cost if planning_prices is None else planning_prices
+
+    def worst(self, *events: Event) -> dict[str, float]:
+        """By the prices of a plan."""
+        return event_totals(self.planning_prices, *events)
 
     def update_prices(self) -> bool:
         """Declared prices stay as they are."""

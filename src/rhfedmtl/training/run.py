@@ -387,12 +387,12 @@ class Run:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
         first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
         unpaid = (situation.certificate_event(),) if self._unpaid else ()
-        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(first), *unpaid)
+        price = self.accounting.worst(situation.cloud_event(), situation.round_event(first), *unpaid)
         if self.ledger.can_afford(price):
             return "plan completed"
         if self.round:
             return "budget spent"
-        least = event_totals(situation.prices, situation.cloud_event(), situation.round_event(1), *unpaid)
+        least = self.accounting.worst(situation.cloud_event(), situation.round_event(1), *unpaid)
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
         raise BudgetError(
             f"budget {amounts_text(self.ledger.left)} cannot pay one round{asked}: the cheapest plan (H=1, K=1, M=1) "
@@ -447,7 +447,7 @@ class Run:
 
     def _set_aside(self) -> None:
         """Set the price of the last certificate aside, where it has one and can be paid."""
-        price = self.situation().certificate
+        price = self.accounting.worst(self.situation().certificate_event())
         self._unpaid = not self.ledger.can_afford(price)
         self._aside = price if any(price.values()) and not self._unpaid else {}
         self._final = self.ledger.reserve(price) if self._aside else None
@@ -524,8 +524,8 @@ class Run:
         """What the next orders start from, as far as the cloud knows."""
         if self.round and (self._collected is None or self._collected[1] < self.round):
             return None
-        models = self.cloud.models
-        return models if self._begins else self.method.channel.models(models, models)
+        models, told = self.cloud.models, self._ordered
+        return models if self._begins else self.method.channel.models(models, models if told is None else told)
 
     @property
     def _begins(self) -> bool:
@@ -614,14 +614,15 @@ class Run:
             return False
         if not situation.certificates_cost:
             return True
-        price = event_totals(situation.prices, self._certificate_event(situation))
+        event = self._certificate_event(situation)
+        price = event_totals(situation.prices, event)
         if plan.solver == ASCENT and every == AUTO:
             spent, so_far = self.ledger.spent, self.certifying
             for name in self.ledger.budget:
                 certifying = so_far.get(name, 0.0)
                 if certifying + price[name] > CERTIFYING * (spent[name] - certifying):
                     return False
-        return self.ledger.can_afford(price)
+        return self.ledger.can_afford(self.accounting.worst(event))
 
     def _collect(self) -> None:
         """Let the stations report, unless they have since the last BS iteration."""
@@ -650,7 +651,7 @@ class Run:
     def _begin(self, situation: Situation, plan: Plan) -> bool:
         """Start a server iteration: anchors down; False if it cannot be paid with a first BS iteration."""
         planned = self._round_event(situation, plan, 0)
-        price = event_totals(situation.prices, situation.cloud_event(), planned)
+        price = self.accounting.worst(situation.cloud_event(), planned)
         if self._unpaid or not self.ledger.can_afford(price):
             return False
         anchors, sizes = self.cloud.assign(plan.solver), situation.bytes
@@ -666,7 +667,7 @@ class Run:
         plan, done = self._under_way
         for k in range(done, int(plan.station_rounds.max())):
             planned = self._round_event(situation, plan, k)
-            worst = event_totals(situation.prices, planned)
+            worst = self.accounting.worst(planned)
             if self.round >= self.settings.max_rounds or not self.ledger.can_afford(worst):
                 break
             self._station_iteration(planned, worst, plan.solver)

@@ -62,8 +62,6 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
-        if self._options().channel == "masked":  # counts of test rows are those of single terminals
-            _choose("test_rows", self.test_rows, (STATION,))
         if self.privacy:
             self.check_private(self.privacy)
 

@@ -15,7 +15,7 @@ from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
 from rhfedmtl.engines.network import Float64Array, Network
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Policy, Situation
-from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, steps_by_deadline
+from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, event_totals, steps_by_deadline
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
@@ -82,8 +82,8 @@ class Membership:
 class MeasuredAccounting:
     """Declared types by their prices, the others by what the stations measured, as the last round of a network shows.
 
-    Plans are made, and the worst case of a round is set aside, by prices that follow the last rounds; the network waits
-    no longer than what was set aside.
+    Plans are made by prices that follow the last rounds. The worst case of what comes next is set aside: the network
+    waits no longer than that, and sends nothing a third time.
     """
 
     def __init__(self, config: CloudConfig, network: RemoteNetwork, ledger: Ledger) -> None:
@@ -98,6 +98,11 @@ class MeasuredAccounting:
             n, below, above = len(self._network.station), sizes.order + sizes.update, sizes.anchor + sizes.report
             self.planning_prices = self._prices.planning(n, below, above)
         return self.planning_prices is not before
+
+    def worst(self, *events: Event) -> dict[str, float]:
+        """By the prices of a plan, and every message sent twice."""
+        totals = event_totals(self.planning_prices, *events)
+        return {name: amount * self._prices.most_sent(name) for name, amount in totals.items()}
 
     def charge(self, event: Event) -> None:
         """What is declared, and what was measured since the last charge: certificates are paid for at once."""

@@ -1,7 +1,8 @@
-"""Prices of what is measured: seconds, bytes and joules of a round, as the last rounds had them, with a margin.
+"""Prices of what is measured: seconds, bytes and joules of a round, as the last rounds had them.
 
-A plan is made with these prices, and their total is set aside before a round. Stations close a round at its deadline,
-which is the time that was set aside, so a round takes longer by no more than the message that is under way then.
+A plan is made with these prices, seconds and joules with a margin, and their total is set aside before a round, bytes
+as if every message had to be sent again. Stations close a round at its deadline, which is the time that was set aside,
+so a round takes longer by no more than the message that is under way then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
+from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, Prices
 
@@ -21,8 +23,6 @@ FloatArray = npt.NDArray[np.float64]
 
 MARGIN = 2.0
 """How much longer than the last rounds a round may take before it is cut off."""
-SENT_TWICE = 2.0
-"""A message may have to be sent again once, where a link breaks."""
 MEMORY = 0.3
 """Weight of the latest round in the running means."""
 ON_SITE = 0.8
@@ -30,7 +30,6 @@ ON_SITE = 0.8
 WORTH_TELLING = 0.1
 """Prices that move by less than this share are left as they are, and so are plans made with them."""
 FIRST_STEP_S, FIRST_LINK_S, FIRST_STATION_S = 1e-4, 0.02, 0.02
-ORDER_OVERHEAD = 256.0
 
 
 @dataclass
@@ -69,7 +68,7 @@ class MeasuredPrices:
         return self._told
 
     def planning(self, n_terminals: int, bytes_per_round: float, bytes_per_cloud_round: float) -> Cost:
-        """Prices for a plan: those declared as they are, those measured with a margin."""
+        """Prices for a plan: those declared as they are, those measured by what the last rounds showed."""
         self._grow(n_terminals)
         live = {name: self._prices(name, bytes_per_round, bytes_per_cloud_round) for name in self.names}
         made = Cost({**self._cost.types, **live})
@@ -82,9 +81,7 @@ class MeasuredPrices:
         if name == "bytes":
             below = max(1.0, speeds.terminal_bytes / max(bytes_per_round, 1.0))
             above = max(1.0, speeds.station_bytes / max(bytes_per_cloud_round, 1.0))
-            extra = ORDER_OVERHEAD / max(bytes_per_round, 1.0) if not speeds.terminal_bytes else 0.0
-            terminal, station = SENT_TWICE * (below + extra), SENT_TWICE * (above + extra)
-            return Prices(0.0, 0.0, 0.0, terminal, terminal, station, station)
+            return Prices(0.0, 0.0, 0.0, below, below, above, above)
         wait = speeds.link / max(bytes_per_round, 1.0)
         time = Prices(
             MARGIN * speeds.step,
@@ -105,6 +102,10 @@ class MeasuredPrices:
             watts.terminal_watts * slowest[1],
         )
 
+    def most_sent(self, name: str) -> int:
+        """How often a round may pay for the same: where bytes are measured, for a message that is sent again."""
+        return MOST_SENT if name == "bytes" and name in self.names else 1
+
     def learn(self, seen: Round) -> None:
         """Take in a round."""
         for t, effort in seen.efforts.items():
@@ -115,7 +116,7 @@ class MeasuredPrices:
         own = [a.seconds - waits.get(b, 0.0) for b, a in seen.answers.items() if a.WhichOneof("body") == "round"]
         self._speeds.station = _mix(self._speeds.station, max(own, default=self._speeds.station))
         each = [float(e.bytes_down + e.bytes_up) for e in seen.efforts.values()]
-        self._speeds.terminal_bytes = max([self._speeds.terminal_bytes, *each])
+        self._speeds.terminal_bytes = _mix(self._speeds.terminal_bytes, max(each, default=0.0))
 
     def parts(self, seen: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
         """What each node used of each measured type in a round."""
@@ -151,7 +152,7 @@ class MeasuredPrices:
         if "bytes" in self.names and (n_bytes + aside).any():
             made.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes + aside))
         self._speeds.cloud = _mix(self._speeds.cloud, seconds)
-        self._speeds.station_bytes = max(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
+        self._speeds.station_bytes = _mix(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
         return made
 
     def waits(self, worst: dict[str, float], room: dict[str, float], patience: float) -> tuple[float, float]:

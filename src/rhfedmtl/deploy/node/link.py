@@ -72,44 +72,53 @@ class NotReadyError(PeerError):
 
 
 class Outbox:
-    """Messages that wait to be written to one stream, in their order."""
+    """Messages that wait to be written to one stream, in their order; a task lives only while there are some."""
+
+    __slots__ = ("_opened", "_pump", "_waiting", "_write")
 
     def __init__(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
         self._write = write
-        self._waiting: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(QUEUED)
+        self._waiting: list[tuple[str, bytes]] = []
         self._pump: asyncio.Task[None] | None = None
+        self._opened = False
 
     def put(self, name: str, data: bytes) -> bool:
         """Queue a message; False where the peer reads too slowly."""
-        try:
-            self._waiting.put_nowait((name, data))
-        except asyncio.QueueFull:
+        if len(self._waiting) >= QUEUED:
             return False
+        self._waiting.append((name, data))
+        self._begin()
         return True
 
     def open(self) -> None:
         """Begin to write."""
-        self._pump = asyncio.create_task(self._run())
+        self._opened = True
+        self._begin()
 
     async def close(self, seconds: float) -> None:
         """Write what waits, for so long, and end; a write that is under way is not broken off sooner."""
-        if self._pump is None:
+        self._opened, pump = False, self._pump
+        if pump is None:
             return
-        with contextlib.suppress(asyncio.QueueFull):
-            self._waiting.put_nowait(None)
-        done, _ = await asyncio.wait([self._pump], timeout=seconds)
+        done, _ = await asyncio.wait([pump], timeout=seconds)
         if not done:
-            self._pump.cancel()
-            await asyncio.wait([self._pump], timeout=1.0)
-        elif not self._pump.cancelled():
-            self._pump.exception()  # the stream broke: whoever reads it says so
+            pump.cancel()
+            await asyncio.wait([pump], timeout=1.0)
+        elif not pump.cancelled():
+            pump.exception()  # the stream broke: whoever reads it says so
+
+    def _begin(self) -> None:
+        if self._opened and self._waiting and self._pump is None:
+            self._pump = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        while (waiting := await self._waiting.get()) is not None:
-            name, data = waiting
+        """Write what waits; where a write fails the task stays, so that nothing more is written."""
+        while self._waiting:
+            name, data = self._waiting.pop(0)
             failpoint("send", name, "before")
             await self._write(data)
             failpoint("send", name, "after")
+        self._pump = None
 
 
 class Uplink:
@@ -320,7 +329,12 @@ class Uplink:
 
 
 class PeerSession:
-    """The stream of one node below."""
+    """The stream of one node below; a station may have thousands."""
+
+    __slots__ = (
+        *("_cut", "_dialogue", "_models", "_state", "heard", "incarnation", "number", "outbox", "peer"),
+        *("process", "reason", "rests", "since", "withdraws"),
+    )
 
     def __init__(
         self, dialogue: Dialogue, peer: PeerCertificate, context: Any, cut: Callable[[], object] = lambda: None
@@ -367,6 +381,8 @@ class PeerSession:
 
 class Rate:
     """So many messages a second, and as many at once."""
+
+    __slots__ = ("_at", "_left", "_per_second")
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rhfedmtl.deploy.node.config import Config
-from rhfedmtl.deploy.node.credentials import TERMINAL
+from rhfedmtl.deploy.node.credentials import STATION, TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
-from rhfedmtl.deploy.node.server import free, raise_descriptors
+from rhfedmtl.deploy.node.server import free, raise_descriptors, spare_pages
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.failpoints import arm
 from rhfedmtl.files import Lock
@@ -91,6 +91,8 @@ def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lam
 
 async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool]) -> str:
     raise_descriptors()
+    if role.name == STATION:
+        spare_pages()
     arm(role.name)
     configs: list[Config] = [role.read(path) for path in paths]
     locks = [Lock(config.state) for config in configs]

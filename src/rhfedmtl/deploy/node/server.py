@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import os
 import random
@@ -28,6 +29,8 @@ from rhfedmtl.errors import BusyError, ConfigError
 RESERVE = 256
 """Descriptors that no caller gets: for state, logs, the node above, and the windows for operators."""
 MOST_DESCRIPTORS = 1 << 16
+MMAP_THRESHOLD, OWN_PAGES = -3, 12 << 10
+"""An option of glibc's mallopt, and from how many bytes on an allocation has pages of its own."""
 PORT_S = 5.0
 """How long to wait for a port that something else still has."""
 
@@ -43,6 +46,7 @@ def keep_alive(link: float = LINK_S) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", round(1000.0 * link)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_channelz", 0),  # statistics of each connection, which nobody reads
     ]
 
 
@@ -53,6 +57,12 @@ def raise_descriptors() -> int:
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return max(soft, most)
+
+
+def spare_pages() -> None:
+    """Give large buffers pages of their own: gRPC keeps three for each connection, and small messages touch a part."""
+    with contextlib.suppress(AttributeError):  # other C libraries decide for themselves
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, OWN_PAGES)
 
 
 def connections(wanted: int) -> int:

@@ -18,6 +18,8 @@ Table = Mapping[S, Mapping[str, S]]
 class Machine(Generic[S]):
     """Stands in one state of a table; an event that the table does not have there is a bug, and changes nothing."""
 
+    __slots__ = ("_table", "state")
+
     def __init__(self, table: Table[S], state: S) -> None:
         self._table = table
         self.state = state

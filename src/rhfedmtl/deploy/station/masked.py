@@ -11,14 +11,14 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.masking import Masked
 from rhfedmtl.roles.masks import Words
-from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, WorkOrder
+from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Trial, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, seat_of
 
 DEALS = 3
 """How often circles are made for one sum: who connects anew has a new key."""
 
 
-NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "ask_share"}
+NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "ask_share", Trial: "trial"}
 
 
 class SummedRound(NamedTuple):

@@ -29,13 +29,13 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
-from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions, checked_tally
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import masks
+from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import normal_from
 from rhfedmtl.roles.masking import to_merges
 from rhfedmtl.roles.messages import (
@@ -50,6 +50,7 @@ from rhfedmtl.roles.messages import (
     Scaling,
     StationSums,
     Sums,
+    Trial,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
@@ -82,7 +83,7 @@ class StationService:
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
-        self._answered: OrderedDict[int, wire.Answer] = OrderedDict()
+        self._answered: OrderedDict[int, bytes] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
@@ -171,7 +172,7 @@ class StationService:
     async def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
         if (answer := self._answered.get(request.id)) is not None:
-            self.link.send(answer=answer)
+            self.link.send(answer=wire.Answer.FromString(answer))
         elif request.id not in self._open:
             if self._requests.full():
                 raise PeerError(f"more than {WAITING} requests at once")
@@ -193,7 +194,7 @@ class StationService:
             request = await self._requests.get()
             answer = await self.answer(request)
             self._open.discard(request.id)
-            self._answered[request.id] = answer
+            self._answered[request.id] = answer.SerializeToString()
             while len(self._answered) > ANSWERS:
                 self._answered.popitem(last=False)
             self.link.send(answer=answer)
@@ -293,9 +294,8 @@ class StationService:
         orders = role.open_round(content.round, steps)
         if self.memory.masked is not None:
             return await self._masked_round(self.memory.masked, orders, content.deadline)
-        messages = {o.terminal: wire.TerminalDown(order=codec.to_wire(o)) for o in orders}
         try:
-            question = await self.members.ask("update", messages, content.deadline, role.receive)
+            question = await self.members.ask("update", {o.terminal: o for o in orders}, content.deadline, role.receive)
         finally:
             merged = role.close_round()
         efforts = [_effort(question, t, steps[t], t in merged.answered) for t in sorted(steps)]
@@ -368,7 +368,6 @@ class StationService:
         probes = role.probes(models, points, gradient=content.gradient, noise=noise)
         if self.memory.masked is not None:
             return await self._masked_sums(self.memory.masked, probes)
-        messages = {p.terminal: wire.TerminalDown(probe=codec.to_wire(p)) for p in probes}
 
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
@@ -382,7 +381,7 @@ class StationService:
                 raise
             return True
 
-        question = await self.members.ask("sums", messages, self.config.waits.answer, fits)
+        question = await self.members.ask("sums", {p.terminal: p for p in probes}, self.config.waits.answer, fits)
         found = role.add_sums([arrival.content for arrival in question.arrived.values()])
         if found is not None and noise is not None:
             found = replace(found, losses=found.losses + noise * again_the_same(self.memory.secret, content, found))
@@ -590,12 +589,28 @@ class StationService:
     async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
         """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
         number = time.monotonic_ns()
+        if self.memory.masked is not None:
+            return await self._measure_masked(self.memory.masked, Trial(number, codec.array(model, "a model")))
         trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
         here = await self.members.gather(self.memory.station.members)
         question = await self.members.ask(
             "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
         )
         return _from_tallies([arrival.content for arrival in question.arrived.values()])
+
+    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
+        """The same from one sum over all members; nothing where one of them is away."""
+        classes = len(self.memory.job.classes) if self.memory.job is not None else 0
+        await self.members.gather(role.members)
+        async with self.memory.turn:
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
+            length = WIDE * (2 + classes * classes)
+            held = await self._held_whole(role, orders, length, self.config.waits.answer)
+        if held.words is None:
+            return {}
+        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
+        told = codec.tensor(np.reshape(counts, (classes, classes)))
+        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
 
     # How the station stands.
 

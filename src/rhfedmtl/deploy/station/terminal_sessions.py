@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,19 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
-from rhfedmtl.roles.messages import Goodbye, Join, LabelsReport, Leave, MomentsReport, Sums, Update, Vector, Verdict
+from rhfedmtl.roles.messages import (
+    Goodbye,
+    Join,
+    LabelsReport,
+    Leave,
+    MomentsReport,
+    Probe,
+    Sums,
+    Update,
+    Vector,
+    Verdict,
+    WorkOrder,
+)
 from rhfedmtl.roles.station import Member
 
 GATHER_S = 3.0
@@ -46,11 +58,15 @@ class Arrival(NamedTuple):
     seconds: float
 
 
+Sent = wire.TerminalDown | WorkOrder | Probe
+"""What a terminal is asked. Orders and probes share their models, and get their form when they are sent."""
+
+
 class Question:
     """Messages to some terminals and their answers so far; if ``again``, who connects anew gets its own once more."""
 
     def __init__(
-        self, answer: str, messages: dict[int, wire.TerminalDown], fits: Callable[[Any], bool], *, again: bool = True
+        self, answer: str, messages: Mapping[int, Sent], fits: Callable[[Any], bool], *, again: bool = True
     ) -> None:
         self.answer, self.messages, self.fits, self.again = answer, messages, fits, again
         self.arrived: dict[int, Arrival] = {}
@@ -181,7 +197,7 @@ class TerminalSessions:
     async def ask(
         self,
         answer: str,
-        messages: dict[int, wire.TerminalDown],
+        messages: Mapping[int, Sent],
         seconds: float,
         fits: Callable[[Any], bool] = lambda _: True,
         *,
@@ -498,7 +514,7 @@ class TerminalSessions:
         session, question = self.acceptor.sessions.get(terminal), self._question
         if session is None or question is None or question.sent[terminal] >= MOST_SENT:
             return False
-        message, kind = question.messages[terminal], self._memory.station.method.channel.model_dtype
+        message, kind = _form(question.messages[terminal]), self._memory.station.method.channel.model_dtype
         n_bytes = session.send_message(f"question {question.answer}", message, kind)
         if n_bytes:
             question.sent[terminal] += 1
@@ -521,13 +537,20 @@ class TerminalSessions:
             self._log("membership", "error", reason=f"{type(error).__name__}: {error}")
 
 
+def _form(message: Sent) -> wire.TerminalDown:
+    if isinstance(message, WorkOrder):
+        return wire.TerminalDown(order=codec.to_wire(message))
+    return wire.TerminalDown(probe=codec.to_wire(message)) if isinstance(message, Probe) else message
+
+
 def _norm(values: Vector) -> float:
     """Euclidean norm; infinite where it overflows."""
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(values))
 
 
-def _tally(given: wire.Tally) -> wire.Tally:
+def checked_tally(given: wire.Tally) -> wire.Tally:
+    """How a model does on test rows, if it can be."""
     codec.finite(given.squares, "squared errors")
     counts = codec.array(given.counts, "counts")
     if counts.ndim != 2 or (counts < 0.0).any() or counts.sum() > given.rows or given.squares < 0.0:
@@ -545,7 +568,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "update": partial(codec.from_wire, Update),
     "sums": partial(codec.from_wire, Sums),
     "moments": partial(codec.from_wire, MomentsReport),
-    "tally": _tally,
+    "tally": checked_tally,
     "scaled": lambda given: given,
     "labels": partial(codec.from_wire, LabelsReport),
     "centred": lambda given: given,

@@ -13,12 +13,18 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
 from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, SumKind, Told, Unmask, from_bits, to_bits
-from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Sums, Trial, Update, Vector, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, noise_for, seat_of, words_of
 from rhfedmtl.roles.terminal import Terminal
 
 Body = dict[str, Any]
-KINDS = {WorkOrder: SumKind.UPDATE, Probe: SumKind.FIXED, RowProbe: SumKind.ROWS, ShareProbe: SumKind.SHARE}
+KINDS = {
+    WorkOrder: SumKind.UPDATE,
+    Probe: SumKind.FIXED,
+    RowProbe: SumKind.ROWS,
+    ShareProbe: SumKind.SHARE,
+    Trial: SumKind.FIXED,
+}
 APPLIED = 0.5
 """Share of an update, times the terminals of its sum, from which on it counts as applied: less hides none of them."""
 
@@ -143,7 +149,9 @@ def kind_of(asked: SumRequest, method: Method) -> SumKind:
     return SumKind.FIXED if isinstance(asked, WorkOrder) and not method.has_duals else KINDS[type(asked)]
 
 
-def partners_of(content: wire.WorkOrder | wire.Probe | wire.RowProbe | wire.ShareProbe) -> wire.Partners:
+def partners_of(
+    content: wire.WorkOrder | wire.Probe | wire.RowProbe | wire.ShareProbe | wire.Trial,
+) -> wire.Partners:
     """Who else is asked; where sums are masked nothing is answered alone."""
     if not content.HasField("partners"):
         raise PeerError(

@@ -49,6 +49,7 @@ from rhfedmtl.roles.messages import (
     Scaling,
     ShareProbe,
     Sums,
+    Trial,
     Verdict,
     WorkOrder,
 )
@@ -458,9 +459,16 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
-        self._refuse_alone("test rows")
-        model = codec.array(content.model, "a model")
-        self.link.send(tally=self._tally(int(content.number), model))
+        if self._masked is None or self.role.method.channel.noised:
+            self._refuse_alone("test rows")
+        partners = partners_of(content) if self._masked is not None else None
+        asked = codec.from_wire(Trial, content)
+        tally = self._tally(asked.number, asked.model)
+        if partners is None:
+            self.link.send(tally=tally)
+            return
+        told = np.concatenate([[tally.rows, tally.squares], codec.array(tally.counts, "counts")], axis=None)
+        self.link.send(**self._in_sums.mask(asked, told, partners, self.role))
 
     HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
         "welcome": _on_welcome,

@@ -316,6 +316,7 @@ FORMS: dict[type, Form] = {
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
     said.RowProbe: Form(wire.RowProbe),
     said.ShareProbe: Form(wire.ShareProbe, check=_check_stay),
+    said.Trial: Form(wire.Trial),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
     said.Centring: Form(wire.Centring),

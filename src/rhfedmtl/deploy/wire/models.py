@@ -9,6 +9,7 @@ in, to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,17 @@ from rhfedmtl.maths.mixtures import GRAIN, between, combined, share_between
 KINDS = ("order", "probe", "assign", "sums")
 """Messages that carry models. A base counts those that are remembered, in this order, from 1."""
 
+NOTHING_REPORTED: tuple[int, codec.Vector] = 0, np.empty(0)
+
 
 class ModelMemory:
     """What one end of a stream remembers."""
 
+    __slots__ = ("_models", "_reported")
+
     def __init__(self) -> None:
         self._models: dict[str, list[codec.Vector]] = {}
-        self._reported: tuple[int, codec.Vector] = 0, np.empty(0)
+        self._reported = NOTHING_REPORTED
 
     def heard(self, message: Any) -> None:
         """Remember v of a report that went up."""
@@ -41,7 +46,7 @@ class ModelMemory:
             return message
         short = type(message)()
         short.CopyFrom(message)
-        models = [codec.array(each, "a model") for each in tensors]
+        models = [_shared(each.SerializeToString()) for each in tensors]
         for each, model in zip(_models_in(short)[1], models, strict=True):
             each.CopyFrom(self._mixture(each, model) if kind == "trial" else self._shortest(model, dtype))
         self._remember(kind, models)
@@ -120,6 +125,14 @@ class ModelMemory:
             raise PeerError(f"model {given.base} of shape {shape}: {[model.shape for model in known]} are known here")
         base = known[given.base - 1]
         return base + codec.array(given, "what has changed of a model") if given.data else base
+
+
+@lru_cache(maxsize=8)
+def _shared(written: bytes) -> codec.Vector:
+    """A model that is sent to many: their streams remember one array, and not each its own."""
+    model = codec.array(wire.Tensor.FromString(written), "a model")
+    model.setflags(write=False)
+    return model
 
 
 def _combined(given: wire.Tensor, models: list[codec.Vector]) -> codec.Vector:

@@ -469,12 +469,14 @@ class Place(_message.Message):
     def __init__(self, station: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Trial(_message.Message):
-    __slots__ = ("number", "model")
+    __slots__ = ("number", "model", "partners")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
     number: int
     model: Tensor
-    def __init__(self, number: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    partners: Partners
+    def __init__(self, number: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class Tally(_message.Message):
     __slots__ = ("number", "counts", "squares", "rows")
