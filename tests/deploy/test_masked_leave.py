@@ -21,6 +21,7 @@ def members(folder: Path, b: int = 0) -> list[int]:
     return sorted(member.terminal for member in nets.station_file(folder, b).members if not member.departed)
 
 
+@pytest.mark.slow
 def test_three_leave_a_masked_sum_together(tmp_path: Path) -> None:
     """Two wait, and are told so; with the third, which is dead, all are out, and U_b is that of those who stay."""
     folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)

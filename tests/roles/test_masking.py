@@ -14,6 +14,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.deploy.terminal.masked import kind_of
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.kernels.kernel import find_kernel
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
@@ -470,7 +471,8 @@ def test_rule_3_updates_that_rest_on_the_model_alone_are_told_over_all(kind: Sum
     """
     rng, method = np.random.default_rng(0), build("fedavg", Options(channel="masked"), "binary").method
     rows = {t: (rng.normal(size=(6, 7)), rng.choice([-1.0, 1.0], size=(6, 1))) for t in range(10, 15)}
-    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16)) for t in rows}
+    plain = find_kernel("numpy")
+    roles = {t: Terminal(t, *rows[t], method, seed=bytes([t] * 16), kernel=plain) for t in rows}
     world, others, told = World(5), [t for t in rows if t != 12], {}
     for role in roles.values():
         role.join()
