@@ -47,7 +47,12 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=300"])
         operator.export(tmp_path / "out")
-        assert "3 at least go to one place together" in operator.command("move", terminal=0, station=1)["waits"]
+        said = CliRunner().invoke(app, ["network", "move", str(folder), "0", "1"]).output
+        assert "from       station 0\nto         station 1\n" in said
+        assert "3 at least go to one place together" in said
+        assert "6 are needed" in said  # of which its station has 4
+        with pytest.raises(ConfigError, match="no terminal 99 was ever here"):
+            operator.command("forget", terminal=99)
         with pytest.raises(ConfigError, match="masked sums need as many"):
             operator.command("forget", terminal=1)
     result = in_process(federation, "energy=300", options=Options(channel="masked"), scale=scale)

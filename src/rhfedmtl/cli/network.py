@@ -637,4 +637,6 @@ def _word(name: str, value: Any) -> str:
     """A fact as people write it."""
     if name == "at":
         return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
+    if name in ("from", "to"):
+        return f"station {value}" if value >= 0 else "no station"
     return ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

@@ -15,7 +15,7 @@ from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.node import audit
 from rhfedmtl.deploy.node.config import read_operator, read_station
 from rhfedmtl.deploy.node.credentials import CLOUD, Authority, Identity
-from rhfedmtl.deploy.node.enrolment import call
+from rhfedmtl.deploy.node.enrolment import call, unanswered
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
@@ -59,7 +59,8 @@ class Operator:
                 for data in method(b"", timeout=EXPORT_S):
                     names = take_chunk(folder, wire.Chunk.FromString(data), names)
             except grpc.RpcError as error:
-                raise ConfigError(f"no answer from {self._config.cloud}: {error.details()}") from None
+                way_out = " Where its folder is, --offline takes the last result from there"
+                raise unanswered(error, self._config.cloud, way_out) from None
         return names
 
     @staticmethod

@@ -230,6 +230,8 @@ class OperatorApi:
         if certified and (why := obstacle(scaled_by_rows=rows, relationship=options.relationship)):
             raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
+        if holder < 0 and terminal not in self._registry.station:
+            raise ConfigError(f"no terminal {terminal} was ever here: `rhfedmtl status` names those that are")
         facts = {"terminal": terminal, "from": holder, "to": -1}
         if self._registry.station.get(terminal, -1) >= 0:
             facts = self._place(terminal, -1)
@@ -274,10 +276,11 @@ class OperatorApi:
         """What somebody waits for who is to leave a station whose sums are masked."""
         least, members = self._trainer.network.method.channel.least, self._stations.members(station)
         going = [t for t in members if self._registry.station.get(t, -1) != station]
+        short = f"; so many are not here: {2 * least} are needed" if len(members) < 2 * least else ""
         return (
             f"waits to leave station {station} with others: {least} at least go to one place together, of all who "
-            f"answered in any round, while those who stay are there; {len(going)} of {len(members)} are to go, and "
-            "count until then"
+            f"answered in any round, while {least} or more stay and are there; {len(going)} of {len(members)} are to "
+            f"go, and count until then{short}"
         )
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:

@@ -132,6 +132,11 @@ def call(method: Any, data: bytes, address: str, way_out: str = "") -> bytes:
     try:
         answer: bytes = method(data, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
-        why = str(error.details()).rpartition(": ")[2]  # what comes before names the address again
-        raise ConfigError(f"no answer from {address} ({why}): is the cloud running?{way_out}") from None
+        raise unanswered(error, address, way_out) from None
     return answer
+
+
+def unanswered(error: grpc.RpcError, address: str, way_out: str = "") -> ConfigError:
+    """What to tell a user whom a cloud did not answer."""
+    why = str(error.details()).rpartition(": ")[2]  # what comes before names the address again
+    return ConfigError(f"no answer from {address} ({why}): is the cloud running?{way_out}")
