@@ -89,6 +89,13 @@ def test_a_comparison_gives_each_method_what_it_heeds() -> None:
         )
 
 
+def test_a_budget_of_a_comparison_is_kept_to_the_last_digit() -> None:
+    """It is a limit: rounded up it would be overspent."""
+    base = RunConfig(request=SMALL, cost=("energy=0.1,10",))
+    _, configs = side_by_side(base, ["rhfedmtl"], [1234567.25], 1, "accuracy")
+    assert [config.budget for config in configs.values()] == [("energy=1234567.25",)]
+
+
 def test_a_policy_that_is_fixed_keeps_its_steps() -> None:
     """Those who decide their work are not told how much to do, unless they are told not to decide."""
     options = Options(policy="fixed", local_steps=7)

@@ -51,6 +51,9 @@ def test_a_plan_that_is_shown_names_privacy() -> None:
     assert result.exit_code == 0, result.output
     assert "epsilon 2 at delta 1e-05" in " ".join(result.output.split())
     assert "lose a point of accuracy" in " ".join(result.output.split())
+    assert "is too large for" not in result.output
+    result = CliRunner().invoke(app, [*words, "--privacy", "epsilon=1,delta=0.5"])
+    assert "delta=0.5 is too large for 7,500 terminals" in " ".join(result.output.split())
 
 
 def test_a_run_says_what_it_told(tmp_path: Path) -> None:

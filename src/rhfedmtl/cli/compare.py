@@ -21,20 +21,25 @@ from rhfedmtl.cli.options import (
     Scale,
     option,
     print_json,
+    spelt,
+    typed,
     with_learning_options,
 )
 from rhfedmtl.cli.text import console, paragraph
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
 
 MANY = 6
 """Methods beyond which tables speak for themselves."""
+BESIDE_SPEC = {"spec", "path", "seeds", "workers", "engine", "address", "out", "as_json"}
+"""Options that a specification leaves to the command line."""
 MOST_REASONS = 3
 """Reasons of refused runs that are told."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
@@ -51,10 +56,12 @@ def register(app: typer.Typer) -> None:
 @with_data_options
 @with_learning_options
 def compare(
+    context: typer.Context,
     request: Request,
     options: Options,
     spec: Annotated[
-        Path | None, typer.Argument(help="A specification (TOML); takes the place of all options but the last panel.")
+        Path | None,
+        typer.Argument(help="A specification (TOML); beside it go --path, --seeds and how to run it."),
     ] = None,
     algorithms: Annotated[
         str, option(METHOD_PANEL, "--algorithms", "Methods; the others are compared with the first: a,b,c.")
@@ -99,12 +106,15 @@ def compare(
 
     planned: PlannedStudy
     if spec is not None:
+        if other := typed(context) - BESIDE_SPEC:
+            raise ConfigError(f"{spec} says what is compared: set it there, and leave out {spelt(other)}")
         planned = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
     else:
         federation = request.federation(0)
         for note in () if as_json else federation.notes:
             paragraph(note, "note: ")
         metric = metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
+        _check_metric(metric, federation)
         base = RunConfig(
             request=request,
             options=options,
@@ -127,10 +137,20 @@ def compare(
         show(found)
         for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
-        for reason in found.refusals()[:MOST_REASONS]:
+        for reason in (refusals := found.refusals())[:MOST_REASONS]:
             paragraph(reason, "not run: ")
+        if not refusals and all(cell.mean is None for cell in found.cells):
+            paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
         typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
         typer.echo(f"next: rhfedmtl report {out}")
+
+
+def _check_metric(metric: str, federation: Federation) -> None:
+    from rhfedmtl.maths.metrics import fitting
+
+    if metric not in (known := fitting(len(federation.class_names))):
+        fits = f"{federation.kind} labels have {', '.join(known)}"
+        raise ConfigError(f"no metric {metric!r} here: {fits}{nearest(metric, known)}")
 
 
 def _amount(text: str) -> float:

@@ -15,7 +15,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -67,6 +67,17 @@ def expand(
     expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
     expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
     return expanded
+
+
+def typed(context: typer.Context) -> set[str]:
+    """Names of the options that stand on the command line, rather than in a file of settings or nowhere."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def spelt(names: Iterable[str]) -> str:
+    """Options as a user types them."""
+    return ", ".join("--" + name.replace("_", "-") for name in sorted(names))
 
 
 def _learn(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # noqa: A002

@@ -47,6 +47,8 @@ def report(
 
 
 def _show(made: WrittenReport, *, asked: bool | None) -> None:
+    from rhfedmtl.report.figures import available
+
     typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
     typer.echo(
         f"shows         {made.runs} {'run' if made.runs == 1 else 'runs'}"
@@ -54,5 +56,5 @@ def _show(made: WrittenReport, *, asked: bool | None) -> None:
     )
     if made.figures:
         typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures) // 2} as PDF and PNG")
-    elif asked is None:
+    elif asked is None and not available():
         typer.echo("figures       none: they need matplotlib, pip install 'rhfedmtl[plot]'")

@@ -33,6 +33,8 @@ from rhfedmtl.cli.options import (
     chosen_from,
     every,
     option,
+    spelt,
+    typed,
     with_learning_options,
 )
 from rhfedmtl.cli.text import amount, certified, console, fact, metric
@@ -199,11 +201,8 @@ def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint 
         return None
     from rhfedmtl.runs import session
 
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if other := sorted(typed - {"resume", *HOW, "checkpoint_every", "log", "as_json"}):
-        words = ", ".join("--" + name.replace("_", "-") for name in other)
-        raise ConfigError(f"--resume goes on with the run as it was: leave out {words}")
+    if other := typed(context) - {"resume", *HOW, "checkpoint_every", "log", "as_json"}:
+        raise ConfigError(f"--resume goes on with the run as it was: leave out {spelt(other)}")
     return session.read(folder)
 
 

@@ -52,7 +52,8 @@ def epsilon_of(mu: float, delta: float) -> float:
 def check(epsilon: float, delta: float) -> None:
     """Refuse what promises nothing, or what no noise can give."""
     if not 0.0 < epsilon <= LARGEST:
-        raise ConfigError(f"epsilon={epsilon:g}: a bound on what is learned is a number > 0, as in epsilon=1")
+        most = f", at most {LARGEST:g}" if epsilon > LARGEST else ""
+        raise ConfigError(f"epsilon={epsilon:g}: a bound on what is learned is a number > 0{most}, as in epsilon=1")
     if not 0.0 < delta < 1.0:
         raise ConfigError(f"delta={delta:g}: a chance, far below one in the number of terminals, as in delta=1e-6")
 

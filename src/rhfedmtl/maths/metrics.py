@@ -53,6 +53,11 @@ def rmse(labels: Labels, predicted: Labels) -> float:
     return float(np.sqrt(np.mean(np.square(labels - predicted))))
 
 
+def fitting(n_classes: int) -> tuple[str, ...]:
+    """Names of the metrics that fit the kind of labels; 0 classes are numbers."""
+    return {0: ("rmse",), 2: ("accuracy", "balanced_accuracy", "auc")}.get(n_classes, ("accuracy", "balanced_accuracy"))
+
+
 def measure(labels: Labels, scores: Scores, n_classes: int) -> dict[str, float]:
     """All metrics that fit the kind of labels."""
     predicted = predict(scores, n_classes)

@@ -237,7 +237,7 @@ class Budget(Mapping[str, float]):
                 priced = f"; there are prices for: {', '.join(cost)}" if len(cost) else ""
                 raise BudgetError(
                     f"budget {name}={self.limits[name]:g} has no price: give one, as in --cost {name}=0.1,10 (or "
-                    f"{name}=byte:1){priced}{nearest(name, {'energy', *cost})}"
+                    f"{name}=byte:1){priced}{nearest(name, {'energy', *cost} - {name})}"
                 )
 
     def room(self) -> dict[str, float]:

@@ -472,7 +472,7 @@ def side_by_side(
         for budget in budgets
         for name, run in runs.items()
         for seed in range(seeds)
-        for config in [taking_part(replace(run, budget=(f"{resource}={budget:g}",), seed=seed))]
+        for config in [taking_part(replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed))]
     ]
     study = Study(
         name="compare",

@@ -224,6 +224,11 @@ def design(
             f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {enough:,} "
             "would lose a point of accuracy to the noise, fewer lose more"
         )
+    if privacy.delta * start.members.sum() >= 1.0:
+        notes.append(
+            f"delta={privacy.delta:g} is too large for {int(start.members.sum()):,} terminals: it lets one of them be "
+            "told outright; take far less than one in their number, as delta=1e-6"
+        )
     return options, PrivatePlan(
         privacy.epsilon,
         privacy.delta,
