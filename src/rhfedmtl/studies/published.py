@@ -41,8 +41,9 @@ HAR, HEART = "har.npz", "heart.csv"
 DIFFERENCES = {
     "FedU": "features recomputed from the signals of UCI; splits are drawn anew for each seed, as theirs were; smooth "
     "hinges, one class against the rest, where theirs is the cross-entropy; solved, where theirs ran 200 rounds",
-    "MOCHA": "features recomputed from the signals of UCI, taken as they are; smoothed hinge where theirs is the hinge; "
-    "weights chosen on one part held out, where theirs were by cross-validation; as many splits as seeds, where theirs are 10",
+    "MOCHA": "features recomputed from the signals of UCI, taken as they are; smoothed hinge where theirs is the "
+    "hinge; weights chosen on one part held out, where theirs were by cross-validation; as many splits as seeds, where "
+    "theirs are 10",
     "FLamby": "the printed split (random state 43) gives ours, those of the states that follow the interval; a centre "
     "with a single healthy patient is split without strata; smoothed hinge where theirs is the logistic loss; steps of "
     "one row, 400 in a round, where theirs are of four rows, 100",
