@@ -101,6 +101,9 @@ def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
     other = CliRunner().invoke(app, ["certify", facts["saved"], *words, "--lambda1", "0.5"])
     assert other.exit_code == 0
     assert "lambda1 0.5" in other.output
+    weighted = CliRunner().invoke(app, ["certify", facts["saved"], "--class-weight", "balanced", "--json"])
+    assert not (weighted := json.loads(weighted.output))["trained_on"]  # its rows, in other weights
+    assert weighted["primal"] == pytest.approx(facts["primal"], rel=0.1)
 
 
 def test_the_words_of_a_certificate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from rhfedmtl.algorithms.options import USUAL, Options
 from rhfedmtl.cli.data import AsJson, with_data_options
 from rhfedmtl.cli.models import Model
-from rhfedmtl.cli.options import LEARNING, expand, print_json, told
+from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed
 from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
@@ -34,12 +35,18 @@ def _with_problem(command: Any) -> Any:
 @with_data_options
 @_with_problem
 def certify(
-    model: Model, request: Request, problem: dict[str, Any], seed: SplitSeed = None, as_json: AsJson = False
+    context: typer.Context,
+    model: Model,
+    request: Request,
+    problem: dict[str, Any],
+    seed: SplitSeed = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
 
     The models may come from any method. Rows and problem are those that the models were trained on and for, as far as
-    their file knows, unless others are named: data options are those of `train`. For example:
+    their file knows. Options change single settings of them; --data and --path name other rows, as for `train`. For
+    example:
 
     rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """
@@ -51,8 +58,8 @@ def certify(
     if "auto" in asked.values():
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
     known = models.provenance.get("configuration", {})
-    if request == Request() and "request" in known:
-        request = Request(**known["request"])
+    if "request" in known and not typed(context) & {"data", "path"}:
+        request = _changed(Request(**known["request"]), request)
     federation = request.federation(known.get("seed", 0) if seed is None else seed)
     found = certificate_of(models, federation, **asked)
     same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
@@ -66,6 +73,14 @@ def certify(
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
     fact("data", f"{federation.origin.name}, {'the' if same else 'not the'} rows that the models were trained on")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
+
+
+def _changed(trained: Request, given: Request) -> Request:
+    """The rows that models were trained on, but for what was given."""
+    single = {
+        name: value for name, value in vars(given).items() if value is not None and name not in ("data", "settings")
+    }
+    return replace(trained, **single, settings={**trained.settings, **given.settings})
 
 
 def _trained_for(models: Any) -> dict[str, Any]:

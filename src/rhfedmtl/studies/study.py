@@ -311,7 +311,8 @@ class StudyResult:
         reference = self.labels[self.study.reference]
         counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
         if not any(counts.values()):
-            return f"{unit} from {reference} on average over {len(cells)} cells; one seed has no interval"
+            over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
+            return f"{unit} from {reference}{over}; one seed has no interval"
         words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
         links = {"better": "better than", "level": "level with", "worse": "worse than"}
         first = f"{links[words[0]]} {reference} in {counts[words[0]]} of {len(cells)} cells"
