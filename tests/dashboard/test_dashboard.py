@@ -339,6 +339,13 @@ def test_files_of_others_are_not_served(page: Page) -> None:
     assert os.sep not in page.access.token
 
 
+def test_a_large_budget_is_planned_to_the_last_digit_and_told_without_needless_ones(tmp_path: Path) -> None:
+    """Above six digits it was rounded up; 0 % or 1.2e-10 % of what there is to gain says too much."""
+    told = whatif.answer(whatif.Scenario.of({"energy": "1234567"}, tmp_path))
+    assert "--budget energy=1234567" in told
+    assert "Less than 0.01 % of what there is to gain" in told
+
+
 def test_what_is_said_of_a_private_plan_knows_of_the_noise(tmp_path: Path) -> None:
     asked = {"epsilon": "1", "terminals": "1500", "samples": "32000", "energy": "1e6"}
     told = whatif.answer(whatif.Scenario.of(asked, tmp_path))

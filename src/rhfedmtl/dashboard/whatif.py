@@ -112,14 +112,14 @@ class Scenario:
 
     def resources(self) -> tuple[list[str], list[str]]:
         """Prices and budgets in the words of the command line."""
-        cost = [f"energy={self['energy_step']:g},{self['energy_round']:g}"]
-        budget = [f"energy={self['energy']:g}"]
+        cost = [f"energy={self['energy_step']:.15g},{self['energy_round']:.15g}"]
+        budget = [f"energy={self['energy']:.15g}"]
         if self["time"]:
-            cost.append(f"time={self['time_step']:g},{self['time_round']:g}")
-            budget.append(f"time={self['time']:g}")
+            cost.append(f"time={self['time_step']:.15g},{self['time_round']:.15g}")
+            budget.append(f"time={self['time']:.15g}")
         if self["bytes"]:
             cost.append("bytes=byte:1")
-            budget.append(f"bytes={self['bytes']:g}")
+            budget.append(f"bytes={self['bytes']:.15g}")
         return cost, budget
 
     @property

@@ -27,7 +27,8 @@ def sentence(report: PlanReport) -> str:
         return f"{text} The certified gap at the end is about {gap.expected:.2g}; {likely}."
     if remaining is None or not math.isfinite(remaining):
         return text
-    return f"{text} About {percent(remaining)} of what there is to gain is then left, by a model that is no promise."
+    left = f"About {percent(remaining)}" if remaining >= 1e-4 else "Less than 0.01 %"
+    return f"{text} {left} of what there is to gain is then left, by a model that is no promise."
 
 
 def facts(report: PlanReport) -> list[tuple[str, str]]:
