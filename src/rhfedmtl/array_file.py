@@ -54,6 +54,8 @@ def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
         header = json.loads(arrays.pop(HEADER).tobytes())
     except DataError:
         raise
+    except FileNotFoundError:
+        raise DataError(f"no {kind.name} {path}: there is no such file") from None
     except (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not a {kind.name}, or was damaged ({error}): save it again") from error
     return _verified(path, kind, header, arrays), arrays

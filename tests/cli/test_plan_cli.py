@@ -201,7 +201,7 @@ def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
             run("plan", "--budget", "energy=400", "--pilot", path, *words)
     with pytest.raises(ConfigError, match="leave out --privacy"):
         run("plan", "--budget", "energy=400", "--pilot", path, "--privacy", "epsilon=1")
-    with pytest.raises(DataError, match="is not a pilot"):
+    with pytest.raises(DataError, match=r"no pilot .*none\.pilot: there is no such file"):
         run("plan", "--budget", "energy=400", "--pilot", str(tmp_path / "none.pilot"))
 
 
@@ -210,3 +210,12 @@ def test_help_lists_what_a_plan_heeds() -> None:
     text = run("plan", "--help")
     assert "--lambda2" in text
     assert not any(name in text for name in ("--mu", "--phi", "--server-step"))
+
+
+def test_rounds_that_grow_over_the_run_are_told() -> None:
+    """K times M would not come to the rounds in all: K is that of the first server iteration."""
+    sizes = ["--tasks", "5", "--terminals", "5", "--samples-per-task", "70", "--budget", "energy=1400"]
+    prices = ["--cost", "energy=0.1,10", "--cost", "time=step:0.002,station:0.05,cloud:0.1,adds:elapsed"]
+    told = CliRunner().invoke(app, ["plan", *sizes, *prices, "--budget", "time=1.5"]).output
+    assert "3 at first, more later (rounds of a station" in told
+    assert "3 server iterations; 13 rounds in all" in told
