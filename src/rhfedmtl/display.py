@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib import import_module
 from typing import Any, Self
 
 from rhfedmtl.errors import ConfigError, MissingExtraError
@@ -63,12 +64,11 @@ class Telling:
             self._move(max(shares, default=None), words)
 
     def _move(self, share: float | None, words: str) -> None:
-        from IPython.display import HTML, display
-
+        shown: Any = import_module("IPython.display")  # some of its functions have no types
         value = "" if share is None else f' value="{share:.4f}"'
-        line = HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
+        line = shown.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
         if self._bar is None:
-            self._bar = display(line, display_id=True)
+            self._bar = shown.display(line, display_id=True)
         else:
             self._bar.update(line)
 

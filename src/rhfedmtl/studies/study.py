@@ -314,9 +314,9 @@ class StudyResult:
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             return f"{unit} from {reference}{over}; one seed has no interval"
         words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-        links = {"better": "better than", "level": "level with", "worse": "worse than"}
-        first = f"{links[words[0]]} {reference} in {counts[words[0]]} of {len(cells)} cells"
-        others = "".join(f", {word} in {counts[word]}" for word in words[1:])
+        told = {"better": ("better", "than"), "level": ("not distinguishable", "from"), "worse": ("worse", "than")}
+        first = f"{' '.join(told[words[0]])} {reference} in {counts[words[0]]} of {len(cells)} cells"
+        others = "".join(f", {told[word][0]} in {counts[word]}" for word in words[1:])
         return f"{first}{others} ({unit} on average, paired over {self.study.seeds} seeds)"
 
     def findings(self) -> list[str]:
