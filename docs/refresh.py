@@ -129,5 +129,7 @@ def refreshed(page: str, name: str) -> str:
 
 
 if __name__ == "__main__":
+    if not (Path(os.environ.get("RHFEDMTL_DATA", "")) / "har.npz").is_file():
+        sys.exit("pages show runs on har.npz: let RHFEDMTL_DATA name the folder that has it")
     for path in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         path.write_text(refreshed(path.read_text(encoding="utf-8"), path.name), encoding="utf-8")

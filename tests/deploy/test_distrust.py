@@ -235,6 +235,8 @@ def test_a_token_is_not_used_up_in_vain(tmp_path: Path) -> None:
     token = Token("terminal", 5, "test-net", "127.0.0.1:1", "pem", "secret").text()
     with pytest.raises(ConfigError, match="needs its rows"):
         enrol(token, tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"no file .*rows\.npz"):
+        enrol(token, tmp_path / "new", tmp_path / "rows.npz")
     with pytest.raises(ConfigError, match="is the folder of"):
         enrol(token, folder / "terminal-0", folder / "terminal-0" / "data.npz")
     with pytest.raises(PeerError, match="signing request"):

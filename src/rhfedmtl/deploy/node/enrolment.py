@@ -111,7 +111,8 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
             raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
     new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
     if new and (data is None or not data.is_file()):
-        raise ConfigError("a new terminal needs its rows: give --data, an .npz file with X and y")
+        given = "" if data is None else f", and there is no file {data}"
+        raise ConfigError(f"a new terminal needs its rows{given}: give --data, an .npz file with X and y")
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 
