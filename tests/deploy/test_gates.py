@@ -715,3 +715,23 @@ def test_a_node_that_is_kept_from_taking_leave_ends_all_the_same(folder: Path, m
 
     cloud = serve.Role("cloud", read_cloud, made)
     assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "told to"
+
+
+def test_only_the_connection_of_a_peer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC calls a peer that is gone "unknown": no socket has that name, least of all those that wake an event loop."""
+    monkeypatch.setattr(server, "CUT_S", 0.01)
+
+    async def cut() -> tuple[bytes, bytes]:
+        one, other = socket.socketpair()
+        listening = socket.create_server(("127.0.0.1", 0))
+        peer = socket.create_connection(listening.getsockname())
+        accepted, (host, port) = listening.accept()
+        with one, other, listening, peer, accepted:
+            cutter = server.Cutter()
+            cutter.add("unknown")
+            cutter.add(f"ipv4:{host}:{port}")
+            await asyncio.sleep(0.1)
+            one.sendall(b"x")
+            return other.recv(1), peer.recv(1)
+
+    assert asyncio.run(cut()) == (b"x", b"")

@@ -107,9 +107,12 @@ class Cutter:
 
     def add(self, peer: str) -> None:
         """Close the connection from an address, as gRPC writes it, once its last words can have arrived."""
+        address = unquote(peer.partition(":")[2]).replace("::ffff:", "")
+        if not address:  # "unknown": the connection is gone already
+            return
         if not self._due:
             asyncio.get_running_loop().call_later(CUT_S, self._cut)
-        self._due.add(unquote(peer.partition(":")[2]).replace("::ffff:", ""))
+        self._due.add(address)
 
     def _cut(self) -> None:
         """All that are due together: each time every descriptor is looked at."""
@@ -128,10 +131,10 @@ def sockets() -> Iterator[socket.socket]:
                 yield each
 
 
-def _written(address: Any) -> str:
-    """An address as gRPC writes it; nothing for a socket of this machine alone."""
+def _written(address: Any) -> str | None:
+    """An address as gRPC writes it; None for a socket within this process, as those that wake its event loop."""
     if isinstance(address, str | bytes):
-        return ""
+        return None
     host = address[0].replace("::ffff:", "")
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
