@@ -157,7 +157,7 @@ def test_sliders_answer(opened: Open) -> None:
     page.locator("#energy-slider").focus()
     page.keyboard.press("End")
     wait_for(lambda: page.inner_text("#answer .command pre") != before)
-    assert "--budget energy=1e+08" in page.inner_text("#answer .command pre")
+    assert "--budget energy=100000000" in page.inner_text("#answer .command pre")
     assert page.input_value("#energy") == "100000000"
 
 
