@@ -146,6 +146,17 @@ def from_bits(bits: bytes) -> Members:
     return frozenset((found + struct.unpack("<I", bits[:4])[0]).tolist())
 
 
+def any_to_bits(members: Iterable[int]) -> bytes:
+    """A set of terminals that may be empty."""
+    known = frozenset(members)
+    return _to_bits(known) if known else b""
+
+
+def any_from_bits(bits: bytes) -> Members:
+    """The set that `any_to_bits` wrote."""
+    return from_bits(bits) if bits else frozenset()
+
+
 def to_merges(merges: Mapping[int, float]) -> bytes:
     """Rounds, and the factors with which their updates were applied."""
     return b"".join(struct.pack("<Qd", *each) for each in sorted(merges.items()))
@@ -445,7 +456,7 @@ class Masker:
 
         Unless it grows: by enough newcomers, or by nobody but those whose sum is known, as that of this terminal is.
         """
-        before = from_bits(bits) if bits else frozenset()
+        before = any_from_bits(bits)
         new, known = everyone - before, (last or frozenset()) <= before <= everyone
         if last == everyone or (known and (len(new) >= self.least or (not new and last is not None))):
             return new

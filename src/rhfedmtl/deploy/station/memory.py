@@ -19,7 +19,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.masking import from_bits, to_bits
+from rhfedmtl.roles.masking import any_from_bits, any_to_bits, to_bits
 from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
@@ -118,7 +118,7 @@ class Memory:
         """
         if self.summed[0] == to_bits(members):
             return self.summed[1]
-        return _bits((_members(self.summed[0]) | set(others)) & set(members))
+        return any_to_bits((any_from_bits(self.summed[0]) | set(others)) & set(members))
 
     def note_summed(self, members: Iterable[int], before: bytes) -> None:
         """Write down that these are in one, and what they were told of who was before."""
@@ -141,7 +141,8 @@ class Memory:
 
     def note_gone(self) -> None:
         """Write down that they are out."""
-        self.summed = _bits(_members(self.summed[0]) - self.going), _bits(_members(self.summed[1]) - self.going)
+        now, before = (any_to_bits(any_from_bits(each) - self.going) for each in self.summed)
+        self.summed = now, before
         self.going = frozenset()
         self.save()
 
@@ -261,7 +262,7 @@ class Memory:
             secret=self.secret,
             summed=self.summed,
             merges=self.masked.merges if self.masked is not None else {},
-            going=_bits(self.going),
+            going=any_to_bits(self.going),
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -310,20 +311,10 @@ class Memory:
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
         if self.masked is not None:
-            self.masked.merges, self.going = dict(record.merges), _members(record.going)
+            self.masked.merges, self.going = dict(record.merges), any_from_bits(record.going)
         if self.scaling is not None:
             self.station.scaled(self.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None
         if found is not None and found.round > self.station.round:
             self._interrupted = found
             self.rounds.on("restart")
-
-
-def _bits(members: Iterable[int]) -> bytes:
-    """A set of terminals that may be empty."""
-    known = frozenset(members)
-    return to_bits(known) if known else b""
-
-
-def _members(bits: bytes) -> frozenset[int]:
-    return from_bits(bits) if bits else frozenset()

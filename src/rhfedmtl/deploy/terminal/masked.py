@@ -12,7 +12,19 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
-from rhfedmtl.roles.masking import Circle, Key, Masker, Partners, SumKind, Told, Unmask, from_bits, to_bits
+from rhfedmtl.roles.masking import (
+    Circle,
+    Key,
+    Masker,
+    Partners,
+    SumKind,
+    Told,
+    Unmask,
+    any_from_bits,
+    any_to_bits,
+    from_bits,
+    to_bits,
+)
 from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Sums, Trial, Update, Vector, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, noise_for, seat_of, words_of
 from rhfedmtl.roles.terminal import Terminal
@@ -109,16 +121,16 @@ class MaskedAnswers:
     def note(self, record: wire.TerminalFile) -> None:
         """Write down for whom sums were opened."""
         told = self._written = self.told
-        record.told_fixed, record.told_rows = (to_bits(each) if each else b"" for each in (told.fixed, told.rows))
+        record.told_fixed, record.told_rows = (any_to_bits(each or ()) for each in (told.fixed, told.rows))
         record.told_unmerged.extend(map(to_bits, told.unmerged))
         record.told_cells.extend(map(to_bits, told.cells))
-        record.told_spans.extend(to_bits(each) if each else b"" for span in told.spans for each in span)
+        record.told_spans.extend(any_to_bits(each) for span in told.spans for each in span)
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
-        fixed, rows = (from_bits(bits) if bits else None for bits in (record.told_fixed, record.told_rows))
+        fixed, rows = (any_from_bits(bits) or None for bits in (record.told_fixed, record.told_rows))
         unmerged, cells = (tuple(map(from_bits, sets)) for sets in (record.told_unmerged, record.told_cells))
-        ends = [from_bits(bits) if bits else frozenset() for bits in record.told_spans]
+        ends = [any_from_bits(bits) for bits in record.told_spans]
         self.told = Told(fixed, rows, unmerged, cells, tuple(zip(ends[::2], ends[1::2], strict=True)))
 
     def _said(self, answer: Callable[[], Body]) -> Body:
