@@ -61,10 +61,10 @@ def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = said.FLOAT64) -> wire.T
     array = np.asarray(values, dtype="<f8")
     if dtype == np.float32 and np.array_equal(single := array.astype("<f4"), array):
         return wire.Tensor(shape=array.shape, precision=wire.FLOAT32, data=single.tobytes())
-    if dtype in _STEPS:
+    if dtype in STEPS:
         step, multiples = in_steps(array, dtype)
         if np.array_equal(step * multiples, array):
-            return wire.Tensor(shape=array.shape, precision=_STEPS[dtype], data=multiples.tobytes(), step=step)
+            return wire.Tensor(shape=array.shape, precision=STEPS[dtype], data=multiples.tobytes(), step=step)
     return wire.Tensor(shape=array.shape, data=array.tobytes())
 
 
@@ -79,7 +79,7 @@ def in_steps(values: Vector, dtype: np.dtype[Any]) -> tuple[float, npt.NDArray[A
     return step, np.rint(values / step).astype(dtype.newbyteorder("<"))
 
 
-_STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
+STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
 _KINDS = {wire.FLOAT64: "<f8", wire.FLOAT32: "<f4", wire.INT8: "i1", wire.INT16: "<i2"}
 
 
@@ -253,6 +253,7 @@ def _check_key(key: masking.Key) -> None:
 def _check_circle(circle: masking.Circle) -> None:
     if len({key.terminal for key in circle.keys}) != len(circle.keys):
         raise PeerError("a circle with two keys of one terminal")
+    masking.from_groups(circle.groups)
 
 
 def _check_deal(deal: masking.Deal) -> None:
@@ -263,16 +264,10 @@ def _check_deal(deal: masking.Deal) -> None:
 
 
 def _check_partners(partners: masking.Partners) -> None:
-    for bits in (partners.everyone, *filter(None, [partners.before])):
-        masking.from_bits(bits)
-    masking.from_merges(partners.merged)
+    masking.from_bits(partners.everyone)
     asked, rest = divmod(len(partners.seats), said.SEAT)
     if rest or len(partners.shares) != 2 * masks.SEED * asked:
         raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
-
-
-def _check_stay(probe: said.ShareProbe) -> None:
-    masking.from_bits(probe.stay)
 
 
 def _check_unmask(unmask: masking.Unmask) -> None:
@@ -307,7 +302,7 @@ FORMS: dict[type, Form] = {
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
     said.Probe: Form(wire.Probe, stacked=("models",), apart=("dtype",), check=_check_probe),
     said.Sums: Form(wire.Sums),
-    said.Report: Form(wire.Report),
+    said.Report: Form(wire.Report, rounded=("v",), apart=("dtype",)),
     said.StationSums: Form(wire.StationSums),
     said.Join: Form(wire.Join),
     said.Release: Form(wire.Release),
@@ -315,7 +310,7 @@ FORMS: dict[type, Form] = {
     said.Goodbye: Form(wire.Goodbye),
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
     said.RowProbe: Form(wire.RowProbe),
-    said.ShareProbe: Form(wire.ShareProbe, check=_check_stay),
+    said.ShareProbe: Form(wire.ShareProbe),
     said.Trial: Form(wire.Trial),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),

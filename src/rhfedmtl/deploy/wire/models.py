@@ -81,20 +81,20 @@ class ModelMemory:
             return wire.Tensor(shape=model.shape, reported=self._reported[0])
         if (share := share_between(model, np.array(self._asked()))) is not None:
             return wire.Tensor(shape=model.shape, share=round(share / GRAIN))
-        for base, known in enumerate(self._known(), 1) if dtype == np.int8 else ():
+        for base, known in enumerate(self._known(), 1) if dtype in codec.STEPS else ():
             if known.shape == model.shape:
                 step, multiples = codec.in_steps(model - known, dtype)
                 if np.array_equal(known + step * multiples, model):
-                    data = multiples.tobytes()
-                    return wire.Tensor(shape=model.shape, precision=wire.INT8, data=data, step=step, base=base)
+                    data, precision = multiples.tobytes(), codec.STEPS[dtype]
+                    return wire.Tensor(shape=model.shape, precision=precision, data=data, step=step, base=base)
         return codec.tensor(model, dtype)
 
     def _mixture(self, given: wire.Tensor, model: codec.Vector) -> wire.Tensor:
         """What the model is made of, if it is what the weights say."""
         short = wire.Tensor(shape=given.shape, weights=given.weights, shift=given.shift)
         asked = self._asked()
-        same = len(given.weights) == len(asked) and np.array_equal(_combined(short, asked), model)
-        return short if same else codec.tensor(model)
+        known = 0 < len(asked) == len(given.weights)
+        return short if known and np.array_equal(_combined(short, asked), model) else codec.tensor(model)
 
     def _asked(self) -> list[codec.Vector]:
         return self._models.get("probe") or self._models.get("sums") or []
