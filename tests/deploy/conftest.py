@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from tests.deploy import nets
 
-from rhfedmtl import failpoints
-from rhfedmtl.deploy.local import supervisor as supervision
-
 
 @pytest.fixture(params=["heavy", pytest.param("light", marks=pytest.mark.slow)])
 def terminals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -21,9 +18,5 @@ def terminals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder: a process that comes to a place for which there is a file here ends; it is soon started again."""
-    folder = tmp_path / "places"
-    folder.mkdir()
-    monkeypatch.setenv(failpoints.VARIABLE, str(folder))
-    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
-    return folder
+    """Where a file with the name of a place ends the next node that comes by it."""
+    return nets.failpoint_folder(tmp_path, monkeypatch)

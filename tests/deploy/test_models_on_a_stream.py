@@ -133,10 +133,10 @@ def test_a_model_to_be_tried_is_told_by_what_it_is_made_of() -> None:
         assert least < stream.carry(wire.TerminalDown(trial=wire.Trial(number=1, model=given))) < most
 
 
-def test_a_model_of_which_nothing_is_known_is_tried_on_a_new_stream() -> None:
-    """The first that a stream carries, made of nothing that was asked about: a cloud that came back ends a training."""
-    model = codec.tensor(RNG.normal(size=(1, D)))
-    assert Stream().carry(wire.TerminalDown(trial=wire.Trial(number=1, model=model))) > 8 * D
+def test_a_model_is_tried_on_a_stream_that_has_carried_none() -> None:
+    """As where a private training is stopped before its certificate: it is made of nothing, and sent whole."""
+    given = codec.tensor(RNG.normal(size=(1, D)))
+    assert Stream().carry(wire.TerminalDown(trial=wire.Trial(number=1, model=given))) > 8 * D
 
 
 def test_updates_are_as_short_as_they_were_rounded() -> None:
