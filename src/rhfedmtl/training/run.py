@@ -278,10 +278,12 @@ class Run:
 
     def result(self, stopped: str) -> Result:
         """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
-        for _ in range(self.evaluation.tries):
+        for _ in self.evaluation.tries():
             if not self._is_certified():
                 self._collected = None
                 self._review()
+            if self._is_certified():
+                break
         certificate = self._closed(self.certify())
         self.accounting.close(self.round, self._layout())
         return Result(
