@@ -6,6 +6,7 @@ where tasks are tied together (λ2 = 1,000), and the best of a grid of steps and
     python benchmarks/bytes.py --seeds 3                       # about 3 minutes on one core; HAR needs RHFEDMTL_DATA
     python benchmarks/bytes.py vectors --seeds 3               # what a round takes, in vectors of d float64 numbers
     python benchmarks/bytes.py budgets --seeds 2               # the gap that a byte budget buys, by precision
+    python benchmarks/bytes.py rounds --seeds 16               # gaps round by round beside those of float64
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rhfedmtl.training.run import Settings, train
 
 GAP = 1e-2
 MOST_ROUNDS = 400
-CHANNELS = {"float64": "identity", "float32": "float32", "int8": "int8"}
+CHANNELS = {"float64": "identity", "float32": "float32", "int16": "int16", "int8": "int8"}
 BUDGETS = (1e5, 3e5, 1e6, 3e6, 1e7)
 GRID = list(itertools.product((1.0, 3.0, 10.0), (5, 40)))
 
@@ -115,6 +116,42 @@ def bought(federations: list[Federation], lambda2: float, channel: str, budget: 
     return math.exp(float(np.mean(np.log(gaps))))
 
 
+def rounds(seeds: range) -> None:
+    """Print how gaps of each precision compare with those of float64 at the same round, down to 1e-3."""
+    for (name, request), lambda2 in itertools.product(requests().items(), (0.01, 1.0)):
+        federations = [request.federation(seed) for seed in seeds]
+        exact, *others = (
+            [gaps(data, Options.of(channel=channel, lambda2=lambda2), seed) for seed, data in enumerate(federations)]
+            for channel in CHANNELS.values()
+        )
+        for precision, found in zip(list(CHANNELS)[1:], others, strict=True):
+            compared = [np.divide(*each) for each in (_together(a, b) for a, b in zip(found, exact, strict=True))]
+            ratio = np.concatenate(compared)
+            print(
+                f"{name:22s} λ2 = {lambda2:<5g} {precision:8s} within 5 %: {np.mean(np.abs(ratio - 1) <= 0.05):.1%}, "
+                f"at most 5 % above: {np.mean(ratio <= 1.05):.1%} of {len(ratio)}; largest {ratio.max():.2f}; "
+                f"rounds to 1e-3 {np.mean([len(each) for each in found]):.1f}, "
+                f"float64 {np.mean([len(each) for each in exact]):.1f}, "
+                f"other in {sum(len(a) != len(b) for a, b in zip(found, exact, strict=True))} of {len(found)} runs",
+                flush=True,
+            )
+
+
+def gaps(data: Federation, options: Options, seed: int) -> np.ndarray:
+    """Relative gaps of all rounds of a run to 1e-3."""
+    built = build("rhfedmtl", options, data.kind)
+    settings = Settings(certify_every=1, seed=seed, target_relative_gap=1e-3, max_rounds=MOST_ROUNDS)
+    result = train(built.regroup(data), built.method, built.policy, settings, ledger=Ledger("bytes=byte:1"))
+    certified = [each for each in result.history if each.certified and each.round]
+    return np.array([each.gap / max(abs(each.primal), abs(each.dual)) for each in certified])
+
+
+def _together(found: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds that both have, as long as the exact one is above 1e-3."""
+    n = min(len(found), int(np.sum(exact >= 1e-3)))
+    return found[:n], exact[:n]
+
+
 def over(federations: list[Federation], algorithm: str, options: Options) -> tuple[float, float]:
     """Means over the seeds."""
     found = [spent(data, algorithm, options, seed) for seed, data in enumerate(federations)]
@@ -125,12 +162,12 @@ def over(federations: list[Federation], algorithm: str, options: Options) -> tup
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("gap", "vectors", "budgets"), default="gap")
+    parser.add_argument("what", nargs="?", choices=("gap", "vectors", "budgets", "rounds"), default="gap")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     seeds = range(given.seeds)
     if given.what != "gap":
-        return {"vectors": traffic, "budgets": budgets}[given.what](seeds)
+        return {"vectors": traffic, "budgets": budgets, "rounds": rounds}[given.what](seeds)
     print(f"MB until a relative gap of {GAP}: mean over {len(seeds)} seeds")
     for name, request in requests().items():
         federations = [request.federation(seed) for seed in seeds]

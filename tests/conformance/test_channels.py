@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from tests.conformance.test_engines_agree import assert_same, script
 from tests.engines.shards import sharded
-from tests.reference.problems import cloud_of, federation
+from tests.reference.problems import certify, cloud_of, federation
 from tests.roles.channels import SAMPLES
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -21,10 +21,11 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.maths.objective import scaled_dual
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.roles.channel import Int8, MaskedSums
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.testing.runs import federation as synthetic
 from rhfedmtl.training.run import Result, Settings, train
@@ -86,6 +87,32 @@ def test_what_is_held_and_kept_back_is_the_sum(name: str) -> None:
         mine = state.station[rows] == b
         kept = 0.0 if state.residual is None else state.residual[state.station == b].sum(axis=0)
         np.testing.assert_allclose(U + kept, state.alpha[mine].T @ data.X[mine], atol=1e-12)
+
+
+class RoughReports(Int8):
+    """Reports of which three digits are left, so that what they lack is seen."""
+
+    report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float16)
+
+
+def test_certificates_count_what_reports_lack() -> None:
+    """The bound of a cloud that knows rounded v_b is never above the dual of the terminals' α; without, it would be."""
+    method = DualMethod(merge=MERGES["add"](), channel=RoughReports())
+    data = federation()
+    network = InProcess(data, method, seed=2)
+    cloud, n = cloud_of(network, method.relationship), np.bincount(data.row_task).astype(float)
+    certified, exact, uncounted = [], [], []
+    for number in range(1, 13):
+        network.assign(cloud.assign())
+        network.round(number, np.full(9, 5))
+        certified.append(certify(network, cloud).dual)
+        terms = np.array([each.dual for each in network.sums(cloud.candidates()) if each is not None])
+        V = network.station_shares() / n[:, None, None]
+        exact.append(scaled_dual(terms, n, V, method.relationship))
+        uncounted.append(scaled_dual(terms, n, cloud.V, method.relationship))
+    assert (np.array(certified) <= np.maximum.accumulate(exact)).all()
+    assert (np.array(uncounted) > exact).any()
+    assert certified[-1] > 0.9 * exact[-1]
 
 
 def test_a_run_that_is_taken_up_again_knows_what_was_kept_back() -> None:

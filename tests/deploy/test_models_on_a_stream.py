@@ -12,7 +12,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.mixtures import between, combined, in_grains
-from rhfedmtl.roles.channel import Float32, Int8
+from rhfedmtl.roles.channel import Float32, Int8, Int16
 from rhfedmtl.roles.messages import FLOAT64, Anchor, Probe, Report, Update, Verdict, WorkOrder
 
 D = 300
@@ -102,13 +102,14 @@ def test_an_anchor_at_a_known_model_carries_no_vector() -> None:
         below.restore(wire.StationDown.FromString(data))
 
 
-def test_of_a_rounded_model_what_has_changed_is_sent() -> None:
-    """One byte a number, however far the models have gone, also where differences lose their last digits."""
-    stream, told = Stream(np.dtype(np.int8)), np.zeros((1, 1, D))
+@pytest.mark.parametrize("channel", [Int8(), Int16()])
+def test_of_a_rounded_model_what_has_changed_is_sent(channel: Int8) -> None:
+    """So many bytes a number, however far the models have gone, also where differences lose their last digits."""
+    stream, told = Stream(channel.model_dtype), np.zeros((1, 1, D))
     wanted = 100.0 * RNG.normal(size=(1, 1, D))
     for shrink in range(40):
-        told = Int8().models(wanted + 3.0**-shrink * RNG.normal(size=(1, 1, D)), told)
-        assert stream.carry(order(told[0])) < D + 60
+        told = channel.models(wanted + 3.0**-shrink * RNG.normal(size=(1, 1, D)), told)
+        assert stream.carry(order(told[0])) < channel.model_dtype.itemsize * D + 60
     np.testing.assert_allclose(told, wanted, atol=1e-6)
 
 

@@ -22,6 +22,7 @@ from rhfedmtl.resources.billing import RoundEvent, event_totals
 from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
+from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Message, Probe, Report, Sums, Update, Verdict, WorkOrder
 from rhfedmtl.training.run import Result, Run, Settings, train
 
@@ -48,7 +49,7 @@ def test_every_certificate_is_charged(engine: str) -> None:
     np.testing.assert_array_equal(result.models, free.models)
 
 
-@pytest.mark.parametrize(("channel", "most"), [("identity", 1.5), ("int8", 0.3)])
+@pytest.mark.parametrize(("channel", "most"), [("identity", 1.5), ("int16", 0.45), ("int8", 0.3)])
 def test_a_round_with_its_certificate_takes_few_vectors_down(channel: str, most: float) -> None:
     """Ascent and search, from first to last: what terminals can make of models that they know is not sent."""
     built = build("rhfedmtl", Options.of(channel=channel), "classification")
@@ -97,6 +98,7 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
         Sums(3, 5, np.ones(26), np.ones(2), np.empty(0)),
         Anchor(4, 1, w, 0.5),
         Report(4, 1, 8, w, 70, 1),
+        Report(4, 1, 8, Int8().reported(w), 70, 1, Int8.report_dtype),
     ]
     for message in said:
         written = framed(len(codec.to_wire(message).SerializeToString()))

@@ -68,8 +68,8 @@ class DualMethod(Method):
         return U
 
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """w_b = c_b + v_b/λ_b."""
-        return np.asarray(center + (self.report(U, n) - origin) / wide(lam))
+        """w_b = c_b + v_b/λ_b, with v_b as the cloud knows it."""
+        return np.asarray(center + (self.channel.reported(self.report(U, n)) - origin) / wide(lam))
 
     def report(self, U: FloatArray, n: Any) -> FloatArray:
         """v_b = U_b/n_b."""

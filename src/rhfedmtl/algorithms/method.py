@@ -42,13 +42,15 @@ class Sent(NamedTuple):
 class Channel:
     """What happens to updates and models between terminals and station. This one changes nothing; see `roles.channel`.
 
-    ``dtype`` is how the numbers of an update cross the wire, ``model_dtype`` those of a model; without ``tells_gains``
-    the gain curve is zeros; with ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are
-    hidden in noise. A channel is without state: what is kept from one message to the next is handed in and out.
+    ``dtype`` is how the numbers of an update cross the wire, ``model_dtype`` those of a model, ``report_dtype`` those
+    of a station's report; without ``tells_gains`` the gain curve is zeros; with ``sums_only`` a station sees sums, and
+    nothing of one terminal; ``noised`` sums are hidden in noise. A channel is without state: what is kept from one
+    message to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
+    report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True
@@ -91,6 +93,11 @@ class Channel:
     def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
         """What stations, one in each row, send of these models to terminals that were told others before."""
         return wanted
+
+    def reported(self, v: FloatArray) -> FloatArray:
+        """What stations tell the cloud of v, and make their own models from, so that both know the same."""
+        with np.errstate(over="ignore"):  # the cloud refuses what is not finite
+            return v.astype(self.report_dtype, copy=False).astype(np.float64, copy=False)
 
     def counted(self, values: FloatArray) -> FloatArray:
         """Numbers other than updates, of one terminal in each row, as they are added up."""

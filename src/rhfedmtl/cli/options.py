@@ -176,7 +176,7 @@ Precision = Annotated[
     option(
         METHOD_PANEL,
         "--precision",
-        "Of updates and models on the wire: float64, float32, int8; auto: int8 where bytes are limited or measured.",
+        "Of numbers on the wire: float64, float32, int16, int8; auto: int8 where bytes are limited or measured.",
     ),
 ]
 FreeEvaluation = Annotated[

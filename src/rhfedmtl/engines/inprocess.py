@@ -126,6 +126,10 @@ class InProcess:
     @property
     def V(self) -> Float64Array:
         """What the stations tell the cloud: v_b = U_b/n_b, or the models that it averages."""
+        return self.method.channel.reported(self._exact_V)
+
+    @property
+    def _exact_V(self) -> Float64Array:
         return self.method.report(self._U, self._n)[:, : self._shared]
 
     @property
@@ -303,7 +307,7 @@ class InProcess:
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
         return [
-            Report(cloud_round, b, self._last_round, v, int(n), int(membership))
+            Report(cloud_round, b, self._last_round, v, int(n), int(membership), self.method.channel.report_dtype)
             for b, (v, n, membership) in enumerate(zip(self.V, self._n, self._membership, strict=True))
         ]
 
@@ -319,13 +323,14 @@ class InProcess:
         return [StationSums(b, self._last_round, *each) for b, each in enumerate(told)]
 
     def _kept_back(self, models: Float64Array) -> Sequence[Float64Array | None]:
-        """What terminals tell of their residuals, summed by station; None where a certificate has none to count."""
+        """What terminals tell of their residuals, summed by station, and what reports lack; None where nothing is."""
         if self._residual is None or not self.method.tells_residual:
             return [None] * self._n_stations
         layout = self.layout
         each = kept_back(self._residual[layout.order], models[:, self._station[layout.order]])
         by_block = loops.add_blocks(self.method.channel.counted(each), layout.blocks)
-        return list(loops.add_blocks(by_block, layout.starts))
+        lacks = self._n[:, None, None] * (self._exact_V - self.V)
+        return list(loops.add_blocks(by_block, layout.starts) + kept_back(lacks, models))
 
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""

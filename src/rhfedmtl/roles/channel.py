@@ -6,7 +6,8 @@ simulation send the same numbers, to the bit. It keeps U_b tied to the dual vari
 * **Clipping** is a factor on Δα_t, which stays in its box: U_b = Σ_t X_tᵀα_t stays exact.
 * **Rounding** leaves a residual on the terminal, which its next update takes along: U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
   exact, as the residual waits for the verdict like Δα does (`settled`). A certificate counts what residuals may hold,
-  of which terminals tell norms and products with the models (`kept_back`).
+  of which terminals tell norms and products with the models (`kept_back`); stations tell the same of what their
+  reports lack.
 * **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ, whose law is public.
 
 Gains are told as the steps made them, before the channel; with noise, not at all.
@@ -112,6 +113,7 @@ class Float32(Rounding):
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To 24 bits."""
@@ -133,6 +135,7 @@ class Int8(Rounding):
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
+    report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     bits: ClassVar[int] = 7
 
@@ -155,10 +158,12 @@ class Int8(Rounding):
             return np.asarray(told + self.rounded(wanted - told))
 
 
+@dataclass(frozen=True)
 class Int16(Int8):
     """The same with two bytes a number."""
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int16)
+    model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int16)
     bits: ClassVar[int] = 15
 
 

@@ -165,7 +165,8 @@ class Sums(Message):
 class Report(Message):
     """Station to cloud after its K iterations: v_b as of a round, and over how many samples.
 
-    ``membership`` counts the changes of who is under the station: another count means another problem.
+    ``membership`` counts the changes of who is under the station: another count means another problem. ``dtype`` is
+    how the numbers of ``v`` cross the wire, which holds them exactly.
     """
 
     cloud_round: int
@@ -174,6 +175,12 @@ class Report(Message):
     v: Vector
     n_samples: int
     membership: int
+    dtype: np.dtype[Any] = FLOAT64
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on the wire."""
+        return _size(self, v=_tensor(self.v.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,7 +393,7 @@ def message_sizes(
         order.n_bytes + down,
         Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
         anchor.n_bytes,
-        Report(0, 0, 0, shared, 0, 0).n_bytes,
+        Report(0, 0, 0, shared, 0, 0, channel.report_dtype).n_bytes,
         framed(ENVELOPE + _delimited(asked)),
         framed(ENVELOPE + _delimited(told)),
         3,

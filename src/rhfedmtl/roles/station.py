@@ -16,7 +16,7 @@ from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
-from rhfedmtl.roles.channel import with_noise
+from rhfedmtl.roles.channel import kept_back, with_noise
 from rhfedmtl.roles.messages import (
     Anchor,
     Goodbye,
@@ -175,6 +175,10 @@ class BaseStation:
     @property
     def v(self) -> Vector:
         """What the cloud is told: v_b = U_b/n_b, or the models that it averages."""
+        return self.method.channel.reported(self._exact_v)
+
+    @property
+    def _exact_v(self) -> Vector:
         return self.method.report(self.U, self.n_samples)[: self._shared[0]]
 
     @property
@@ -291,7 +295,8 @@ class BaseStation:
     def report(self, cloud_round: int) -> Report:
         """Tell the cloud what it needs for the next server iteration."""
         self.phase = self._after(Report)
-        return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership)
+        kind = self.method.channel.report_dtype
+        return Report(cloud_round, self.task, self.round, self.v, self.n_samples, self.membership, kind)
 
     def probes(
         self, models: Vector, points: Vector, *, gradient: bool = False, noise: float | None = None
@@ -342,8 +347,13 @@ class BaseStation:
         return self._told_sums(losses, dual, slope, kept)
 
     def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
-        residual = kept if len(kept) else None
+        residual = kept + self._kept_back() if len(kept) else None
         return StationSums(self.task, self.round, losses, dual, slope, self.n_samples, self.membership, residual)
+
+    def _kept_back(self) -> Vector:
+        """What the last report lacks, told as terminals tell their residuals."""
+        lacks = self.n_samples * (self._exact_v - self.v)
+        return np.asarray(kept_back(lacks[None], self._probed_at[0][:, None])[0])
 
     def admit(self, join: Join) -> None:
         """Take in a terminal, or what is new of one (more rows, or a restart at α = 0)."""

@@ -61,10 +61,10 @@ def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = said.FLOAT64) -> wire.T
     array = np.asarray(values, dtype="<f8")
     if dtype == np.float32 and np.array_equal(single := array.astype("<f4"), array):
         return wire.Tensor(shape=array.shape, precision=wire.FLOAT32, data=single.tobytes())
-    if dtype in _STEPS:
+    if dtype in STEPS:
         step, multiples = in_steps(array, dtype)
         if np.array_equal(step * multiples, array):
-            return wire.Tensor(shape=array.shape, precision=_STEPS[dtype], data=multiples.tobytes(), step=step)
+            return wire.Tensor(shape=array.shape, precision=STEPS[dtype], data=multiples.tobytes(), step=step)
     return wire.Tensor(shape=array.shape, data=array.tobytes())
 
 
@@ -79,7 +79,7 @@ def in_steps(values: Vector, dtype: np.dtype[Any]) -> tuple[float, npt.NDArray[A
     return step, np.rint(values / step).astype(dtype.newbyteorder("<"))
 
 
-_STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
+STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
 _KINDS = {wire.FLOAT64: "<f8", wire.FLOAT32: "<f4", wire.INT8: "i1", wire.INT16: "<i2"}
 
 
@@ -307,7 +307,7 @@ FORMS: dict[type, Form] = {
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
     said.Probe: Form(wire.Probe, stacked=("models",), apart=("dtype",), check=_check_probe),
     said.Sums: Form(wire.Sums),
-    said.Report: Form(wire.Report),
+    said.Report: Form(wire.Report, rounded=("v",), apart=("dtype",)),
     said.StationSums: Form(wire.StationSums),
     said.Join: Form(wire.Join),
     said.Release: Form(wire.Release),

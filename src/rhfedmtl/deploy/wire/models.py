@@ -81,12 +81,12 @@ class ModelMemory:
             return wire.Tensor(shape=model.shape, reported=self._reported[0])
         if (share := share_between(model, np.array(self._asked()))) is not None:
             return wire.Tensor(shape=model.shape, share=round(share / GRAIN))
-        for base, known in enumerate(self._known(), 1) if dtype == np.int8 else ():
+        for base, known in enumerate(self._known(), 1) if dtype in codec.STEPS else ():
             if known.shape == model.shape:
                 step, multiples = codec.in_steps(model - known, dtype)
                 if np.array_equal(known + step * multiples, model):
-                    data = multiples.tobytes()
-                    return wire.Tensor(shape=model.shape, precision=wire.INT8, data=data, step=step, base=base)
+                    data, precision = multiples.tobytes(), codec.STEPS[dtype]
+                    return wire.Tensor(shape=model.shape, precision=precision, data=data, step=step, base=base)
         return codec.tensor(model, dtype)
 
     def _mixture(self, given: wire.Tensor, model: codec.Vector) -> wire.Tensor:
