@@ -11,7 +11,8 @@ import time
 import numpy as np
 
 from rhfedmtl.roles.channel import FixedPoint
-from rhfedmtl.roles.masking import Masker, MaskRoom, SumKind, seat
+from rhfedmtl.roles.masked_sums import MaskRoom
+from rhfedmtl.roles.masking import Masker, seat
 from rhfedmtl.roles.messages import message_sizes
 
 NUMBERS, ROUNDS = 562 + 17, 3
@@ -37,7 +38,7 @@ def measure(n: int) -> None:
         above += time.process_time() - began
         began = time.process_time()
         sent = [
-            masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number), kind=SumKind.UPDATE)
+            masker.mask(partners[t], b"order", seat(1, 0, 5), words[t] + np.uint64(number))
             for t, masker in maskers.items()
         ]
         deals = [masker.deal_for(room.slot + 1) for masker in maskers.values()]

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl import failpoints
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.deploy.cloud.config import Resources
+from rhfedmtl.deploy.local import supervisor as supervision
 from rhfedmtl.deploy.local.provision import Blueprint, is_free, make_network
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.methods import method_of
@@ -119,6 +121,15 @@ def running(folder: Path) -> Iterator[tuple[Supervisor, Operator]]:
         operator = Operator(folder)
         operator.wait_for_cloud(PATIENCE_S)
         yield supervisor, operator
+
+
+def failpoint_folder(tmp_path: Path, monkeypatch: Any) -> Path:
+    """Where a file with the name of a place ends the next node that comes by it; nodes are soon started again."""
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setenv(failpoints.VARIABLE, str(places))
+    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    return places
 
 
 def wait(operator: Operator, until: Callable[[dict[str, Any]], bool], each: Callable[[], Any] = lambda: None) -> Any:

@@ -13,11 +13,9 @@ from tests.deploy.liar import liar
 from tests.deploy.test_network import assert_same, in_process
 from typer.testing import CliRunner
 
-from rhfedmtl import failpoints
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import Learning
-from rhfedmtl.deploy.local import supervisor as supervision
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.state import StateFile
@@ -25,8 +23,8 @@ from rhfedmtl.deploy.terminal.account import read as read_account
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
-from rhfedmtl.roles.masking import Masker, Told, from_bits
-from rhfedmtl.roles.messages import Verdict, WorkOrder
+from rhfedmtl.roles.masking import Masker, from_bits
+from rhfedmtl.roles.messages import Scaling, Verdict, WorkOrder
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
 KINDS = [
@@ -47,13 +45,9 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=300"])
         operator.export(tmp_path / "out")
-        said = CliRunner().invoke(app, ["network", "move", str(folder), "0", "1"]).output
-        assert "from       station 0\nto         station 1\n" in said
-        assert "3 at least go to one place together" in said
-        assert "6 are needed" in said  # of which its station has 4
         with pytest.raises(ConfigError, match="no terminal 99 was ever here"):
             operator.command("forget", terminal=99)
-        with pytest.raises(ConfigError, match="masked sums need as many"):
+        with pytest.raises(ConfigError, match=r"counts together with all others of station 0.*: invite 3 new"):
             operator.command("forget", terminal=1)
     result = in_process(federation, "energy=300", options=Options(channel="masked"), scale=scale)
     assert_same(tmp_path / "out", result)
@@ -63,10 +57,7 @@ def test_a_masked_network_gives_the_numbers_of_one_process(tmp_path: Path, scale
     assert left == (known if classes else known | {"centred"})
     for b in range(2):  # rule 6: a station has no share of one terminal, in its memory or on its disk
         assert not any(codec.array(member.share, "a share").any() for member in nets.station_file(folder, b).members)
-    told = nets.terminal_file(folder, 0)
-    assert bool(told.told_rows) == scale.startswith("standard")
-    assert told.told_unmerged
-    assert told.told_fixed
+    assert from_bits(nets.terminal_file(folder, 0).group) == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
@@ -118,10 +109,7 @@ PLACES = [
 @pytest.mark.slow
 def test_whoever_is_killed_in_a_masked_round_leaves_the_sums_right(tmp_path: Path, monkeypatch: Any) -> None:
     """At every step, of a terminal or of the station: rounds go on by the shares, or are void; U_b is exact."""
-    places = tmp_path / "places"
-    places.mkdir()
-    monkeypatch.setenv(failpoints.VARIABLE, str(places))
-    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    places = nets.failpoint_folder(tmp_path, monkeypatch)
     slow = {"options": {"channel": "masked", "policy": "fixed", "local_steps": 1}, "algorithm": "hfedmtl"}
     folder = nets.build(tmp_path / "net", nets.small(1, 5, 2000), learning={**MASKED, **slow})
     with nets.running(folder) as (supervisor, operator):
@@ -171,8 +159,8 @@ def test_a_terminal_that_lost_its_part_of_a_sum_lets_the_station_begin_anew(tmp_
 
 
 @pytest.mark.slow
-def test_certificates_go_on_with_the_third_newcomer(tmp_path: Path) -> None:
-    """Newcomers work at once; their part of a certificate is told together with that of two others, or not at all."""
+def test_newcomers_count_from_the_third_on(tmp_path: Path) -> None:
+    """What they tell is told together with two others, or not at all; certificates go on with the third."""
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     rows = np.load(folder / "terminal-0" / "data.npz")
     with nets.running(folder) as (supervisor, operator):
@@ -185,7 +173,9 @@ def test_certificates_go_on_with_the_third_newcomer(tmp_path: Path) -> None:
             nets.wait(operator, lambda s, n=count: len(s["stations"][0]["terminals"]) == n and nets.all_connected(s))  # type: ignore[misc]
         second = nets.trained(operator, budget=["energy=900"])
     assert second["certified_round"] > first["certified_round"]
-    assert from_bits(nets.terminal_file(folder, 0).told_fixed) == frozenset(range(7))
+    assert from_bits(nets.terminal_file(folder, 0).group) == {0, 1, 2, 3}
+    assert from_bits(nets.terminal_file(folder, 4).group) == {4, 5, 6}
+    assert codec.array(nets.terminal_file(folder, 4).alpha, "duals").any()
 
 
 def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
@@ -232,21 +222,33 @@ def test_a_terminal_works_only_under_the_masks_that_it_asks_for(tmp_path: Path, 
     assert not service._refuses_job(inside.job(folder))
 
 
-def test_what_was_opened_is_remembered(tmp_path: Path) -> None:
-    """A terminal that is killed still knows for whom it opened."""
+def test_a_terminal_remembers_with_whom_it_counts(tmp_path: Path) -> None:
+    """Also one that was killed, and in every stream."""
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     service = inside.make_terminal(folder, tmp_path / "state")
     service.begin(inside.job(folder))
-    three, others = frozenset({0, 1, 2}), frozenset({0, 2, 3})
-    told = Told(three, others, (three, others), (three,), ((three & others, three | others), (three, three)))
+    three = frozenset({0, 1, 2})
     assert service._masked is not None
-    service._masked.told = told
+    service._masked.group = three
     service._save()
     again = inside.make_terminal(folder, tmp_path / "state")
     assert again._masked is not None
-    assert again._masked.told == told
-    again._masked.begin()
-    assert again._masked._masker.told == told
+    assert again._masked.group == three
+    assert from_bits(again._masked.begin()["key"].group) == three
+    assert again._masked._masker.group == three
+
+
+def test_masks_rest_on_all_that_was_agreed_on(tmp_path: Path, monkeypatch: Any) -> None:
+    """A station that has one terminal scale its rows otherwise than the rest of its group gets no sum."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
+    service, told = inside.make_terminal(folder, tmp_path / "state"), []
+    service.begin(inside.job(folder))
+    monkeypatch.setattr(service._masked, "mask", lambda *given: told.append(given[-1]))
+    order = WorkOrder(1, 0, inside.SHARE, 1.0, 5, Verdict(0, 0.0, 0, 1))
+    for scale in (1.0, 1.0, 1e30):
+        service._scaling = Scaling(np.zeros(20), np.full(20, scale), True)
+        service._mask(order, np.zeros(3), wire.Partners())
+    assert told[0] == told[1] != told[2]
 
 
 def test_keys_are_proved_by_certificates_of_the_network(tmp_path: Path) -> None:

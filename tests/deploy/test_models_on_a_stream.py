@@ -133,6 +133,12 @@ def test_a_model_to_be_tried_is_told_by_what_it_is_made_of() -> None:
         assert least < stream.carry(wire.TerminalDown(trial=wire.Trial(number=1, model=given))) < most
 
 
+def test_a_model_is_tried_on_a_stream_that_has_carried_none() -> None:
+    """As where a private training is stopped before its certificate: it is made of nothing, and sent whole."""
+    given = codec.tensor(RNG.normal(size=(1, D)))
+    assert Stream().carry(wire.TerminalDown(trial=wire.Trial(number=1, model=given))) > 8 * D
+
+
 def test_updates_are_as_short_as_they_were_rounded() -> None:
     """And read as they were."""
     for channel, width in ((Float32(), 4), (Int8(), 1), (Int8().for_gradients, 2)):

@@ -12,10 +12,8 @@ import pytest
 from tests.deploy import inside, nets
 from typer.testing import CliRunner
 
-from rhfedmtl import failpoints
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
-from rhfedmtl.deploy.local import supervisor as supervision
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import again_the_same
@@ -115,10 +113,7 @@ PLACES = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_is_killed_privacy_is_never_under_counted(tmp_path: Path, kind: str, monkeypatch: Any) -> None:
     """Whatever leaves was charged before, at the terminal and in the ledger; U_b is exact up to the declared noise."""
-    places = tmp_path / "places"
-    places.mkdir()
-    monkeypatch.setenv(failpoints.VARIABLE, str(places))
-    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    places = nets.failpoint_folder(tmp_path, monkeypatch)
     slow = learning(
         kind, f"{BOUND},rounds=100000", options={**learning(kind)["options"], "policy": "fixed", "local_steps": 1}
     )
@@ -144,9 +139,7 @@ def rounds(operator: Operator) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_that_is_asked_for_again_tells_nothing_new(tmp_path: Path, kind: str, monkeypatch: Any) -> None:
     """A cloud that is killed before it has written the sums down asks again: what is told is the same, charged once."""
-    places = tmp_path / "places"
-    places.mkdir()
-    monkeypatch.setenv(failpoints.VARIABLE, str(places))
+    places = nets.failpoint_folder(tmp_path, monkeypatch)
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 60), learning=learning(kind))
     (places / "cloud.journal-sums-before").touch()
     with nets.running(folder) as (supervisor, operator):

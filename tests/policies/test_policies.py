@@ -116,6 +116,36 @@ def test_measured_spends_all_of_the_budget_in_equal_rounds() -> None:
     assert 0.9 * 1400 <= cost <= 1400
 
 
+@pytest.mark.parametrize(
+    ("known", "passes"),
+    [
+        ({}, 5),
+        ({"budget": {}}, 5),
+        ({"cost": "energy=0.025,10"}, 10),
+        ({"cost": "energy=0.001,10"}, 20),
+        ({"coupling": 0.9}, 0),
+        ({"n_terminals": 2}, 0),
+        ({"budget": "energy=2399"}, 0),
+        ({"gamma": 1.0}, 0),
+    ],
+    ids=["alone", "no budget", "cheaper steps", "cheap steps", "coupled", "merged", "few rounds", "smooth"],
+)
+def test_rounds_have_several_passes_where_rows_may_rest(known: dict[str, Any], passes: int) -> None:
+    """With the hinge, one terminal a station, little coupling and a budget for eight such rounds; else by the model."""
+    plan = Measured().plan(situation(**{"n_terminals": 1, "rows": 100, "budget": "energy=2400", "gamma": 0.0} | known))
+    assert plan is not None
+    assert passes == plan.local_steps[0] / 100 or (not passes and "cloud_rounds" in plan.why)
+
+
+def test_what_several_passes_leave_of_a_budget_is_spent_too() -> None:
+    """The last rounds are planned by the model, as they were."""
+    s = situation(n_terminals=1, rows=100, budget="energy=2400", gamma=0.0)
+    assert Measured().plan(s) is not None
+    plan = Measured().plan(replace(s, ledger=Ledger("energy=0.1,10", "energy=290")))
+    assert plan is not None
+    assert 0 < plan.local_steps[0] < 500
+
+
 def test_measured_takes_more_steps_where_steps_are_cheaper() -> None:
     """H falls as the price of a step rises."""
     steps = [

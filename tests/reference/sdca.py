@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,28 @@ def visits(seed: int, number: int, terminal: int, n_rows: int, steps: int, unifo
     return seen
 
 
+def active_visits(
+    seed: int, number: int, terminal: int, n_rows: int, steps: int, told: list[tuple[float, float]]
+) -> Iterator[int]:
+    """Rows in passes that leave out those that rest; ``told`` ends in what the last moved and is held by."""
+    draw = draws(seed, number, terminal)
+    deck, active, bound, h = list(range(n_rows)), n_rows, np.inf, 0
+    while h < steps:
+        stay, most = 0, 0.0
+        for place in range(min(active, steps - h)):
+            other = place + draw(h, active - place)
+            deck[place], deck[other] = deck[other], deck[place]
+            yield deck[place]
+            moved, held = told[-1]
+            h, most = h + 1, max(most, moved)
+            if held <= bound:
+                deck[stay], deck[place] = deck[place], deck[stay]
+                stay += 1
+        if active == n_rows:
+            first = most
+        bound, active = most, stay if stay and most > 0.1 * first else n_rows
+
+
 @dataclass
 class Ascent:
     """What one terminal brings home."""
@@ -50,12 +73,24 @@ class Ascent:
 
 
 def ascend(
-    loss: Loss, X: Any, y: Any, alpha: Any, model: Any, scale: float, order: list[int], weight: Any = None
+    loss: Loss,
+    X: Any,
+    y: Any,
+    alpha: Any,
+    model: Any,
+    scale: float,
+    order: Iterable[int],
+    weight: Any = None,
+    told: list[tuple[float, float]] | None = None,
 ) -> Ascent:
-    """Visit rows in the given order; ``scale`` is λ n/σ′, ``model`` has a row for each column of ``y``."""
+    """Visit rows in the given order; ``scale`` is λ n/σ′, ``model`` has a row for each column of ``y``.
+
+    What the hinge's rows move and are held by goes to ``told``: |y − z| is its slope before a step.
+    """
     weight = np.ones(len(X)) if weight is None else weight
     w, change, gain, gains = np.array(model, dtype=float), np.zeros(y.shape), 0.0, []
     for i in order:
+        moved, held = 0.0, np.inf
         for c in range(y.shape[1]):
             s = weight[i]
             if s > 0:
@@ -66,5 +101,8 @@ def ascend(
                 gain += s * (loss.conjugate(a, y[i, c]) - loss.conjugate(a + d, y[i, c]) - d * z - q * d * d / 2)
                 change[i, c] += s * d
                 w[c] += s * d / scale * X[i]
+                moved, held = max(moved, abs(q * d)), min(held, abs(y[i, c] - float(X[i] @ w[c])))
         gains.append(gain)
+        if told is not None:
+            told.append((moved, held))
     return Ascent(change, change.T @ X, gains)

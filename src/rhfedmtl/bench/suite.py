@@ -64,7 +64,7 @@ def everything(watch: Watch = lambda _: None) -> Figures:
     figures["threads"] = [scale.rounds_of(100_000, 100, threads=threads) for threads in range(1, max(2, cores()) + 1)]
     watch("hinge against liblinear")
     X, y, _ = gap_problem()
-    figures["hinge"] = _weighed(lambda: solver.against_liblinear(X, y, Hinge(), repeats=3, every=20))
+    figures["hinge"] = _weighed(lambda: solver.against_liblinear(X, y, Hinge(), repeats=3, passes=5, every=1))
     return figures
 
 

@@ -351,6 +351,11 @@ def is_quadratic(loss: Loss) -> bool:
     return loss.quadratic
 
 
+def has_corners(loss: Loss) -> bool:
+    """Whether the loss is not smooth, so that most of its rows come to rest at an end of their box, in kernels."""
+    return loss.smoothness == 0.0
+
+
 def check_loss(loss: Loss) -> None:
     """Refuse parameters for which the loss is not convex or not what its name says; a loss with such has ``check``."""
     getattr(loss, "check", lambda: None)()

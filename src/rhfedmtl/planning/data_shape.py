@@ -126,7 +126,9 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     labels = method.intercept and _regression(subject, method)
     known = subject.preparation if isinstance(subject, Federation) else None
     among = method.channel.masked_among(layout.members)
-    below, above = round_zero_bytes(scaled, labels=labels, preparation=known, masked_among=among)
+    below, above = round_zero_bytes(
+        scaled, labels=labels, preparation=known, masked_among=among, least=method.channel.least
+    )
     return round_zero_events(layout, below, above)
 
 

@@ -273,6 +273,13 @@ class NoisedSums(MaskedSums):
         return self.noise**2 * np.asarray(answers, dtype=np.float64) / self.least_summed
 
 
+def group_starts(n: int, least: int) -> npt.NDArray[np.int64]:
+    """Where groups begin of n terminals that count together in masked sums: as many as have ``least``, all alike."""
+    places = np.arange(n // least)
+    size, more = divmod(n, max(len(places), 1))
+    return np.asarray(size * places + np.minimum(places, more))
+
+
 def with_noise(channel: Channel, clip: float, noise: float) -> Noised | NoisedSums:
     """A channel that clips and adds noise, by the station, or by terminals where sums are masked."""
     if isinstance(channel, MaskedSums):

@@ -259,14 +259,10 @@ class RowProbe(Message):
 
 @dataclass(frozen=True, eq=False)
 class ShareProbe(Message):
-    """Station to terminal, where sums are masked and some are to go: your share, if you are of those who ``stay``.
-
-    And what became of your last update. Who goes adds zeros, and learns with whom.
-    """
+    """Station to terminal that stays, where sums are masked and others go: your share; what became of your update."""
 
     terminal: int
     number: int
-    stay: bytes
     verdict: Verdict
 
 
@@ -349,19 +345,28 @@ class Noising(Message):
 
 
 DENSE = 50
-"""In masked sums (`roles.masking`), neighbours of a terminal at most: in a smaller station, all others."""
+"""In masked sums (`roles.masking`), neighbours of a terminal in small groups; in a smaller station, all others."""
 SEAT, SHARE = 10, 16
 """Bytes of what a terminal is asked that others are not, and of a share of a secret."""
 
 
-def masking_bytes(terminals: int) -> tuple[int, int]:
+def mask_reach(group: int) -> int:
+    """How far neighbours reach to both sides on a ring of terminals with groups of this size.
+
+    So far that two of a group have most neighbours in common: no two sets get the shares of one and not of the other.
+    """
+    return max(DENSE // 2, 3 * group // 2)
+
+
+def masking_bytes(terminals: int, least: int) -> tuple[int, int]:
     """Bytes down to and up from one terminal of a masked round, besides its order and its words.
 
     Partners go with the order, the deal for the next slot with the words.
     """
     if not terminals:
         return 0, 0
-    near, members = min(terminals - 1, DENSE), _bytes(bytes(4 + -(-terminals // 8)))
+    largest = -(-terminals // max(terminals // least, 1))
+    near, members = min(terminals - 1, 2 * mask_reach(largest)), _bytes(bytes(4 + -(-terminals // 8)))
     shares = _bytes(bytes(2 * SHARE * near))
     partners = _delimited(_WHOLE + members + _bytes(bytes(SEAT * near)) + shares)
     unmask = framed(ENVELOPE + _delimited(_WHOLE + members))
@@ -383,7 +388,7 @@ def message_sizes(
     For orders and updates of this shape, of which so many rows travel between station and cloud; where sums are masked,
     with what that takes among the terminals of the largest station.
     """
-    down, up = masking_bytes(masked_among)
+    down, up = masking_bytes(masked_among, channel.least)
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
@@ -421,7 +426,7 @@ def certificate_sizes(
 
     Of one of the combinations a station measures test metrics too.
     """
-    down, up = masking_bytes(masked_among)
+    down, up = masking_bytes(masked_among, channel.least)
     kept = np.broadcast_to(0.0, 1 + n_models) if residual else None
     model, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
     points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
@@ -442,7 +447,12 @@ WIDE = 3
 
 
 def round_zero_bytes(
-    n_features: int, *, labels: bool = False, preparation: Preparation | None = None, masked_among: int = 0
+    n_features: int,
+    *,
+    labels: bool = False,
+    preparation: Preparation | None = None,
+    masked_among: int = 0,
+    least: int = 1,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Bytes up and down of a terminal, and of a station, in round zero.
 
@@ -471,13 +481,13 @@ def round_zero_bytes(
     each_sum = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
     if preparation is not None:
         each_sum.append((0, 2 * len(preparation.columns)))
-    sums = [_masked_sum(about, told_of, masked_among) for about, told_of in each_sum]
+    sums = [_masked_sum(about, told_of, masking_bytes(masked_among, least)) for about, told_of in each_sum]
     return (sum(each for each, _ in sums), told + sum(each for _, each in sums)), station
 
 
-def _masked_sum(about: int, width: int, terminals: int) -> tuple[int, int]:
+def _masked_sum(about: int, width: int, masking: tuple[int, int]) -> tuple[int, int]:
     """Bytes up and down of a masked sum of so many numbers, for which a mean of so many is told."""
-    down, up = masking_bytes(terminals)
+    down, up = masking
     words = framed(ENVELOPE + _delimited(2 * _WHOLE + _delimited(8 * WIDE * width)))
     return words + up, RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + down
 

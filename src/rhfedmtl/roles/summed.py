@@ -17,7 +17,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
-from rhfedmtl.roles.masking import seat, to_bits
+from rhfedmtl.roles.masking import seat
 from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import (
     WIDE,
@@ -47,7 +47,7 @@ def content_of(asked: SumRequest) -> bytes:
     elif isinstance(asked, RowProbe):
         head, arrays = struct.pack("<c?", b"z", asked.labels), [asked.about]
     elif isinstance(asked, ShareProbe):
-        head, arrays = struct.pack("<cQ", b"s", asked.number) + asked.stay, []
+        head, arrays = struct.pack("<cQ", b"s", asked.number), []
     elif isinstance(asked, Trial):
         head, arrays = struct.pack("<cQ", b"t", asked.number), [asked.model]
     else:
@@ -109,11 +109,6 @@ class SummingStation(BaseStation):
     who are in them: where one cannot be, the round is void, and those who are in it are named together.
     """
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.merges: dict[int, float] = {}
-        """Rounds that were merged, with their factors, since all members were told of them."""
-
     @property
     def channel(self) -> MaskedSums:
         """How numbers become words."""
@@ -156,7 +151,6 @@ class SummingStation(BaseStation):
         if not (np.isfinite(factor) and factor >= 0.0):
             return void
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
-        self.merges[self.round] = factor
         for t in arrived:
             self.members[t] = replace(self.members[t], applied_round=self.round, applied_factor=factor)
         return Merged(self.round, tuple(arrived), factor, gains)
@@ -183,12 +177,11 @@ class SummingStation(BaseStation):
         """Words of a share."""
         return WIDE * int(np.prod(self.shape))
 
-    def share_probes(self, stay: Iterable[int], asked: Iterable[int]) -> list[ShareProbe]:
-        """Ask for the sum of what the station has of those who stay; who goes is asked too, and hears of it."""
+    def share_probes(self, stay: Iterable[int]) -> list[ShareProbe]:
+        """Ask for the sum of what the station has of those who stay."""
         self.phase = self._after(Probe)
         self._probe += 1
-        kept = to_bits(stay)
-        return [ShareProbe(t, self._probe, kept, self.members[t].verdict(self.round)) for t in sorted(asked)]
+        return [ShareProbe(t, self._probe, self.members[t].verdict(self.round)) for t in sorted(stay)]
 
     def keep(self, stay: Iterable[int], words: Words) -> list[Goodbye]:
         """Let all others go: U_b is, from now on, the sum that those who stay have told; refused where it cannot be."""

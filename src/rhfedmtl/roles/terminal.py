@@ -150,10 +150,8 @@ class Terminal:
         self._scaled = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
-        self.applied = 0.0
-        """Sum of the factors with which updates were applied, since this process began."""
-        self.settled: dict[int, float] = {}
-        """What the station said of each update, by its round, since others were known to be told the same."""
+        self.history = b""
+        """Digest of which updates were applied, with which factors, since it joined."""
         self.phase = Phase.DETACHED
         self.incarnation = incarnation
         self._residual: Vector | None
@@ -239,14 +237,14 @@ class Terminal:
             )
         return np.asarray(own.told(asked.about)[0])
 
-    def kept_share(self, verdict: Verdict, *, stays: bool) -> Vector | None:
-        """What the station has of this terminal, where others go and it stays; zeros where it goes; None if stale."""
+    def kept_share(self, verdict: Verdict) -> Vector | None:
+        """What the station has of this terminal, where others go and it stays; None if stale."""
         after = self._after(Probe)
         if not self._speaks_to_me(verdict):
             return None
         self._settle(verdict)
         self.phase = after
-        return np.ravel(self._held_share()) if stays else np.zeros(math.prod(self.shape))
+        return np.ravel(self._held_share())
 
     def centre(self, centring: Centring) -> None:
         """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""
@@ -323,7 +321,7 @@ class Terminal:
             # Rounds are numbered by the station: another one may be behind the last. The share it gets is exact.
             self._last_round = 0
             self._clear_residual()
-            self.settled = {}
+            self.history = b""
         self.phase = after
         weight = 1.0 if self._weight is None else max(float(self._weight.mean()), 1e-300)  # 0 would say: no weights
         return Join(self.identity, self.incarnation, self.n_samples, self._share(), weight)
@@ -428,10 +426,10 @@ class Terminal:
         if self._update is not None:
             told = verdict.factor if verdict.round == self._update.round else 0.0
             factor = self.method.settled(told)
-            if self.method.channel.sums_only:
-                self.settled[self._update.round] = told
+            if told:
+                known = self.history + struct.pack("<Qd", self._update.round, told)
+                self.history = hashlib.sha256(known).digest()
             self._duals.settle[0] = factor
-            self.applied += float(factor)
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
                 self._residual = settled(self._residual, self._sent_residual, factor)

@@ -16,6 +16,7 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.resources.billing import RoundEvent, deadlines, longest_wait
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.roles.channel import group_starts
 from rhfedmtl.training.site import RoundHeld, asked_steps
 
 _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)
@@ -118,11 +119,22 @@ class Conditions(NamedTuple):
     slowdown: Float64Array
 
 
-class FaultSchedule:
-    """The faults of one run, round by round."""
+def whole_groups(arrives: BoolArray, station: IntArray, least: int) -> BoolArray:
+    """Updates that count where sums are masked: of groups of ``least`` or more of which all arrive."""
+    found = np.zeros_like(arrives)
+    for b in np.unique(station[station >= 0]):
+        members = np.flatnonzero(station == b)
+        if len(starts := group_starts(len(members), least)):
+            whole = np.logical_and.reduceat(arrives[members], starts)
+            found[members] = np.repeat(whole, np.diff([*starts, len(members)]))
+    return found
 
-    def __init__(self, faults: Faults, federation: Federation) -> None:
-        self.faults = faults
+
+class FaultSchedule:
+    """The faults of one run, round by round. Masked sums are over groups of ``summed``, all of one or none."""
+
+    def __init__(self, faults: Faults, federation: Federation, summed: int = 0) -> None:
+        self.faults, self._summed = faults, summed
         self._home = federation.terminal_task.astype(np.int64)
         self._n_stations = federation.n_tasks
         self.present: IntArray = federation.sizes
@@ -160,6 +172,8 @@ class FaultSchedule:
     def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
         """Hold a round as the faults have it: who is there, how long they take, and whose update arrives."""
         event, arrives = self._as_it_happens(planned, cost)
+        if arrives is not None and self._summed:
+            arrives = whole_groups(arrives, network.station, self._summed)
         steps = asked_steps(event)
         return RoundHeld(event, steps, network.round(event.round, steps, arrives))
 

@@ -186,7 +186,7 @@ class Run:
         self.settings = settings if private is None else replace(settings, certify_every=NEVER)
         self.method = method
         self.private = private
-        schedule = FaultSchedule(faults, federation)
+        schedule = FaultSchedule(faults, federation, method.channel.summed)
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
@@ -610,7 +610,9 @@ class Run:
                 f"column {name!r} holds texts, which terminals agree on word by word, and no sum hides a word: write "
                 "them as numbers, or train without --masked"
             )
-        sizes = round_zero_bytes(features, labels=levels is not None, preparation=known, masked_among=among)
+        sizes = round_zero_bytes(
+            features, labels=levels is not None, preparation=known, masked_among=among, least=self.method.channel.least
+        )
         for event in round_zero_events(layout, *sizes):
             self._charge(event)
         self.network.scale(used)

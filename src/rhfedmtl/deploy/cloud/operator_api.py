@@ -180,7 +180,7 @@ class OperatorApi:
                             "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
-                            "waits": self._waiting(b) if self._masked and t in leaving else None,
+                            "waits": self._waiting(b, t) if self._masked and t in leaving else None,
                         }
                         for t in known
                     ],
@@ -241,7 +241,7 @@ class OperatorApi:
             if answer.trouble:
                 raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
         if certified and self._masked and self._stations.station_of(terminal) >= 0:
-            raise ConfigError(f"terminal {terminal} {self._waiting(holder)}: say it again when it is out")
+            raise ConfigError(f"terminal {terminal} {self._waiting(holder, terminal)}: say it again when it is out")
         return facts
 
     async def _readmit(self, terminal: int) -> dict[str, Any]:
@@ -272,16 +272,13 @@ class OperatorApi:
                 "take a method with dual variables, as rhfedmtl"
             )
 
-    def _waiting(self, station: int) -> str:
+    def _waiting(self, station: int, terminal: int) -> str:
         """What somebody waits for who is to leave a station whose sums are masked."""
-        least, members = self._trainer.network.method.channel.least, self._stations.members(station)
-        going = [t for t in members if self._registry.station.get(t, -1) != station]
-        short = f"; so many are not here: {2 * least} are needed" if len(members) < 2 * least else ""
-        return (
-            f"waits to leave station {station} with others: {least} at least go to one place together, of all who "
-            f"answered in any round, while {least} or more stay and are there; {len(going)} of {len(members)} are to "
-            f"go, and count until then{short}"
-        )
+        to = self._registry.station.get(terminal, -1)
+        others = [t for t in self._stations.group(terminal) if self._registry.station.get(t, -1) != to]
+        names = ", ".join(map(str, others))
+        needs = f"terminals {names} count together with it, and must go to the same place" if names else "it goes soon"
+        return f"waits to leave station {station}, once all others there are present: {needs}; it counts until then"
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
@@ -295,12 +292,15 @@ class OperatorApi:
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
-        if self._masked and len(registry.homes(old)) <= (least := self._trainer.network.method.channel.least):
-            raise ConfigError(f"terminal {terminal} is one of {least} of station {old}, and masked sums need as many")
+        if self._masked and set(registry.homes(old)) <= set(self._stations.group(terminal)):
+            raise ConfigError(
+                f"terminal {terminal} counts together with all others of station {old}, so nobody leaves it: invite "
+                f"{self._trainer.network.method.channel.least} new terminals or more first"
+            )
         registry.place(terminal, station)
         self._stations.tell_access()
         facts = {"terminal": terminal, "from": old, "to": station}
-        return {**facts, "waits": f"terminal {terminal} {self._waiting(old)}"} if self._masked else facts
+        return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if self._masked else facts
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
         revoked = self._registry.revoke(node, serials or [])

@@ -254,6 +254,11 @@ class StationSessions:
         """Members of a station, as it told last."""
         return [seat.terminal for seat in self.outlooks.get(station, wire.Outlook()).roster.seats]
 
+    def group(self, terminal: int) -> list[int]:
+        """All who count together with a terminal in masked sums, as its station told last."""
+        seats = (seat for o in self.outlooks.values() for seat in o.roster.seats if seat.terminal == terminal)
+        return list(next(seats, wire.Seat()).group)
+
     def memberships(self) -> dict[int, int]:
         """How often the members of each station have changed, as it told last."""
         return {b: outlook.membership for b, outlook in sorted(self.outlooks.items())}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
@@ -22,16 +22,12 @@ NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "
 
 
 class SummedRound(NamedTuple):
-    """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else.
-
-    ``everywhere`` says whether all who are in it have opened it.
-    """
+    """What came of a sum: its words, over whom (nobody where it is void), and what was asked: for words, and else."""
 
     words: Words | None
     arrived: frozenset[int]
     told: Question | None
     others: list[Question]
-    everywhere: bool = False
 
 
 async def hold(
@@ -41,15 +37,8 @@ async def hold(
     seconds: float,
     *,
     whole: bool = False,
-    before: bytes = b"",
-    merged: bytes = b"",
-    opens: Callable[[], None] = lambda: None,
 ) -> SummedRound:
-    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked.
-
-    ``before`` says who of them is in such a sum already, ``merged`` which updates were applied; ``opens`` is called
-    before anybody is asked to open it.
-    """
+    """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked."""
     room, others = members.room, []
     for _ in range(DEALS):
         circles = room.prepare(t for t in members.present() if t in orders)
@@ -59,7 +48,7 @@ async def hold(
         others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
     seats = {t: seat_of(order) for t, order in orders.items()}
-    summed = room.begin(content_of(next(iter(orders.values()))), seats, before, merged) if orders else None
+    summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return SummedRound(None, nobody, None, others)
     messages = {t: _with_partners(orders[t], partners) for t, partners in summed.partners().items()}
@@ -73,11 +62,10 @@ async def hold(
     unmask = None if whole and len(told.arrived) < len(orders) else summed.close()
     if unmask is None or summed.arrived is None:
         return SummedRound(None, nobody, told, others)
-    opens()
-    down = dict.fromkeys(sorted(summed.arrived), wire.TerminalDown(unmask=codec.to_wire(unmask)))
+    down = dict.fromkeys(summed.heard, wire.TerminalDown(unmask=codec.to_wire(unmask)))
     others.append(await members.ask("opened", down, seconds, summed.open, again=False))
-    words, everywhere = summed.total(), not others[-1].missing
-    return SummedRound(words, nobody if words is None else summed.arrived, told, others, everywhere)
+    words = summed.total()
+    return SummedRound(words, nobody if words is None else summed.arrived, told, others)
 
 
 def _with_partners(order: SumRequest, partners: object) -> wire.TerminalDown:

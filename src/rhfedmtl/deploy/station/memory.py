@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 from rhfedmtl.deploy.methods import method_of
@@ -19,7 +19,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.masking import any_from_bits, any_to_bits, to_bits
+from rhfedmtl.roles.masked_sums import MaskRoom
 from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
@@ -81,8 +81,6 @@ class Memory:
         self.centring: Centring | None = None
         self.noising: Noising | None = None
         self.secret = secrets.token_bytes(32)
-        self.summed = b"", b""
-        self.going: frozenset[int] = frozenset()
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -111,40 +109,12 @@ class Memory:
         """Whether no share of a terminal goes into the sum, or out of it, by itself."""
         return self.role is not None and self.role.method.channel.sealed
 
-    def summed_before(self, members: Iterable[int], others: Iterable[int]) -> bytes:
-        """Who of these members is in a masked certificate already, here or, of ``others``, elsewhere.
-
-        Of those who are in the last one, what they were told when it was made.
-        """
-        if self.summed[0] == to_bits(members):
-            return self.summed[1]
-        return any_to_bits((any_from_bits(self.summed[0]) | set(others)) & set(members))
-
-    def note_summed(self, members: Iterable[int], before: bytes) -> None:
-        """Write down that these are in one, and what they were told of who was before."""
-        self.summed = to_bits(members), before
-        self.save()
-
-    def waiting(self) -> frozenset[int]:
-        """Members of a masked sum who go together next: those of whom some have begun to tell, or to one place most."""
-        if self.going or self.role is None:
-            return self.going
-        places: dict[int, set[int]] = {}
-        for t in self.leaving.keys() & self.role.members.keys():
-            places.setdefault(self.leaving[t].station, set()).add(t)
-        return frozenset(max(places.values(), key=len, default=()))
-
-    def note_going(self, terminals: frozenset[int]) -> None:
-        """Write down who goes: once the others tell what they keep, no other batch will do."""
-        self.going = terminals
-        self.save()
-
-    def note_gone(self) -> None:
-        """Write down that they are out."""
-        now, before = (any_to_bits(any_from_bits(each) - self.going) for each in self.summed)
-        self.summed = now, before
-        self.going = frozenset()
-        self.save()
+    def waiting(self, room: MaskRoom) -> frozenset[int]:
+        """Members of a masked sum who go next: of whom all that count together are to go to one place."""
+        if self.role is None:
+            return frozenset()
+        to = {t: place.station for t, place in self.leaving.items() if t in self.role.members}
+        return frozenset(t for t in to if all(to.get(n) == to[t] for n in room.group(t)))
 
     def hide(self, noising: Noising) -> None:
         """Hide every sum in noise from now on."""
@@ -188,7 +158,6 @@ class Memory:
         before, self.role = self.station, self._new_role(self.job)
         self.role.quarantined, anchor = before.quarantined, before.anchor
         self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
-        self.going = frozenset()
         if anchor is not None:
             self.role.receive_anchor(anchor)
         self.rounds = Machine(ROUNDS, Rounds.IDLE)
@@ -260,9 +229,6 @@ class Memory:
             members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
             quarantined=state.quarantined,
             secret=self.secret,
-            summed=self.summed,
-            merges=self.masked.merges if self.masked is not None else {},
-            going=any_to_bits(self.going),
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -294,7 +260,6 @@ class Memory:
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self.secret = record.secret or self.secret
-        self.summed = (record.summed[0], record.summed[1]) if record.summed else self.summed
         self.noising = codec.from_wire(Noising, record.noising) if record.HasField("noising") else None
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
@@ -310,8 +275,6 @@ class Memory:
         self.station.restore(
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
-        if self.masked is not None:
-            self.masked.merges, self.going = dict(record.merges), any_from_bits(record.going)
         if self.scaling is not None:
             self.station.scaled(self.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None

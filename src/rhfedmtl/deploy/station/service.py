@@ -37,7 +37,6 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import normal_from
-from rhfedmtl.roles.masking import to_merges
 from rhfedmtl.roles.messages import (
     WIDE,
     Anchor,
@@ -279,10 +278,10 @@ class StationService:
         """
         if self.memory.station.anchor is None:
             raise IdleError(f"station {self.memory.task} has no anchor yet")
-        role = self.memory.masked
-        if role is not None and not role.method.has_duals and (away := role.members.keys() - steps.keys()):
-            names = ", ".join(map(str, sorted(away)[:20]))
-            raise IdleError(f"masked sums of a method without duals are over all terminals; not there: {names}")
+        if self.memory.masked is not None and not self.members.room.whole(self.members.present()):
+            away = self.memory.station.members.keys() - set(self.members.present())
+            names = ", ".join(map(str, sorted(away)[:20])) or "that are yet to come"
+            raise IdleError(f"all terminals of a group are needed for a masked sum; not there: terminals {names}")
         if not steps and not self.members.present():
             raise IdleError(f"none of the terminals of station {self.memory.task} is there")
         if not steps and all(self.members.declines(t, asked.get(t, -1)) for t in self.members.present()):
@@ -307,7 +306,7 @@ class StationService:
         """The same with nothing but the sum of the updates."""
         merged = None
         try:
-            held = await self._held_updates(role, {o.terminal: o for o in orders}, seconds)
+            held = await hold(self.members, {o.terminal: o for o in orders}, role.update_words, seconds)
             merged = self._merged_sum(role, held)
         finally:
             merged = merged or role.close_void()
@@ -316,23 +315,6 @@ class StationService:
         return wire.RoundResult(
             round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
         )
-
-    async def _held_updates(self, role: SummingStation, orders: dict[int, SumRequest], seconds: float) -> SummedRound:
-        """A sum of updates; of all members, as certificates are, where updates rest on rows and model alone."""
-        if role.method.has_duals:
-            return await hold(self.members, orders, role.update_words, seconds)
-        return await self._held_whole(role, orders, role.update_words, seconds)
-
-    async def _held_whole(
-        self, role: SummingStation, asked: dict[int, SumRequest], length: int, seconds: float
-    ) -> SummedRound:
-        """A sum of numbers that stay as they are."""
-        before, merged = self.memory.summed_before(asked, self.members.summed), to_merges(role.merges)
-        held = await hold(self.members, asked, length, seconds, whole=True, before=before, merged=merged)
-        if held.words is not None:
-            role.merges = {} if held.everywhere else role.merges
-            self.memory.note_summed(asked, before)
-        return held
 
     def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
@@ -390,35 +372,28 @@ class StationService:
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, as no other is of any use."""
         asked: dict[int, SumRequest] = {probe.terminal: probe for probe in probes}
-        held = await self._held_whole(role, asked, role.sums_words, self.config.waits.answer)
+        held = await hold(self.members, asked, role.sums_words, self.config.waits.answer, whole=True)
         if held.words is None or held.arrived != asked.keys():
             return None, sorted(asked.keys() - held.arrived)
         return role.told_sums(held.words), []
 
     async def _let_go(self, role: SummingStation) -> None:
-        """Let those go, in a turn, who wait to leave a masked sum, if enough of them do, and enough stay.
+        """Let those go, in a turn, who wait to leave a masked sum, with all who count together with them.
 
         Those who stay tell the sum of what they keep: nobody need be there who goes.
         """
-        memory, here = self.memory, self.members.present()
-        going = memory.waiting()
+        memory, room = self.memory, self.members.room
+        going = memory.waiting(room)
         stay = role.members.keys() - going
-        if min(len(going), len(stay)) < role.channel.least or not stay <= set(here):
+        counted = {t for t in stay if room.group(t)}
+        if not going or not counted or not counted <= set(self.members.present()):
             return
         if self._tried[0] == going and time.monotonic() < self._tried[1]:
             return
         self._tried = going, time.monotonic() + self.config.waits.answer
-        probes = {probe.terminal: probe for probe in role.share_probes(stay, here)}
-        held = await hold(
-            self.members,
-            probes,
-            role.share_words,
-            self.config.waits.answer,
-            whole=True,
-            merged=to_merges(role.merges),
-            opens=lambda: memory.note_going(going),
-        )
-        if held.words is None or not held.everywhere:
+        probes: dict[int, SumRequest] = {probe.terminal: probe for probe in role.share_probes(counted)}
+        held = await hold(self.members, probes, role.share_words, self.config.waits.answer, whole=True)
+        if held.words is None:
             missing = probes.keys() - (held.told.arrived if held.told is not None else {})
             names = ", ".join(map(str, sorted(missing)[:20])) or "some, at the end"
             self._log("leave waits", "warning", reason=f"no sum of what stays without terminals {names}")
@@ -427,8 +402,7 @@ class StationService:
             goodbyes = role.keep(stay, held.words)
         except PeerError as error:  # nobody can be blamed alone
             return self._log("leave waits", "error", reason=str(error))
-        role.merges = {}
-        memory.note_gone()
+        memory.save()
         for goodbye in goodbyes:
             self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
@@ -605,7 +579,7 @@ class StationService:
         async with self.memory.turn:
             orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
             length = WIDE * (2 + classes * classes)
-            held = await self._held_whole(role, orders, length, self.config.waits.answer)
+            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
         if held.words is None:
             return {}
         rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
@@ -626,6 +600,7 @@ class StationService:
                 incarnation=m.incarnation,
                 connected=t in here,
                 withdraws=self.members.withdraws(t),
+                group=sorted(self.members.room.group(t)) if self.memory.masked else (),
             )
             for t, m in sorted(role.members.items())
         ]

@@ -21,7 +21,8 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles.masking import Deal, Key, Masked, MaskRoom, Opened
+from rhfedmtl.roles.masked_sums import MaskRoom
+from rhfedmtl.roles.masking import Deal, Key, Masked, Opened, any_from_bits
 from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
@@ -123,8 +124,6 @@ class TerminalSessions:
         self.declined: dict[int, wire.Declined] = {}
         """What the site of a terminal did not allow when it was last asked."""
         self._room: MaskRoom | None = None
-        self.summed: set[int] = set()
-        """Terminals that are in masked certificates already, as they say: of this station, or of one before."""
 
     @property
     def room(self) -> MaskRoom:
@@ -349,8 +348,7 @@ class TerminalSessions:
         elif name == "rest":
             session.rests = True
         elif isinstance(read, Key):
-            (self.summed.add if content.summed else self.summed.discard)(read.terminal)
-            self.room.admit(read)
+            self.room.admit(read, any_from_bits(content.group))
             self._news.set()
         elif name == "declined":
             self._on_declined(session.number, Arrival(read, len(data), 0.0))

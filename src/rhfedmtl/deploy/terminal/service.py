@@ -28,7 +28,7 @@ from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
-from rhfedmtl.deploy.terminal.masked import MaskedAnswers, partners_of
+from rhfedmtl.deploy.terminal.masked import Body, MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import SitePolicy
 from rhfedmtl.deploy.wire import codec
@@ -38,7 +38,6 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import MaskedSums
-from rhfedmtl.roles.masking import from_bits
 from rhfedmtl.roles.messages import (
     Centring,
     Goodbye,
@@ -50,9 +49,12 @@ from rhfedmtl.roles.messages import (
     ShareProbe,
     Sums,
     Trial,
+    Update,
+    Vector,
     Verdict,
     WorkOrder,
 )
+from rhfedmtl.roles.summed import SumRequest
 from rhfedmtl.roles.terminal import OldStateError, Phase, Terminal, TerminalState
 
 MESSAGE_BYTES = 1 << 26
@@ -247,8 +249,6 @@ class TerminalService:
                 self._log("state given up", "warning", reason="sums are sealed: a terminal joins one with nothing")
                 self.begin(self._job, self.role.incarnation)
                 self._prepare()
-            if self._masked is not None and self.role.phase is Phase.DETACHED:
-                self._masked.join()
             join = self.role.join()
             if sealed:  # a member that comes back tells nothing of what it holds
                 join = replace(join, share=np.zeros(self.role.shape))
@@ -335,7 +335,7 @@ class TerminalService:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
         if partners is not None:
-            self.link.send(**self._in_sums.mask(order, update, partners, self.role), seconds=seconds)
+            self.link.send(**self._mask(order, update, partners), seconds=seconds)
         else:
             self.link.send(update=codec.to_wire(update), seconds=seconds)
         if self.config.sleep > 0.0:
@@ -351,7 +351,7 @@ class TerminalService:
         if sums is None or (probe.noise is not None and not self._may_tell(probe, sums)):
             return
         if partners is not None:
-            self.link.send(**self._in_sums.mask(probe, sums, partners, self.role))
+            self.link.send(**self._mask(probe, sums, partners))
         else:
             self.link.send(sums=codec.to_wire(sums))
 
@@ -380,13 +380,22 @@ class TerminalService:
         self.link.send(**self._in_sums.deal(content))
 
     async def _on_unmask(self, content: wire.Unmask) -> None:
-        self.link.send(**self._in_sums.open(content, self.role))
+        self.link.send(**self._in_sums.open(content))
 
     @property
     def _in_sums(self) -> MaskedAnswers:
         if self._masked is None:
             raise PeerError("sums of this network are not masked")
         return self._masked
+
+    def _mask(self, asked: SumRequest, answer: Update | Sums | Vector, partners: wire.Partners) -> Body:
+        """An answer under masks, which rest on all that was agreed on with the station."""
+        forms = [
+            None if each is None else codec.to_wire(each) for each in (self._scaling, self._centring, self._noising)
+        ]
+        told = (b"" if each is None else each.SerializeToString(deterministic=True) for each in (self._job, *forms))
+        agreed = b"".join(hashlib.sha256(each).digest() for each in told)
+        return self._in_sums.mask(asked, answer, partners, self.role, agreed)
 
     def _refuse_alone(self, what: str) -> None:
         """Nothing of this terminal alone is told where sums are masked or noised."""
@@ -403,10 +412,9 @@ class TerminalService:
         self._mine(asked.terminal)
         if self.role.method.channel.noised or self.config.epsilon:
             raise PeerError("sums of this network are noised: shares are not told")
-        stays = self.identity.number in from_bits(asked.stay)
-        share = await asyncio.to_thread(self.role.kept_share, asked.verdict, stays=stays)
+        share = await asyncio.to_thread(self.role.kept_share, asked.verdict)
         if share is not None:
-            self.link.send(**self._in_sums.mask(asked, share, partners, self.role))
+            self.link.send(**self._mask(asked, share, partners))
 
     async def _on_noising(self, content: wire.Noising) -> None:
         self._hide(codec.from_wire(Noising, content))
@@ -452,7 +460,7 @@ class TerminalService:
             raise PeerError("sums of this network are noised: those of rows and labels are not told")
         asked, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self.role.row_sums, asked)
-        self.link.send(**self._in_sums.mask(asked, sums, partners, self.role))
+        self.link.send(**self._mask(asked, sums, partners))
 
     async def _on_centring(self, content: wire.Centring) -> None:
         self._centre(codec.from_wire(Centring, content))
@@ -468,7 +476,7 @@ class TerminalService:
             self.link.send(tally=tally)
             return
         told = np.concatenate([[tally.rows, tally.squares], codec.array(tally.counts, "counts")], axis=None)
-        self.link.send(**self._in_sums.mask(asked, told, partners, self.role))
+        self.link.send(**self._mask(asked, told, partners))
 
     HANDLERS: Mapping[str, Callable[[TerminalService, Any], Awaitable[None]]] = {
         "welcome": _on_welcome,
@@ -593,7 +601,7 @@ class TerminalService:
             record.noising.CopyFrom(codec.to_wire(self._noising))
         if self._masked is not None:
             self._masked.note(record)
-            record.settled.update(self.role.settled)
+            record.history = self.role.history
         return record
 
     def _restore(self) -> None:
@@ -629,4 +637,4 @@ class TerminalService:
         self.role.restore(codec.from_wire(TerminalState, record))
         if self._masked is not None:
             self._masked.restore(record)
-            self.role.settled = dict(record.settled)
+            self.role.history = record.history

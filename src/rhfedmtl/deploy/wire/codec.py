@@ -253,6 +253,7 @@ def _check_key(key: masking.Key) -> None:
 def _check_circle(circle: masking.Circle) -> None:
     if len({key.terminal for key in circle.keys}) != len(circle.keys):
         raise PeerError("a circle with two keys of one terminal")
+    masking.from_groups(circle.groups)
 
 
 def _check_deal(deal: masking.Deal) -> None:
@@ -263,16 +264,10 @@ def _check_deal(deal: masking.Deal) -> None:
 
 
 def _check_partners(partners: masking.Partners) -> None:
-    for bits in (partners.everyone, *filter(None, [partners.before])):
-        masking.from_bits(bits)
-    masking.from_merges(partners.merged)
+    masking.from_bits(partners.everyone)
     asked, rest = divmod(len(partners.seats), said.SEAT)
     if rest or len(partners.shares) != 2 * masks.SEED * asked:
         raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
-
-
-def _check_stay(probe: said.ShareProbe) -> None:
-    masking.from_bits(probe.stay)
 
 
 def _check_unmask(unmask: masking.Unmask) -> None:
@@ -315,7 +310,7 @@ FORMS: dict[type, Form] = {
     said.Goodbye: Form(wire.Goodbye),
     said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
     said.RowProbe: Form(wire.RowProbe),
-    said.ShareProbe: Form(wire.ShareProbe, check=_check_stay),
+    said.ShareProbe: Form(wire.ShareProbe),
     said.Trial: Form(wire.Trial),
     said.Scaling: Form(wire.Scaling, check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),

@@ -313,18 +313,16 @@ class RowProbe(_message.Message):
     def __init__(self, labels: _Optional[bool] = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class ShareProbe(_message.Message):
-    __slots__ = ("terminal", "number", "stay", "verdict", "partners")
+    __slots__ = ("terminal", "number", "verdict", "partners")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
-    STAY_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PARTNERS_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     number: int
-    stay: bytes
     verdict: Verdict
     partners: Partners
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., stay: _Optional[bytes] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class Scaling(_message.Message):
     __slots__ = ("mean", "scale", "unit")
@@ -383,24 +381,26 @@ class ColumnsAgreed(_message.Message):
     def __init__(self, fill: _Optional[_Union[Tensor, _Mapping]] = ..., gaps: _Optional[_Union[Tensor, _Mapping]] = ..., vocabulary: _Optional[bytes] = ...) -> None: ...
 
 class Key(_message.Message):
-    __slots__ = ("terminal", "public", "proof", "summed")
+    __slots__ = ("terminal", "public", "proof", "group")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
-    SUMMED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     public: bytes
     proof: bytes
-    summed: bool
-    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., summed: _Optional[bool] = ...) -> None: ...
+    group: bytes
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., group: _Optional[bytes] = ...) -> None: ...
 
 class Circle(_message.Message):
-    __slots__ = ("slot", "keys")
+    __slots__ = ("slot", "keys", "groups")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     slot: int
     keys: _containers.RepeatedCompositeFieldContainer[Key]
-    def __init__(self, slot: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+    groups: bytes
+    def __init__(self, slot: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., groups: _Optional[bytes] = ...) -> None: ...
 
 class Deal(_message.Message):
     __slots__ = ("terminal", "slot", "shares", "backup")
@@ -415,20 +415,16 @@ class Deal(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., slot: _Optional[int] = ..., shares: _Optional[bytes] = ..., backup: _Optional[bytes] = ...) -> None: ...
 
 class Partners(_message.Message):
-    __slots__ = ("slot", "everyone", "seats", "shares", "before", "merged")
+    __slots__ = ("slot", "everyone", "seats", "shares")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     EVERYONE_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_FIELD_NUMBER: _ClassVar[int]
-    MERGED_FIELD_NUMBER: _ClassVar[int]
     slot: int
     everyone: bytes
     seats: bytes
     shares: bytes
-    before: bytes
-    merged: bytes
-    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ..., before: _Optional[bytes] = ..., merged: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, slot: _Optional[int] = ..., everyone: _Optional[bytes] = ..., seats: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class Masked(_message.Message):
     __slots__ = ("terminal", "slot", "words", "next")
@@ -664,18 +660,20 @@ class Metrics(_message.Message):
     def __init__(self, values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("terminal", "n_samples", "incarnation", "connected", "withdraws")
+    __slots__ = ("terminal", "n_samples", "incarnation", "connected", "withdraws", "group")
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     N_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     terminal: int
     n_samples: int
     incarnation: int
     connected: bool
     withdraws: bool
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: _Optional[bool] = ..., withdraws: _Optional[bool] = ...) -> None: ...
+    group: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: _Optional[bool] = ..., withdraws: _Optional[bool] = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Roster(_message.Message):
     __slots__ = ("membership", "seats", "quarantined", "declined")
@@ -874,14 +872,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "told_fixed", "noising", "privacy", "told_unmerged", "told_rows", "told_cells", "told_spans", "settled", "certified")
-    class SettledEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: float
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "centring", "secret", "day", "steps_of_day", "releases", "noising", "privacy", "group", "history", "certified")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -901,14 +892,10 @@ class TerminalFile(_message.Message):
     DAY_FIELD_NUMBER: _ClassVar[int]
     STEPS_OF_DAY_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
-    TOLD_FIXED_FIELD_NUMBER: _ClassVar[int]
     NOISING_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
-    TOLD_UNMERGED_FIELD_NUMBER: _ClassVar[int]
-    TOLD_ROWS_FIELD_NUMBER: _ClassVar[int]
-    TOLD_CELLS_FIELD_NUMBER: _ClassVar[int]
-    TOLD_SPANS_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
@@ -929,16 +916,12 @@ class TerminalFile(_message.Message):
     day: int
     steps_of_day: int
     releases: int
-    told_fixed: bytes
     noising: Noising
     privacy: float
-    told_unmerged: _containers.RepeatedScalarFieldContainer[bytes]
-    told_rows: bytes
-    told_cells: _containers.RepeatedScalarFieldContainer[bytes]
-    told_spans: _containers.RepeatedScalarFieldContainer[bytes]
-    settled: _containers.ScalarMap[int, float]
+    group: bytes
+    history: bytes
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., told_fixed: _Optional[bytes] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., told_unmerged: _Optional[_Iterable[bytes]] = ..., told_rows: _Optional[bytes] = ..., told_cells: _Optional[_Iterable[bytes]] = ..., told_spans: _Optional[_Iterable[bytes]] = ..., settled: _Optional[_Mapping[int, float]] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[bytes] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
@@ -961,7 +944,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret", "summed", "merges", "going")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -976,13 +959,6 @@ class StationFile(_message.Message):
         key: int
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
-    class MergesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: float
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -1002,9 +978,6 @@ class StationFile(_message.Message):
     NOISING_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
-    SUMMED_FIELD_NUMBER: _ClassVar[int]
-    MERGES_FIELD_NUMBER: _ClassVar[int]
-    GOING_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -1024,10 +997,7 @@ class StationFile(_message.Message):
     noising: Noising
     told: Tensor
     secret: bytes
-    summed: _containers.RepeatedScalarFieldContainer[bytes]
-    merges: _containers.ScalarMap[int, float]
-    going: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ..., summed: _Optional[_Iterable[bytes]] = ..., merges: _Optional[_Mapping[int, float]] = ..., going: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")

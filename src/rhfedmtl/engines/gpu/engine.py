@@ -24,6 +24,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.rounds import CURVE, FACTORS, THETAS, Answers, FloatArray, Layout, Orders
+from rhfedmtl.maths.losses import has_corners
 from rhfedmtl.maths.objective import Points
 
 # Rows are moved and scaled this many numbers at a time.
@@ -137,6 +138,11 @@ class Gpu(InProcess):
             raise ConfigError(
                 f"engine 'gpu' learns by dual coordinate ascent with the losses of the library, not "
                 f"{type(method).__name__} with {type(method.loss).__name__}: use engine 'inprocess'"
+            )
+        if has_corners(method.loss) and not method.uniform:
+            raise ConfigError(
+                f"engine 'gpu' deals rows before they are visited, and a pass of {type(method.loss).__name__} leaves "
+                "out those that rest: use --loss smoothed-hinge, --uniform, or engine 'inprocess'"
             )
         if not method.channel.identity:
             raise ConfigError(

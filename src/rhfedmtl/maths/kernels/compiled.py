@@ -195,3 +195,9 @@ def _line(loss: Any, a: Any, y: Any, d: Any) -> Any:
 def _is_quadratic(loss: Any) -> Any:
     quadratic = loss.instance_class().quadratic
     return lambda loss: quadratic
+
+
+@overload(losses.has_corners, strict=False)
+def _has_corners(loss: Any) -> Any:
+    corners = losses.has_corners(loss.instance_class())
+    return lambda loss: corners

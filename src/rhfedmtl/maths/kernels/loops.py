@@ -24,7 +24,7 @@ from rhfedmtl.maths.kernels.rounds import Answers, Float64Array, FloatArray, Int
 WORK_PER_THREAD = 100_000
 
 inlined(rounds.mix)
-stream, draw = inlined(rounds.stream), inlined(rounds.draw)
+stream, draw, next_pass = inlined(rounds.stream), inlined(rounds.draw), inlined(rounds.next_pass)
 
 
 @compiled_sum
@@ -93,14 +93,19 @@ def add_rows(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
 
 
 @inlined
-def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
-    """Row of step h: a uniform draw, or the next card of a deck shuffled anew every n steps (Fisher–Yates)."""
+def deal(key: Any, h: Any, place: Any, n: Any, uniform: Any, deck: Any) -> Any:
+    """Row of step h: a uniform draw, or this place of the deck, whose first n are shuffled as they are dealt."""
     if uniform:
         return draw(key, h, n)
-    place = h if h < n else h % n
     other = place + draw(key, h, n - place)
     deck[place], deck[other] = deck[other], deck[place]
     return deck[place]
+
+
+@inlined
+def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
+    """Row of step h in passes over all n rows (Fisher–Yates), or a uniform draw."""
+    return deal(key, h, h if h < n else h % n, n, uniform, deck)
 
 
 @compiled

@@ -32,9 +32,10 @@ from rhfedmtl.maths.kernels.rounds import (
     Slots,
     draw,
     dual_length,
+    next_pass,
     stream,
 )
-from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.losses import Loss, has_corners
 
 
 class _Job(NamedTuple):
@@ -64,16 +65,21 @@ def _key(rows: Rows, orders: Orders, terminal: int) -> Any:
 
 
 def _row_order(key: Any, n: int, steps: int, uniform: bool) -> list[int]:
-    """Rows of all steps: uniform draws, or passes over a deck that is shuffled as it is dealt (Fisher–Yates)."""
-    counter = np.arange(steps)
+    """Rows of all steps: uniform draws, or passes over a deck that is shuffled as it is dealt."""
     if uniform:
-        return [int(k) for k in draw(key, counter, n)]
-    places = counter % n
+        return [int(k) for k in draw(key, np.arange(steps), n)]
     deck, order = list(range(n)), []
-    for place, other in zip(places.tolist(), (places + draw(key, counter, n - places)).tolist(), strict=True):
+    for h in range(0, steps, n):
+        order += _deal(key, h, deck, n)
+    return order[:steps]
+
+
+def _deal(key: Any, h: int, deck: list[int], n: int) -> list[int]:
+    """Shuffle the first n of the deck (Fisher–Yates), with the draws from step h on: the rows of a pass."""
+    places = np.arange(n)
+    for place, other in enumerate((places + draw(key, h + places, n - places)).tolist()):
         deck[place], deck[other] = deck[other], deck[place]
-        order.append(deck[place])
-    return order
+    return deck[:n]
 
 
 def _scores(X: Any, models: Any) -> Any:
@@ -133,40 +139,70 @@ def ascend(
 
 def _ascend(loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, curve: Float64Array) -> list[int]:
     """H coordinate steps of one terminal; changes ``duals.pending`` and adds to the gain curve. Rows it visited."""
-    steps = int(orders.steps[job.terminal])
-    order = _row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)
-    gains = sum(_ascend_column(loss, rows, duals, orders, job, c, order) for c in range(rows.y.shape[1]))
+    key, steps = _key(rows, orders, job.terminal), int(orders.steps[job.terminal])
+    columns = [_Column(loss, rows, duals, orders, job, c) for c in range(rows.y.shape[1])]
+    if has_corners(loss) and not orders.uniform:
+        order, gains = _ascend_active(columns, key, job.n, steps)
+    else:
+        order = _row_order(key, job.n, steps, orders.uniform)
+        gains = np.sum([column.visit(order)[:, 0] for column in columns], axis=0)
+    for c, column in enumerate(columns):
+        duals.pending[job.here, c] = column.change
     told = np.minimum(np.append(2 ** np.arange(CURVE - 1), steps), steps)
     curve += np.cumsum(gains)[told - 1]
     return order
 
 
-def _ascend_column(
-    loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int, order: list[int]
-) -> Float64Array:
-    """The steps of one column, which knows nothing of the others; the gain of each.
+def _ascend_active(columns: list[_Column], key: Any, n: int, steps: int) -> tuple[list[int], Float64Array]:
+    """Passes that leave out rows that rest (`next_pass`): the rows that were visited, and what each step gained."""
+    order: list[int] = []
+    deck, gains, active, limit, whole = list(range(n)), [np.zeros(0)], n, np.inf, 0.0
+    while len(order) < steps:
+        rows = _deal(key, len(order), deck, active)[: steps - len(order)]
+        gained, moved, held = np.array([column.visit(rows) for column in columns]).transpose(2, 0, 1)
+        order, gains = order + rows, [*gains, gained.sum(axis=0)]
+        kept = 0
+        for place in np.flatnonzero(held.min(axis=0) <= limit).tolist():
+            deck[kept], deck[place] = deck[place], deck[kept]
+            kept += 1
+        active, limit, whole = next_pass(n, active, kept, float(moved.max()), whole)
+    return order, np.concatenate(gains)
+
+
+class _Column:
+    """Dual variables and local model of one column, which knows nothing of the others.
 
     Scalars are Python's: for a single number they are faster than NumPy's.
     """
-    X, per_scale = rows.X[job.here], 1.0 / float(orders.scale[job.station])
-    y, weight, norm = (part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm))
-    alpha, change, gains = duals.alpha[job.here, column].tolist(), [0.0] * job.n, []
-    model = orders.models[job.station, column]
-    w, intercept = model[: X.shape[1]].copy(), model[X.shape[1] :].copy()
-    for k in order:
-        s, x, gain = weight[k], X[k], 0.0
-        if s > 0.0:
-            z = float(x @ w) + (float(intercept[0]) if len(intercept) else 0.0)
-            a, q = (alpha[k] + change[k]) / s, s * norm[k] * per_scale
-            step = loss.dual_step(a, y[k], z, q)
-            gain = s * (loss.conjugate(a, y[k]) - loss.conjugate(a + step, y[k]) - step * z - q * step * step / 2.0)
-            if step != 0.0:
-                change[k] += s * step
-                w += w.dtype.type(s * step * per_scale) * x
-                intercept += w.dtype.type(s * step * per_scale)
-        gains.append(gain)
-    duals.pending[job.here, column] = change
-    return np.array(gains)
+
+    def __init__(self, loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int) -> None:
+        self.loss, self.corners = loss, has_corners(loss)
+        self.X, self.per_scale = rows.X[job.here], 1.0 / float(orders.scale[job.station])
+        self.y, self.weight, self.norm = (
+            part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm)
+        )
+        self.alpha, self.change = duals.alpha[job.here, column].tolist(), [0.0] * job.n
+        model, d = orders.models[job.station, column], self.X.shape[1]
+        self.w, self.intercept = model[:d].copy(), model[d:].copy()
+
+    def visit(self, order: list[int]) -> Float64Array:
+        """A step for each of these rows: its gain, how far it moved and what the end of the box holds back."""
+        return np.array([self._step(k) for k in order])
+
+    def _step(self, k: int) -> tuple[float, float, float]:
+        s, x, loss = self.weight[k], self.X[k], self.loss
+        if s <= 0.0:
+            return 0.0, 0.0, np.inf
+        z = float(x @ self.w) + (float(self.intercept[0]) if len(self.intercept) else 0.0)
+        y, a, q = self.y[k], (self.alpha[k] + self.change[k]) / s, s * self.norm[k] * self.per_scale
+        step = loss.dual_step(a, y, z, q)
+        gain = s * (loss.conjugate(a, y) - loss.conjugate(a + step, y) - step * z - q * step * step / 2.0)
+        if step != 0.0:
+            self.change[k] += s * step
+            self.w += self.w.dtype.type(s * step * self.per_scale) * x
+            self.intercept += self.w.dtype.type(s * step * self.per_scale)
+        held = abs(loss.line(a + step, y, 1.0)[0] - z - q * step) if self.corners else 0.0
+        return gain, q * abs(step), held
 
 
 def _profile(loss: Loss, rows: Rows, duals: Duals, job: _Job, length: int) -> Float64Array:

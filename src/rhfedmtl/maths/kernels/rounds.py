@@ -30,6 +30,8 @@ FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
 THETAS: Float64Array = np.array([0.0625, 0.125, 0.25, 0.5, 0.75, 1.0])
 # In `Duals.n_visited`: the change may be in any row.
 ANY = -1
+# Share of the moves of the last whole pass below which rows that rest are visited again.
+AGAIN = 0.1
 # Places of a curve that hold estimates, each times n_t, where gradient steps are controlled; see `sgd.py`.
 RHO, BETA, SQUARE, MEAN_SQUARE, SAMPLES = range(5)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -161,6 +163,17 @@ def stream(seed: Any, number: Any, terminal: Any) -> Any:
 def draw(key: Any, counter: Any, n: Any) -> Any:
     """Integer below n: draw number ``counter`` of a stream."""
     return np.int64(((mix(key + np.uint64(counter + 1) * GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
+
+
+def next_pass(n: Any, active: Any, kept: Any, most: Any, whole: Any) -> tuple[Any, Any, Any]:
+    """Rows of the next pass after one over ``active`` of n, what those may hold back that stay, and ``whole``.
+
+    A row rests that an end of its box holds back by more than any row moved (``most``, as slopes of the dual): ``kept``
+    do not. All are visited again when the others move by a tenth of what they did in the last ``whole`` pass.
+    """
+    if active == n:
+        whole = most
+    return (n if kept == 0 or most <= AGAIN * whole else kept), most, whole
 
 
 def make_rows(

@@ -16,9 +16,10 @@ from rhfedmtl.maths.kernels.loops import (
     add_row,
     add_rows,
     cuts,
+    deal,
     dot_four,
     in_threads,
-    pick_row,
+    next_pass,
     score,
     stream,
 )
@@ -37,7 +38,7 @@ from rhfedmtl.maths.kernels.rounds import (
     Rows,
     dual_length,
 )
-from rhfedmtl.maths.losses import Loss, conjugate, dual_step, is_quadratic, line, value
+from rhfedmtl.maths.losses import Loss, conjugate, dual_step, has_corners, is_quadratic, line, value
 
 # Terminals with more rows than this never make a Gram matrix.
 GRAM_ROWS = 256
@@ -118,8 +119,12 @@ def _tabulate(X: Any, start: Any, n: Any, workspace: Any) -> None:
 def _step(
     loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: Any, by_gram: Any, workspace: Any
 ) -> Any:
-    """One coordinate step of every column for row i, the k-th of n; returns the dual gain."""
-    gain = 0.0
+    """One coordinate step of every column for row i, the k-th of n: the dual gain, how far it moved, what is held back.
+
+    The last two, for losses with corners, are slopes of the dual: what a column's step made up for at most, and what
+    the end of the box left over at least.
+    """
+    gain, moved, held = 0.0, 0.0, np.inf
     s = rows.weight[i]
     q = s * rows.norm[i] * per_scale
     for c in range(duals.alpha.shape[1]):
@@ -135,25 +140,45 @@ def _step(
                     add(s * step * per_scale, workspace.gram, k, workspace.scores, c, n)
                 else:
                     add_row(s * step * per_scale, rows.X, i, workspace.w, c)
-    return gain
+            if has_corners(loss):
+                moved = max(moved, q * abs(step))
+                held = min(held, abs(line(loss, a + step, y, 1.0)[0] - z - q * step))
+    return gain, moved, held
 
 
 @inlined
 def _ascend(
     loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: Any, by_gram: Any, workspace: Any
 ) -> None:
-    """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve."""
-    start, steps = rows.starts[t], orders.steps[t]
+    """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve.
+
+    With a loss that has corners a pass leaves out rows that rest (`next_pass`): those that stay come first in the deck.
+    """
+    start, steps, uniform, deck = rows.starts[t], orders.steps[t], orders.uniform, workspace.deck
     n = rows.ends[t] - start
     key = stream(orders.seed, orders.round, rows.ids[t])
-    gain = 0.0
-    point = 0
-    k = pick_row(key, 0, n, orders.uniform, workspace.deck)
+    gain, point = 0.0, 0
+    place, active, kept, most, limit, whole = 0, n, 0, 0.0, np.inf, 0.0
+    k = following = deal(key, 0, 0, n, uniform, deck)
     for h in range(steps):
-        following = pick_row(key, h + 1, n, orders.uniform, workspace.deck) if h + 1 < steps else k
-        if h + 1 < n and not by_gram:
-            fetch_row(rows.X, start + following)
-        gain += _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, workspace)
+        last = place + 1 == active and not uniform
+        if not last:
+            following = deal(key, h + 1, place + 1, active, uniform, deck) if h + 1 < steps else k
+            if h + 1 < n and not by_gram:
+                fetch_row(rows.X, start + following)
+        gained, moved, held = _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, workspace)
+        gain += gained
+        if has_corners(loss) and not uniform:
+            most = max(most, moved)
+            if held <= limit:
+                deck[kept], deck[place] = deck[place], deck[kept]
+                kept += 1
+        place += 1
+        if last:
+            if has_corners(loss):
+                active, limit, whole = next_pass(n, active, kept, most, whole)
+            place, kept, most = 0, 0, 0.0
+            following = deal(key, h + 1, 0, active, uniform, deck) if h + 1 < steps else k
         k = following
         if h + 1 == 1 << point and point < CURVE - 1:
             workspace.curve[point] = gain

@@ -33,6 +33,7 @@ from rhfedmtl.policies.measured.solver import (
     BETTER,
     LOOK,
     UNLIMITED,
+    alone,
     newton_rounds,
     promised_by_ascent,
     promised_by_newton,
@@ -41,7 +42,7 @@ from rhfedmtl.policies.measured.solver import (
 )
 from rhfedmtl.policies.measured.station_rounds import StationRounds
 from rhfedmtl.resources.billing import event_totals, steps_affordable
-from rhfedmtl.resources.costs import fits
+from rhfedmtl.resources.costs import fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 
 __all__ = ["Measured", "ProgressModel", "Schedule"]
@@ -53,6 +54,9 @@ IntArray = npt.NDArray[np.int64]
 COUPLED_ROUNDS = 3
 # More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
 MOST_PASSES = 20
+# Least passes of a round where a loss with corners lets rows rest, nothing is merged and tasks are coupled by no more
+# than this, if as many rounds can be paid.
+PASSES_ALONE, COUPLED_ALONE, ROUNDS_ALONE = 5, 0.5, 8
 # Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
 _FEW = 64
 _ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
@@ -129,7 +133,7 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        if NEWTON in situation.solvers and (plan := self._newton(situation)) is not None:
+        if (plan := self._passes(situation) or self._newton(situation)) is not None:
             return plan
         if not situation.ledger.budget:
             return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
@@ -147,8 +151,35 @@ class Measured:
         held = situation.memo["held"] = KeptSchedule(best, outlook, until, situation.ledger, best.cloud_rounds)
         return _plan(held)
 
+    def _passes(self, s: Situation) -> Plan | None:
+        """Rounds of several passes that leave out rows that rest, where each terminal is alone with its station."""
+        if s.gamma > 0.0 or s.coupling > COUPLED_ALONE or not alone(s):
+            return None
+        if "passes" not in s.memo:
+            s.memo["passes"] = self._choose_passes(s)
+        steps = np.maximum(self.least_steps, s.memo["passes"] * s.one_pass)
+        payable = s.memo["passes"] and fits(self._cost(s, steps), s.ledger.room)
+        return Plan.uniform(s, steps, 1) if payable else None
+
+    def _choose_passes(self, s: Situation) -> int:
+        """Passes of a round: more where what a round costs beside them is more; 0 where few such rounds can be paid."""
+        one, two = (self._cost(s, k * s.one_pass) for k in (1, 2))
+        dear = (one[name] / (two[name] - one[name]) - 1.0 for name in s.ledger.budget if two[name] > one[name])
+        dearer = max(1.0, min(dear, default=1.0))
+        passes = min(MOST_PASSES, round(PASSES_ALONE * math.sqrt(dearer)))
+        paid = times_affordable(self._cost(s, passes * s.one_pass), s.ledger.room, ROUNDS_ALONE)
+        return passes if paid == ROUNDS_ALONE else 0
+
+    @staticmethod
+    def _cost(s: Situation, steps: IntArray) -> dict[str, float]:
+        """Cost of a server iteration of one round."""
+        cloud = s.server_iteration()
+        return {name: price + cloud[name] for name, price in event_totals(s.prices, s.round_event(steps)).items()}
+
     def _newton(self, s: Situation) -> Plan | None:
         """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then."""
+        if NEWTON not in s.solvers:
+            return None
         before = s.observed[-1].solver if s.observed else ASCENT
         at_once = searches_at_once(s)
         if at_once or s.rounds >= s.memo.get("solver until", LOOK):
