@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
+from rhfedmtl.cli.network_text import closing_lines
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import again_the_same
@@ -95,6 +96,9 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     assert training["spent"]["privacy"] <= plan.privacy.mu**2 * (1.0 + 1e-9)
     assert training["privacy"]["certificate"]["probability"] == 1.0 - 1e-6
     assert np.isfinite(training["gap"])
+    said = "\n".join(closing_lines(training))
+    assert "at most epsilon 8 at delta 1e-06 of any terminal" in said
+    assert "terminals under a station are few for epsilon=8" in said
     assert "privacy" in json.loads((tmp_path / "out" / "ledger.json").read_text())["budget"]
     assert_declared(folder, 2)
     terminal_main(["account", str(folder / "terminal-0"), "--json"])
