@@ -73,8 +73,9 @@ def _training(status: dict[str, Any]) -> str:
 
 def _certified(status: dict[str, Any], words: str = "") -> str:
     """Of which round a gap is; a training that a journal of an earlier version tells of does not say."""
-    number = status.get("certified_round")
-    return "" if number is None else f" ({words}round {number})"
+    number, silent = status.get("certified_round"), status.get("silent")
+    missed = f": {', '.join(silent[:5])}{' …' if len(silent) > 5 else ''} did not answer" if silent else ""
+    return "" if number is None else f" ({words}round {number}{missed})"
 
 
 def _line(text: str, connected: bool) -> Text:
