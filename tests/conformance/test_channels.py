@@ -108,8 +108,8 @@ def test_certificates_count_what_reports_lack() -> None:
         certified.append(certify(network, cloud).dual)
         terms = np.array([each.dual for each in network.sums(cloud.candidates()) if each is not None])
         V = network.station_shares() / n[:, None, None]
-        exact.append(scaled_dual(terms, n, V, method.relationship))
-        uncounted.append(scaled_dual(terms, n, cloud.V, method.relationship))
+        exact.append(scaled_dual(terms, n, V, method.relationship).bound(method.relationship))
+        uncounted.append(scaled_dual(terms, n, cloud.V, method.relationship).bound(method.relationship))
     assert (np.array(certified) <= np.maximum.accumulate(exact)).all()
     assert (np.array(uncounted) > exact).any()
     assert certified[-1] > 0.9 * exact[-1]

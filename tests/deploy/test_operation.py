@@ -16,6 +16,7 @@ from cryptography import x509
 from tests.deploy import nets
 from tests.deploy.liar import liar, wait_for
 
+from rhfedmtl.cli.network_text import closing_lines
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
@@ -232,3 +233,23 @@ def test_a_silent_terminal_is_forgotten_on_command(net: Any) -> None:
     operator.command("forget", terminal=3)
     certified(operator)
     assert not nets.logged(folder, "cloud", "training broke")
+
+
+@pytest.mark.slow
+def test_a_last_certificate_waits_for_a_member_that_starts_and_names_one_that_stays_away(tmp_path: Path) -> None:
+    """Killed in its last rounds and started while the cloud waits: certified to the end; killed for good: not."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 3, 60), learning=LEARNING)
+    with nets.running(folder) as (supervisor, operator):
+        for rounds, comes_back in ((30, True), (60, False)):
+            operator.command("train", budget=[f"energy={rounds * 26.0}"])
+            nets.wait(operator, lambda s: s["training"]["state"] == "running" and s["training"].get("round"))
+            gone = supervisor.processes.pop("terminal-3")
+            gone.kill()
+            gone.join()
+            nets.wait(operator, lambda s: "terminal 3" in s["training"].get("waits_for", []))
+            if comes_back:
+                supervisor.start(["terminal-3"])
+            training = nets.wait(operator, nets.at_rest)["training"]
+            assert (training["certified_round"] == training["round"]) is comes_back
+            assert training["silent"] == ([] if comes_back else ["terminal 3"])
+            assert ("terminal 3 did not answer" in " ".join(closing_lines(training))) is not comes_back

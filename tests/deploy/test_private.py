@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
+from rhfedmtl.cli.network_text import closing_lines
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import again_the_same
@@ -73,6 +74,7 @@ def assert_declared(folder: Path, stations: int) -> None:
             assert spent >= applied_rounds * channel.price * (1.0 - 1e-12)
 
 
+@pytest.mark.usefixtures("terminals")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys: Any) -> None:
     """The plan of a simulation, one noised certificate, ε in the ledger and in terminals' accounts; then no more."""
@@ -94,6 +96,9 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     assert training["spent"]["privacy"] <= plan.privacy.mu**2 * (1.0 + 1e-9)
     assert training["privacy"]["certificate"]["probability"] == 1.0 - 1e-6
     assert np.isfinite(training["gap"])
+    said = "\n".join(closing_lines(training))
+    assert "at most epsilon 8 at delta 1e-06 of any terminal" in said
+    assert "terminals under a station are few for epsilon=8" in said
     assert "privacy" in json.loads((tmp_path / "out" / "ledger.json").read_text())["budget"]
     assert_declared(folder, 2)
     terminal_main(["account", str(folder / "terminal-0"), "--json"])
@@ -110,10 +115,10 @@ PLACES = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("terminals")
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_is_killed_privacy_is_never_under_counted(tmp_path: Path, kind: str, monkeypatch: Any) -> None:
+def test_whoever_is_killed_privacy_is_never_under_counted(tmp_path: Path, kind: str, places: Path) -> None:
     """Whatever leaves was charged before, at the terminal and in the ledger; U_b is exact up to the declared noise."""
-    places = nets.failpoint_folder(tmp_path, monkeypatch)
     slow = learning(
         kind, f"{BOUND},rounds=100000", options={**learning(kind)["options"], "policy": "fixed", "local_steps": 1}
     )
@@ -136,10 +141,10 @@ def rounds(operator: Operator) -> int:
     return operator.command("status")["training"].get("round") or 0
 
 
+@pytest.mark.usefixtures("terminals")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_certificate_that_is_asked_for_again_tells_nothing_new(tmp_path: Path, kind: str, monkeypatch: Any) -> None:
+def test_a_certificate_that_is_asked_for_again_tells_nothing_new(tmp_path: Path, kind: str, places: Path) -> None:
     """A cloud that is killed before it has written the sums down asks again: what is told is the same, charged once."""
-    places = nets.failpoint_folder(tmp_path, monkeypatch)
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 60), learning=learning(kind))
     (places / "cloud.journal-sums-before").touch()
     with nets.running(folder) as (supervisor, operator):

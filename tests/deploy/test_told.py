@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from rhfedmtl.cli.main import app
 from rhfedmtl.cli.network_text import tree
 from rhfedmtl.cli.text import amount
+from rhfedmtl.deploy.cloud.measured_run import RemoteEvaluation
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -66,11 +67,34 @@ def test_before_it_begins_a_training_names_who_is_missing(net: Path, tmp_path: P
         peers = [inside.attach(cloud, net, b) for b in (0, 1)]
         seats = [wire.Seat(terminal=0, n_samples=5, incarnation=1, connected=True)]
         await inside.say(cloud, peers[0], outlook=wire.Outlook(roster=wire.Roster(seats=seats)))
-        cloud.stations.assembling = True
+        cloud.stations.awaited = cloud.stations.missing
         here = ["terminal 1", "terminal 2", "terminal 3", "station 1 (none of its terminals)"]
         assert cloud.stations.waited_for() == here
 
     inside.run(body)
+
+
+def test_at_its_end_a_training_waits_for_members_alone(net: Path, tmp_path: Path) -> None:
+    """One that is expected and never came is part of no certificate; one that is silent is named when time is up."""
+
+    async def body() -> None:
+        cloud = inside.make_cloud(net, tmp_path)
+        for b, terminals in ((0, [0]), (1, [2, 3])):
+            seats = [wire.Seat(terminal=t, n_samples=5, incarnation=1, connected=t != 2) for t in terminals]
+            outlook = wire.Outlook(roster=wire.Roster(seats=seats))
+            await inside.say(cloud, inside.attach(cloud, net, b), outlook=outlook)
+        assert await asyncio.to_thread(cloud._wait_until_ready, 0.05, members=True) == ["terminal 2"]
+        assert "terminal 1" in cloud.stations.missing()
+        assert cloud.stations.waited_for() == []
+
+    inside.run(body)
+
+
+@pytest.mark.parametrize(("back", "tries"), [(False, 1), (True, 3)])
+def test_a_last_certificate_is_tried_for_again_once_all_are_back(back: bool, tries: int) -> None:
+    """Not where they stay away; and a few times at most."""
+    network: Any = None
+    assert len([*RemoteEvaluation(network, lambda: back).tries()]) == tries
 
 
 def test_the_round_of_a_station_is_that_of_its_last_answer(net: Path, tmp_path: Path) -> None:

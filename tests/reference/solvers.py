@@ -56,16 +56,15 @@ def _terms(cp: Any, loss: Any, z: Any, y: Any) -> tuple[Any, list[Any]]:
     return cp.square(z - y) / 2, []
 
 
-def by_lbfgs(data: Federation, loss: SmoothedHinge, lambda1: float, lambda2: float) -> tuple[float, Any]:
-    """Objective and models of `mean` under the smoothed hinge, by L-BFGS on the primal."""
-    parts = tables(data, intercept=False)
+def by_lbfgs(data: Federation, loss: SmoothedHinge, Q: Any, intercept: bool = False) -> tuple[float, Any]:
+    """Objective and models of tasks coupled by Q (MATHS §6) under the smoothed hinge, by L-BFGS on the primal."""
+    parts = tables(data, intercept)
     shape = len(parts), parts[0][0].shape[1]
 
     def primal(flat: Any) -> tuple[float, Any]:
         W = flat.reshape(shape)
-        away = W - W.mean(axis=0)
-        value = lambda1 / 2 * np.sum(W**2) + lambda2 / 2 * np.sum(away**2)
-        gradient = lambda1 * W + lambda2 * away
+        gradient = Q @ W
+        value = np.sum(gradient * W) / 2
         for b, (X, y, _) in enumerate(parts):
             margin = 1 - y[:, 0] * (X @ W[b])
             slope = np.clip(margin / loss.gamma, 0.0, 1.0)

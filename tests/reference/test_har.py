@@ -59,7 +59,8 @@ def test_tasks_tied_to_their_mean_are_solved_like_l_bfgs_does(raw: Federation) -
     loss = SmoothedHinge()
     data, certificate = solve(raw, DualMethod(loss, MeanRegularised(LAMBDA1, LAMBDA2), intercept=False))
     assert -1e-12 <= certificate.gap < 1e-8
-    best, models = by_lbfgs(data, loss, LAMBDA1, LAMBDA2)
+    alone = np.eye(data.n_tasks)
+    best, models = by_lbfgs(data, loss, LAMBDA1 * alone + LAMBDA2 * (alone - 1.0 / data.n_tasks))
     assert certificate.primal == pytest.approx(best, rel=1e-6)
     np.testing.assert_allclose(certificate.models, models, atol=1e-4)
 

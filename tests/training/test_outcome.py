@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.problems import cloud_of, federation
-from tests.reference.solvers import by_cvxpy
+from tests.reference.solvers import by_cvxpy, by_lbfgs
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data import centring
+from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.losses import SmoothedHinge
+from rhfedmtl.maths.objective import any_models
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
@@ -104,14 +106,16 @@ def test_the_gap_holds_the_true_distance_from_the_optimum(loss: str, weights: tu
     assert found.relative_gap < (0.2 if loss == "hinge" else 1e-2)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_anchors_from_the_best_point_bring_more_than_those_from_what_stations_hold(seed: int) -> None:
-    """With one terminal a task and H fixed, `auto` differs from `add` in nothing else."""
-    data, gaps = federation(sizes=[[12]] * 16, d=6, seed=seed), {}
-    for merge in ("auto", "add"):
-        method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1e-1), MERGES[merge]())
-        gaps[merge] = learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap
-    assert gaps["auto"] < 0.5 * gaps["add"]
+def test_anchors_from_the_best_point_bring_more_than_those_from_what_stations_hold() -> None:
+    """With one terminal a task and H fixed, `auto` differs from `add` in nothing else: half the gap over seeds."""
+    ratios = []
+    for seed in range(8):
+        data, gaps = federation(sizes=[[12]] * 16, d=6, seed=seed), {}
+        for merge in ("auto", "add"):
+            method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1e-1), MERGES[merge]())
+            gaps[merge] = learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap
+        ratios.append(gaps["auto"] / gaps["add"])
+    assert np.median(ratios) < 0.5
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -144,7 +148,7 @@ def test_scaling_the_dual_finds_the_best_share_of_every_task(loss: str) -> None:
     network.round(1, np.full(len(network.station), 20))
     sums = np.array([s.dual for s in network.sums(cloud.candidates()) if s is not None])
     n = np.bincount(data.row_task).astype(float)
-    bound = objective.scaled_dual(sums, n, network.V, method.relationship)
+    bound = objective.scaled_dual(sums, n, network.V, method.relationship).bound(method.relationship)
     optimum, _ = by_cvxpy(data, method.loss, 1e-4, 1.0, intercept=True)
     assert 0.0 <= bound <= optimum + 1e-8
     rng, conjugate = np.random.default_rng(0), np.vectorize(method.loss.conjugate)
@@ -154,6 +158,60 @@ def test_scaling_the_dual_finds_the_best_share_of_every_task(loss: str) -> None:
         terms = np.bincount(data.row_task, -conjugate(theta[data.row_task] * alpha, y))
         value = objective.joint_dual(terms, n, theta[:, None, None] * network.V, method.relationship)
         assert bound >= value - 1e-12
+
+
+@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+def test_what_lies_between_duals_is_a_bound_and_better_than_each_of_them(relationship: str) -> None:
+    """For duals of different rounds, and of gradients: another solver finds no objective below it."""
+    data = federation(sizes=[[9, 14]] * 4, d=5)
+    fixed = RELATIONSHIPS[relationship](lambda1=1e-3, lambda2=1.0)
+    method, n = DualMethod(SmoothedHinge(), fixed, MERGES["add"]()), np.full(4, 23.0)
+    network = InProcess(data, method)
+    cloud = cloud_of(network, fixed)
+    known, mixed = [], objective.Dual.zero(network.V)
+    for number in (1, 2, 3):
+        network.assign(cloud.assign())
+        network.round(number, np.full(8, 6))
+        for report in network.reports(cloud.cloud_round):
+            cloud.receive(report)
+        told = [s for s in network.sums(any_models(cloud.models)) if s is not None]
+        duals, losses = np.array([s.dual for s in told]), np.array([s.losses[0] for s in told])
+        slopes = np.array([s.gradient for s in told]) / 23.0
+        known.append(objective.scaled_dual(duals, n, network.V, cloud.relationship))
+        known.append(objective.gradient_dual(losses, n, cloud.models, slopes))
+    for dual in known:
+        mixed = objective.between(mixed, dual, cloud.relationship)
+    bounds = [dual.bound(cloud.relationship) for dual in known]
+    optimum, _ = by_lbfgs(data, method.loss, cloud.relationship.precision(4), intercept=True)
+    assert 0.0 < max(bounds) < mixed.bound(cloud.relationship) <= optimum + 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_row_that_was_never_visited_does_not_spoil_the_last_certificate(seed: int) -> None:
+    """The gradient at what is returned counts every row: the gap was 300 times what is missing."""
+    data = Request("synthetic", tasks=8, terminals=4, samples_per_task=80, test_fraction=0.3).federation(seed)
+    method = DualMethod(SmoothedHinge(), RELATIONSHIPS["learned"](lambda1=1e-3, lambda2=10.0), MERGES["auto"]())
+    result = learn(data, method, 4.0 * (80.0 + 0.1 * len(data.y)))
+    assert result.relationship is not None
+    optimum, _ = by_lbfgs(data, method.loss, result.relationship.precision(8), intercept=True)
+    missing = result.certificate.primal - optimum
+    assert missing - 1e-9 <= result.certificate.gap <= 20.0 * missing
+    assert result.history[-1].dual == result.certificate.dual
+
+
+def test_the_last_gradient_is_charged_and_not_asked_for_where_bytes_are_limited() -> None:
+    """The same rounds with a budget of bytes that pays for them and more: fewer bytes, and a bound that says less."""
+    data = federation(sizes=[[9, 14]] * 4, d=5)
+    method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 10.0), MERGES["auto"]())
+
+    def within(limits: dict[str, float]) -> Result:
+        ledger = Ledger({"bytes": {"byte": 1.0}}, limits)
+        return train(data, method, Fixed(5, 1, 2), Settings(scale="none", certify_every=1), ledger=ledger)
+
+    counted, limited = within({}), within({"bytes": 1e6})
+    assert counted.rounds == limited.rounds == 2
+    assert counted.ledger.spent["bytes"] > limited.ledger.spent["bytes"]
+    assert counted.certificate.dual > limited.certificate.dual
 
 
 def test_a_method_without_a_dual_is_certified_by_its_gradient() -> None:

@@ -264,9 +264,20 @@ def up(
         from rhfedmtl.deploy.local.provision import forget_all
 
         forget_all(folder)
-    with _live(not as_json and sys.stderr.isatty()) as show:
+    same = "the same command without --fresh" if fresh else "the same command"
+    kept = f"what was learned and spent is kept in {folder}; {same} goes on from there"
+    with _ended_by_hand(kept), _live(not as_json and sys.stderr.isatty()) as show:
         status = bring_up(folder, budget, target_gap, show, privacy=privacy)
     _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
+
+
+@contextmanager
+def _ended_by_hand(words: str) -> Iterator[None]:
+    """What to say where Ctrl-C ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(words) from None
 
 
 @contextmanager
@@ -306,7 +317,8 @@ def train(
     if not follow:
         _print(spec, as_json)
         return
-    with _live(not as_json and sys.stderr.isatty()) as show:
+    goes_on = f"the training goes on; look again with `rhfedmtl network status {folder} --watch`"
+    with _ended_by_hand(goes_on), _live(not as_json and sys.stderr.isatty()) as show:
         training = operator.follow(show)
     _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
     if training["state"] != "ended":

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from rhfedmtl.cli.text import amount, certified
+from rhfedmtl.cli.text import amount, certified, private_facts
 from rhfedmtl.roles.words import in_words
 
 
@@ -47,6 +47,7 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     for name, spent in status["spent"].items():
         limit = status["budget"].get(name)
         lines.append(f"{'spent':<18}{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
+    lines += [f"{name:<18}{text}" for name, text in private_facts(status["privacy"])] if status.get("privacy") else []
     lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines
 
@@ -72,8 +73,9 @@ def _training(status: dict[str, Any]) -> str:
 
 def _certified(status: dict[str, Any], words: str = "") -> str:
     """Of which round a gap is; a training that a journal of an earlier version tells of does not say."""
-    number = status.get("certified_round")
-    return "" if number is None else f" ({words}round {number})"
+    number, silent = status.get("certified_round"), status.get("silent")
+    missed = f": {', '.join(silent[:5])}{' …' if len(silent) > 5 else ''} did not answer" if silent else ""
+    return "" if number is None else f" ({words}round {number}{missed})"
 
 
 def _line(text: str, connected: bool) -> Text:

@@ -76,6 +76,11 @@ class Points(NamedTuple):
         return combined(self.combinations[k], self.models)
 
 
+def any_models(models: Models) -> Points:
+    """What to ask of the stations to certify these models: their losses, those of zero models, and a gradient."""
+    return Points(models[None], np.array([[1.0], [0.0]]), gradient=True)
+
+
 class KeptBack(NamedTuple):
     """What is known of R, where stations hold V and their terminals' duals make V + R: updates were rounded.
 
@@ -114,45 +119,71 @@ def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relat
     return np.asarray((losses.T @ (1.0 / n) + np.maximum(energies, 0.0) / 2.0) / len(n))
 
 
-def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models, relationship: Relationship) -> float:
-    """A lower bound on every objective from the losses and V = [−∇loss_b(w_b)] at any W: α_i = −L′(z_i) is feasible.
+class Dual(NamedTuple):
+    """A point of the joint dual, as a cloud knows it: of every task f_b = (1/n_b) Σ −L*(−α), or less, and v_b."""
 
-    Σ −L*(−α) = Σ L + Σ αz, so D needs no conjugate; for θ < 1 the chord from 0 lies below f.
+    f: Vector
+    V: Models
+
+    @classmethod
+    def zero(cls, like: Models) -> Dual:
+        """α = 0: losses are not negative, so no objective is."""
+        return cls(np.zeros(len(like)), np.zeros_like(like))
+
+    def bound(self, relationship: Relationship) -> float:
+        """D, which is below every objective."""
+        return joint_dual(self.f, np.ones(len(self.f)), self.V, relationship)
+
+
+def between(a: Dual, b: Dual, relationship: Relationship) -> Dual:
+    """The best that lies between two duals, with a share of its own for each task; at least the better of the two.
+
+    α_b + t_b (α′_b − α_b) is feasible, and as f is concave f_b + t_b (f′_b − f_b) is no more than it has there.
     """
-    curves = losses + n * _inner(V, W)
-    return scaled_dual(np.column_stack([curves, np.zeros(len(W))]), n, V, relationship)
+    step = b.V - a.V
+    slopes = b.f - a.f - _inner(relationship.solve(a.V), step)
+    shares = _best_shares(np.column_stack([slopes, np.zeros(len(slopes))]), step, relationship)
+    mixed = Dual(a.f + shares * (b.f - a.f), a.V + shares[:, None, None] * step)
+    return max(mixed, b, a, key=lambda dual: dual.bound(relationship))
 
 
-def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, kept: KeptBack | None = None) -> float:
-    """Largest D(θ_b α_b) over one θ_b in [0, 1] per task: a lower bound on P(W) for every W, and at least D(0) = 0.
+def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models) -> Dual:
+    """The dual that belongs to any W, from its losses and V = [−∇loss_b(w_b)]: α_i = −L′(z_i) is feasible.
+
+    Σ −L*(−α) = Σ L + Σ αz, so it needs no conjugate.
+    """
+    return Dual(losses / n + _inner(V, W), V)
+
+
+def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, kept: KeptBack | None = None) -> Dual:
+    """Largest D(θ_b α_b) over one θ_b in [0, 1] per task.
 
     ``sums`` (task, …) describe f_b(θ) = Σ −L*(−θα): (linear, quadratic), or values at `THETAS`, between which the
-    chord lies below f, so that the bound holds. Beyond ``MOST_SCALED`` tasks all have the same θ. The θ_b are those
-    that are best as far as V says; the bound at them counts what was ``kept`` back too.
+    chord lies below f, so that the bound holds. The θ_b are those that are best as far as V says; f counts what was
+    ``kept`` back too, and of such duals nothing is known but their bounds.
     """
-    if len(V) > MOST_SCALED:
-        return max(0.0, _common_scale(sums / n[:, None], V, relationship, kept))
-    flat = V.reshape(len(V), -1)
-    K = relationship.dense(len(V)).G * (flat @ flat.T)
     curves = sums / n[:, None]
-    theta = np.ones(len(V))
+    theta = _best_shares(curves, V, relationship)
+    f = np.array([_curve(curve, share) for curve, share in zip(curves, theta.tolist(), strict=True)])
+    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
+    return Dual(f - lost / len(V), theta[:, None, None] * V)
+
+
+def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vector:
+    """θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ); beyond ``MOST_SCALED`` tasks the same for all."""
+    n_tasks = len(V)
+    if n_tasks > MOST_SCALED:
+        return np.full(n_tasks, _best_share(curves.sum(axis=0), 0.0, relationship.dual_energy(V)))
+    flat = V.reshape(n_tasks, -1)
+    K = relationship.dense(n_tasks).G * (flat @ flat.T)
+    squares, theta = np.diag(K).tolist(), np.ones(n_tasks)
     for _ in range(SWEEPS):
         before = theta.copy()
-        for b in range(len(V)):
-            pull = float(K[b] @ theta - K[b, b] * theta[b])
-            theta[b] = _best_share(curves[b], pull, float(K[b, b]))
+        for b, (curve, square) in enumerate(zip(curves, squares, strict=True)):
+            theta[b] = _best_share(curve, float(K[b] @ theta) - square * float(theta[b]), square)
         if np.abs(theta - before).max() <= 1e-9:
             break
-    gained = sum(_curve(curves[b], float(theta[b])) for b in range(len(V)))
-    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
-    return max(0.0, float(gained - relationship.dual_energy(theta[:, None, None] * V) / 2.0 - lost) / len(V))
-
-
-def _common_scale(curves: Matrix, V: Models, relationship: Relationship, kept: KeptBack | None) -> float:
-    total, energy = curves.sum(axis=0), relationship.dual_energy(V)
-    theta = _best_share(total, 0.0, energy)
-    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
-    return (_curve(total, theta) - theta * theta * energy / 2.0 - lost) / len(V)
+    return theta
 
 
 def _curve(curve: Vector, theta: float) -> float:
@@ -165,8 +196,8 @@ def _curve(curve: Vector, theta: float) -> float:
 def _best_share(curve: Vector, pull: float, square: float) -> float:
     """Argmax over θ in [0, 1] of  f(θ) − θ pull − θ² square/2."""
     if len(curve) == 2:
-        bend = curve[1] + square
-        return float(np.clip((curve[0] - pull) / bend, 0.0, 1.0)) if bend > 0.0 else float(curve[0] > pull)
+        slope, bend = float(curve[0]) - pull, float(curve[1]) + square
+        return min(max(slope / bend, 0.0), 1.0) if bend > 0.0 else float(slope > 0.0)
     grid, values = np.append(0.0, THETAS), np.append(0.0, curve)
     slopes = np.diff(values) / np.diff(grid) - pull
     best = np.clip(slopes / square, grid[:-1], grid[1:]) if square > 0.0 else np.where(slopes > 0, grid[1:], grid[:-1])

@@ -13,8 +13,9 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import DataError
+from rhfedmtl.maths.objective import any_models
 from rhfedmtl.models.task_models import TaskModels, loss_name
-from rhfedmtl.roles.averaging import any_models, certify_models
+from rhfedmtl.roles.averaging import certify_models
 from rhfedmtl.roles.cloud import Certificate
 
 Float64Array = npt.NDArray[np.float64]

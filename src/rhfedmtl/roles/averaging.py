@@ -11,7 +11,7 @@ from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.sgd import Memory, Server
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
-from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.objective import Dual, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.roles.cloud import Certificate, CloudStates
@@ -103,11 +103,6 @@ class AveragingCloud(CloudStates):
         """Averaging has no relationship to learn."""
 
 
-def any_models(models: Models) -> Points:
-    """What to ask of the stations to certify these models: their losses, those of zero models, and a gradient."""
-    return Points(models[None], np.array([[1.0], [0.0]]), gradient=True)
-
-
 def certify_models(
     models: Models, sums: Sequence[StationSums | None], relationship: Relationship
 ) -> Certificate | None:
@@ -118,12 +113,12 @@ def certify_models(
     n = np.maximum([s.n_samples for s in told], 1).astype(np.float64)
     losses, V = np.array([s.losses for s in told]), np.array([s.gradient for s in told]) / n[:, None, None]
     primal, zero = objective.joint_primals(losses, n, any_models(models), relationship)
-    dual = objective.gradient_dual(losses[:, 0], n, models, V, relationship)
+    dual = objective.between(Dual.zero(V), objective.gradient_dual(losses[:, 0], n, models, V), relationship)
     number, each = max(s.round for s in told), losses[:, 0] / n
     return Certificate(
         number,
         float(primal),
-        dual,
+        dual.bound(relationship),
         models,
         each,
         np.zeros(len(n)),

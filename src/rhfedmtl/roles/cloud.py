@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -14,7 +14,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between, in_grains
-from rhfedmtl.maths.objective import KeptBack, Points
+from rhfedmtl.maths.objective import Dual, KeptBack, Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
@@ -221,7 +221,8 @@ class Cloud(CloudStates):
         self.changes = 0
         self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
-        self._best_dual = 0.0  # D(0) = 0: losses are not negative, so no objective is
+        self._best_dual = 0.0
+        self._dual = Dual.zero(self.V)  # the best that lies between all that were told, where they are known exactly
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
         self._pull = None if steers else 0.0  # to the mean, beyond that of the problem; None until certified
@@ -338,20 +339,16 @@ class Cloud(CloudStates):
         """Certificate for the best models so far; None while a station's sums are missing or out of step."""
         self._check(StationSums)
         assert self._next is not None, "points come before sums"
-        by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
-        if len(by_task) != self.n_tasks:
+        complete = self._complete(sums)
+        if complete is None:
             return None
-        complete = [by_task[b] for b in range(self.n_tasks)]
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         first, better = self._best is None, self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
-        self._best_dual = max(
-            self._best_dual,
-            objective.scaled_dual(duals, self._n, self.V, self.relationship, kept),
-            objective.joint_dual(plain, self._n, self.V, self.relationship, kept),
-        )
+        self._best_dual = max(self._best_dual, objective.joint_dual(plain, self._n, self.V, self.relationship, kept))
+        self._raise(objective.scaled_dual(duals, self._n, self.V, self.relationship, kept), exact=kept is None)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
             if not better or (first and _sets_apart(primals)):
@@ -371,6 +368,38 @@ class Cloud(CloudStates):
             found=best.round,
             combination=best.combination if best.round == number else None,
         )
+
+    def closing(self) -> Points | None:
+        """The models to return, to be asked for the gradient of their losses when a run ends: one more dual.
+
+        None where they are those of an earlier problem.
+        """
+        if self._best is None:
+            return None
+        self._points = any_models(self.channel.models(self._best.models, self._points.models[-1]))
+        return self._points
+
+    def close(self, certificate: Certificate, sums: Sequence[StationSums | None]) -> Certificate:
+        """The same certificate with a bound that counts the dual of `closing` too: α_i = −L′(z_i), of every row."""
+        self._check(StationSums)
+        complete = self._complete(sums)
+        if complete is None:
+            return certificate
+        losses = np.array([s.losses[0] for s in complete])
+        V = np.array([s.gradient for s in complete]) / self._n[:, None, None]
+        self._raise(objective.gradient_dual(losses, self._n, self._points.models[0], V), exact=True)
+        return replace(certificate, dual=self._best_dual)
+
+    def _complete(self, sums: Sequence[StationSums | None]) -> list[StationSums] | None:
+        """The sums of all tasks in order; None while those of a station are missing or out of step."""
+        by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
+        return [by_task[b] for b in range(self.n_tasks)] if len(by_task) == self.n_tasks else None
+
+    def _raise(self, dual: Dual, *, exact: bool) -> None:
+        """Let the bound be that of one more dual, and of what lies between it and those before, if known exactly."""
+        if exact:
+            dual = self._dual = objective.between(self._dual, dual, self.relationship)
+        self._best_dual = max(self._best_dual, dual.bound(self.relationship))
 
     def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
         """What the terminals told of their residuals, by sample as V is; None where updates are not rounded."""
@@ -441,7 +470,8 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual, self._best, self._newton, self._held = 0.0, None, None, np.inf
+        self._best_dual, self._dual = 0.0, Dual.zero(self.V)
+        self._best, self._newton, self._held = None, None, np.inf
         self._start = self._begin = None
 
     def learn(self) -> bool:

@@ -25,7 +25,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.mixtures import share_between
-from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.objective import Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import (
@@ -51,7 +51,6 @@ from rhfedmtl.resources.billing import (
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes
-from rhfedmtl.roles.averaging import any_models
 from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
 from rhfedmtl.roles.messages import StationSums, certificate_sizes, round_zero_bytes
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
@@ -67,6 +66,9 @@ from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Sit
 
 NEVER = MOST_COUNT
 """``certify_every`` of a run whose rounds are not certified."""
+
+CLOSE = 1e-4
+"""A relative gap that says enough: no gradient is asked for to make it smaller."""
 
 __all__ = [
     "Moment",
@@ -276,12 +278,14 @@ class Run:
 
     def result(self, stopped: str) -> Result:
         """What the run leaves behind, certified as it stands now; ``stopped`` is what `learn` said."""
-        for _ in range(self.evaluation.tries):
+        for _ in self.evaluation.tries():
             if not self._is_certified():
                 self._collected = None
                 self._review()
+            if self._is_certified():
+                break
+        certificate = self._closed(self.certify())
         self.accounting.close(self.round, self._layout())
-        certificate = self.certify()
         return Result(
             self.as_given(certificate.models)[self.task_station],
             [self.scalers[b] for b in self.task_station],
@@ -426,9 +430,11 @@ class Run:
     @property
     def _certificate_sizes(self) -> CertificateSizes:
         """Sizes of the messages of a certificate, at most."""
-        return self._probe_sizes(*(most_candidates() if isinstance(self.cloud, Cloud) else (1, 2)))
+        if isinstance(self.cloud, Cloud):
+            return self._probe_sizes(*most_candidates())
+        return self._probe_sizes(1, 2, gradient=True)
 
-    def _probe_sizes(self, models: int, points: int, known: int = 0) -> CertificateSizes:
+    def _probe_sizes(self, models: int, points: int, known: int = 0, *, gradient: bool = False) -> CertificateSizes:
         """Sizes of the messages of a certificate with so many models, of which some are known."""
         if self.settings.free_evaluation:
             return CertificateSizes()
@@ -439,7 +445,7 @@ class Run:
             points,
             length,
             method.channel,
-            gradient=not isinstance(self.cloud, Cloud),
+            gradient=gradient,
             residual=method.tells_residual,
             known=known,
             masked_among=method.channel.masked_among(self._layout().members),
@@ -481,6 +487,28 @@ class Run:
         self.history[-1:] = [self._moment(certificate)]
         return certificate
 
+    def _closed(self, certificate: Certificate) -> Certificate:
+        """The last certificate, with one more dual for its bound: that of the gradient at the models to return."""
+        if not (isinstance(self.cloud, Cloud) and self._can_close(certificate)):
+            return certificate
+        points = self.cloud.closing()
+        if points is None:
+            return certificate
+        try:
+            self.certificate = self.cloud.close(certificate, self._sums(points))
+        except IncompleteError:
+            return certificate
+        self._charge_certificate()
+        self.history[-1:] = [self._moment(self.certificate)]
+        return self.certificate
+
+    def _can_close(self, certificate: Certificate) -> bool:
+        """Whether the bound says little yet, nobody told that gradient, and it takes nothing that is limited."""
+        told = self._asked is not None and self._asked.gradient
+        if told or self.private is not None or not self._is_certified() or certificate.relative_gap <= CLOSE:
+            return False
+        return not self.situation().certificates_cost
+
     def _wants_metrics(self, certificate: Certificate) -> bool:
         """Whether test metrics are those of other models, or a station did not tell its own."""
         missing = not self.metrics or any(np.isnan(each).any() for each in self.metrics.values())
@@ -509,7 +537,8 @@ class Run:
         """Sums of every station at these points; terminals know the models from now on, unless that was free."""
         sums = self.network.sums(points)
         known = sum(self._is_known(models) for models in points.models)
-        self._probed = self._probe_sizes(len(points.models), len(points.combinations), known=known)
+        count, models = points.combinations.shape
+        self._probed = self._probe_sizes(models, count, known, gradient=points.gradient)
         self._asked = None if self.settings.free_evaluation else points
         return sums
 

@@ -6,6 +6,7 @@ measured prices, and test rows elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -59,11 +60,11 @@ class Environment(Protocol):
 class Evaluation(Protocol):
     """Test metrics, and how hard to try for a certificate at the end.
 
-    While a member is silent there is none, which only happens on a real network: ``tries`` says how often a run that
-    has ended asks again before the certificate of an earlier round has to do.
+    While a member is silent there is none, which only happens on a real network.
     """
 
-    tries: int
+    def tries(self) -> Iterator[None]:
+        """Once for every time that a run which has ended may ask for it, before that of an earlier round has to do."""
 
     def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
         """Metrics of every task under its model, known to be a ``combination`` of those that were asked about last."""
@@ -72,12 +73,14 @@ class Evaluation(Protocol):
 class LocalEvaluation:
     """Test rows are at hand, and everybody answers."""
 
-    tries = 0
-
     def __init__(self, judged: Federation, task_station: npt.NDArray[np.int64], scalers: list[Scaler]) -> None:
         rows = map(judged.test_rows, range(judged.n_tasks))
         self._tests = [(scalers[b].transform(X), y) for b, (X, y) in zip(task_station, rows, strict=True)]
         self._n_classes = len(judged.class_names)
+
+    def tries(self) -> Iterator[None]:
+        """None: the certificate of a result is enough."""
+        return iter(())
 
     def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
         """Metrics of every task on its scaled test rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,12 +146,17 @@ class MeasuredAccounting:
 
 
 class RemoteEvaluation:
-    """Metrics are measured where test rows lie; who is silent may answer when asked again."""
+    """Metrics are measured where test rows lie; who is silent may answer when it is back."""
 
-    tries = TRIES
+    def __init__(self, network: RemoteNetwork, all_back: Callable[[], bool]) -> None:
+        self._network, self._all_back = network, all_back
 
-    def __init__(self, network: RemoteNetwork) -> None:
-        self._network = network
+    def tries(self) -> Iterator[None]:
+        """A few, after the first as long as all members are there, for whom it waits."""
+        yield
+        for _ in range(TRIES - 1):
+            if self._all_back():
+                yield
 
     def metrics(self, models: Models, combination: Float64Array | None = None) -> Metrics:
         """Metrics of every task; NaN where its station did not tell."""
@@ -165,11 +171,15 @@ def measured_run(
     network: RemoteNetwork,
     ledger: Ledger,
     settings: Settings,
-    private: PrivatePlan | None = None,
+    private: PrivatePlan | None,
+    all_back: Callable[[], bool],
 ) -> Run:
-    """A run of the stations of a network, all of which hold one BS iteration at a time."""
+    """A run of the stations of a network, all of which hold one BS iteration at a time.
+
+    ``all_back`` waits, at its end, for members that are silent, and says whether they are there.
+    """
     accounting = MeasuredAccounting(config, network, ledger)
-    site = Site(network, Membership(network), accounting, RemoteEvaluation(network), forgets=True)
+    site = Site(network, Membership(network), accounting, RemoteEvaluation(network, all_back), forgets=True)
     return Run(people, network.method, settings, ledger, site=site, private=private)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from grpc import aio
@@ -145,10 +146,11 @@ class CloudService:
             self._behind = reason
             raise PeerError(reason)
 
-    def _wait_until_ready(self, seconds: float) -> None:
+    def _wait_until_ready(self, seconds: float, *, members: bool = False) -> list[str]:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
         until = time.monotonic() + seconds
-        self.stations.assembling = True
-        while time.monotonic() < until and not self.journal.stopping and self.stations.missing():
+        missing = self.stations.awaited = partial(self.stations.missing, members=members)
+        while time.monotonic() < until and not self.journal.stopping and missing():
             time.sleep(0.02)
-        self.stations.assembling = False
+        self.stations.awaited = None
+        return missing()

@@ -63,7 +63,7 @@ class StationSessions:
         self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
         self._tasks: set[asyncio.Task[wire.Answer]] = set()
         self._absent: set[int] = set()
-        self.assembling = False  # whether a training waits for everybody before it begins
+        self.awaited: Callable[[], list[str]] | None = None  # who is to be there before a training goes on
         self.outlooks: dict[int, wire.Outlook] = {}
         self._kind = config.learning.channel.model_dtype
         self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
@@ -265,8 +265,8 @@ class StationSessions:
 
     def waited_for(self) -> list[str]:
         """Whom a training waits for now, in words: those that are to be there first, or that owe an answer."""
-        if self.assembling:
-            return self.missing()
+        if (awaited := self.awaited) is not None:
+            return awaited()
         return [self._stands(b) for b in self._pending if self._is_waited_for(b)]
 
     def quiet(self, station: int) -> float:
@@ -283,8 +283,8 @@ class StationSessions:
         quiet = self.quiet(station)
         return f"station {station} ({f'silent for {quiet:.0f} s' if quiet > QUIET_S else 'none of its terminals'})"
 
-    def missing(self) -> list[str]:
-        """Stations that are not connected, and terminals that are expected and not there."""
+    def missing(self, *, members: bool = False) -> list[str]:
+        """Stations that are not connected, and terminals that are expected, or ``members``, and not there."""
         words = []
         for b in self._pending:
             roster = self.outlooks.get(b, wire.Outlook()).roster
@@ -293,7 +293,8 @@ class StationSessions:
                 words.append(f"station {b} (not connected)")
             else:
                 excused = {*roster.quarantined, *roster.declined}
-                words += [f"terminal {t}" for t in sorted(self._registry.expected(b) - here - excused)]
+                wanted = {seat.terminal for seat in roster.seats} if members else self._registry.expected(b)
+                words += [f"terminal {t}" for t in sorted(wanted - here - excused)]
                 words += [] if here else [f"station {b} (none of its terminals)"]
         return words
 

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,6 +44,13 @@ from rhfedmtl.training.run import Progress, Result, Run, mean
 BILL_S = 2.0
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
+
+
+class Ready(Protocol):
+    """Waits so many seconds for stations and terminals to be there, and says who is not."""
+
+    def __call__(self, seconds: float, *, members: bool = False) -> list[str]:
+        """All that are expected, or only ``members``: whoever came to be counted."""
 
 
 class Training(StrEnum):
@@ -99,7 +107,7 @@ class Trainer:
         config: CloudConfig,
         journal: TrainingJournal,
         memberships: Callable[[], dict[int, int]],
-        ready: Callable[[float], None],
+        ready: Ready,
         log: Log,
         meters: Meters,
     ) -> None:
@@ -110,6 +118,7 @@ class Trainer:
         self.network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
         self._run: Run | None = None
         self._result: Result | None = None
+        self._silent: list[str] = []  # who was waited for in vain before the last certificate
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
@@ -246,7 +255,7 @@ class Trainer:
             self.network.sync(first=True)
             people = census(self._config, self.network)
             ledger, plan = self._hidden(Ledger(cost, budget), private)
-            run = measured_run(self._config, people, self.network, ledger, settings, plan)
+            run = measured_run(self._config, people, self.network, ledger, settings, plan, self._all_back)
             self._take_up(run, self._journal.begun())
             self._check_round(run)
             self._run = run
@@ -256,16 +265,22 @@ class Trainer:
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
             self._run.meet()
-        policy = self._policy(cost)
+        policy, self._silent = self._policy(cost), []
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
         self._result = result
         found: dict[str, Any] = plain(summary(result))
         found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
-        found["certified_round"] = result.certificate.round
+        found |= {"certified_round": result.certificate.round, "silent": self._silent}
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _all_back(self) -> bool:
+        """Wait, before a last certificate is tried for again, for members that are silent; whether all are there."""
+        wait = partial(self._ready, self._config.waits.answer, members=True)
+        self._silent = self._journal.write_once("back", wait)
+        return not self._silent
 
     def _hidden(self, ledger: Ledger, private: Privacy | None) -> tuple[Ledger, PrivatePlan | None]:
         """Before the first round of a private training: the plan, from public numbers, and who clips and adds noise."""
