@@ -389,8 +389,8 @@ class Key(_message.Message):
     terminal: int
     public: bytes
     proof: bytes
-    group: bytes
-    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., group: _Optional[bytes] = ...) -> None: ...
+    group: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Circle(_message.Message):
     __slots__ = ("slot", "keys", "groups")
@@ -918,10 +918,10 @@ class TerminalFile(_message.Message):
     releases: int
     noising: Noising
     privacy: float
-    group: bytes
+    group: _containers.RepeatedScalarFieldContainer[int]
     history: bytes
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[bytes] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
