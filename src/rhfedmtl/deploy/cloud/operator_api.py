@@ -417,6 +417,7 @@ class OperatorApi:
             "station": station,
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
+            "columns": config.learning.feature_names,
             "least_steps": config.learning.least_steps,
             "least_summed": method.channel.summed,
             **config.learning.terminal_bound,
