@@ -163,3 +163,23 @@ def test_compiled_code_that_can_be_kept_nowhere_is_an_error_with_the_way_out() -
     assert done.returncode == 2
     assert done.stderr.startswith("error: no folder for compiled code can be written")
     assert "NUMBA_CACHE_DIR=" in done.stderr
+
+
+@pytest.mark.parametrize(("more", "says"), [([], "the same command goes on"), (["--fresh"], "without --fresh goes on")])
+def test_a_network_that_is_ended_by_hand_says_what_is_kept(
+    more: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends `network up` with a line: where it is kept, and how to go on."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rhfedmtl.deploy.local.supervisor.bring_up", interrupted)
+    monkeypatch.setattr("rhfedmtl.deploy.local.provision.forget_all", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", "network", "up", str(tmp_path / "net"), "--local", *more])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    told = capsys.readouterr().err
+    assert told.startswith(f"interrupted: what was learned and spent is kept in {tmp_path / 'net'}")
+    assert says in told

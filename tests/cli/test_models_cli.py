@@ -180,6 +180,8 @@ def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> 
         (["predict", "RUN", "--path", "nowhere.csv"], "no such file or folder: nowhere.csv"),
         (["predict", "nowhere", "--path", "new.csv"], "no such model: nowhere"),
         (["predict", "new.csv", "--path", "new.csv"], "is not a model of rhfedmtl"),
+        (["certify", "new.csv"], "certified in Python: rhfedmtl.certify(W, federation)"),
+        (["certify", "nowhere"], "the folder of a run\n"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--task", "person-1"], "give one of them"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--label", "person"], "holds the label"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--out", "no/out.csv"], "cannot write"),

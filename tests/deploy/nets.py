@@ -33,6 +33,8 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.roles.channel import settled
 from rhfedmtl.roles.messages import Scaling
 
+SETTINGS: dict[str, Any] = {"light": False}
+"""Of networks that are built, unless told."""
 PATIENCE_S = 90.0
 """No wait of a test is longer than this."""
 _PORTS_EACH = 256
@@ -94,6 +96,7 @@ def build(folder: Path, federation: Federation, **more: Any) -> Path:
     """
     more["learning"] = {"least_steps": 1, **more.get("learning", {})}
     settings: dict[str, Any] = {
+        **SETTINGS,
         "observed": False,
         "port": port(),
         "fsync": False,

@@ -21,7 +21,6 @@ from tests.deploy.test_chaos import LEARNING, assert_charges
 
 from rhfedmtl import failpoints
 from rhfedmtl.deploy.cloud.config import Resources
-from rhfedmtl.deploy.local import supervisor as supervision
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.operator import Operator
@@ -40,7 +39,6 @@ class Places:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir()
         self.struck: set[str] = set()
 
     def passed(self) -> set[str]:
@@ -70,7 +68,7 @@ def build(folder: Path) -> Path:
     return folder
 
 
-def go_round(supervisor: Supervisor, operator: Operator, places: Places) -> None:
+def go_round(supervisor: Supervisor, operator: Operator) -> None:
     """Train for a while, move a terminal there and back, stop; what is refused meanwhile is left."""
 
     def rounds(more: int) -> None:
@@ -118,25 +116,24 @@ def check_history(folder: Path, status: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_every_role_ends_at_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("terminals")
+def test_every_role_ends_at_every_place(tmp_path: Path, places: Path) -> None:
     """At least fifty places: sums, charges and budget are right afterwards, and the network learns to the end."""
-    places = Places(tmp_path / "places")
-    monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "places"))
-    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    known = Places(places)
     with nets.running(build(tmp_path / "calm")) as (supervisor, operator):
-        go_round(supervisor, operator, places)
-    places.strike(places.passed())
+        go_round(supervisor, operator)
+    known.strike(known.passed())
     folder = build(tmp_path / "net")
     end = time.monotonic() + LONGEST_S
     with Supervisor(folder) as supervisor:
         supervisor.start()
         operator = Operator(folder)
-        while places.armed() and time.monotonic() < end:
-            go_round(supervisor, operator, places)
-            places.strike(places.passed())
-        left = places.armed()
+        while known.armed() and time.monotonic() < end:
+            go_round(supervisor, operator)
+            known.strike(known.passed())
+        left = known.armed()
         for place in left:
-            (tmp_path / "places" / place).unlink()
+            (places / place).unlink()
         there = nets.wait(operator, nets.all_connected, supervisor.keep_up)["training"].get("round") or 0
         with contextlib.suppress(ConfigError):
             operator.command("train", budget=[f"energy={BUDGET}"])
@@ -145,7 +142,7 @@ def test_every_role_ends_at_every_place(tmp_path: Path, monkeypatch: pytest.Monk
         status = nets.wait(operator, nets.at_rest, supervisor.keep_up)
         assert status["training"]["state"] == "ended", status["training"]
         operator.export(folder / "out")
-    count = Counter(place.partition(".")[0] for place in places.struck - left)
+    count = Counter(place.partition(".")[0] for place in known.struck - left)
     print("\n", count.total(), "places:", dict(count), "not come to again:", sorted(left))  # noqa: T201
     check_history(folder, status)
     assert count.total() >= LEAST

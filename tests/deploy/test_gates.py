@@ -548,14 +548,18 @@ def test_an_address_of_another_machine_is_refused_at_once() -> None:
 # Code, tokens and processes that end again and again.
 
 
-def test_compiled_code_of_a_node_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels lie in the node's folder, which nobody else can enter; one that others can write is refused."""
+def test_compiled_code_of_a_node_is_of_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of a user share what one has compiled, without a home each has its own; others can never write there."""
     from rhfedmtl.deploy.node.serve import own_kernels
 
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    own_kernels(tmp_path / "station.toml")
-    assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path / "kernels")
-    assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    homes = {tmp_path / "cache": tmp_path / "cache" / "rhfedmtl" / "kernels", tmp_path / "file": tmp_path / "kernels"}
+    for home, found in homes.items():
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+        own_kernels(tmp_path / "station.toml")
+        assert os.environ["NUMBA_CACHE_DIR"] == str(found)
+        assert found.stat().st_mode & 0o777 == 0o700
     shared = tmp_path / "shared"
     shared.mkdir()
     for mode in (0o777, 0o1777, 0o750):

@@ -11,6 +11,7 @@ from tests.deploy import nets
 from rhfedmtl.errors import ConfigError
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("terminals")]
 
 
 def members(folder: Path, b: int = 0) -> list[int]:
@@ -18,7 +19,6 @@ def members(folder: Path, b: int = 0) -> list[int]:
     return sorted(member.terminal for member in nets.station_file(folder, b).members if not member.departed)
 
 
-@pytest.mark.slow
 def test_three_leave_a_masked_sum_together(tmp_path: Path) -> None:
     """Two of a group wait, and are told for whom; with the third, which is dead, all are out, and U_b is right."""
     folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)
@@ -40,7 +40,6 @@ def test_three_leave_a_masked_sum_together(tmp_path: Path) -> None:
     assert nets.assert_invariant(folder, 1) == 4
 
 
-@pytest.mark.slow
 def test_those_who_move_count_at_the_new_station(tmp_path: Path) -> None:
     """They begin there with nothing, and as all of them are there, certificates go on at both."""
     folder = nets.build(tmp_path / "net", nets.small(2, 6, 60), learning=MASKED)
@@ -67,11 +66,9 @@ PLACES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_whoever_is_killed_while_some_leave_the_sum_stays_right(tmp_path: Path, monkeypatch: Any, place: str) -> None:
+def test_whoever_is_killed_while_some_leave_the_sum_stays_right(tmp_path: Path, places: Path, place: str) -> None:
     """It is tried again; nothing is taken out twice."""
-    places = nets.failpoint_folder(tmp_path, monkeypatch)
     folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)
     with nets.running(folder) as (supervisor, operator):
         nets.trained(operator, budget=["energy=300"])

@@ -20,7 +20,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.estimators.classifier import RHFedMTLClassifier
 from rhfedmtl.maths.gaussian_privacy import delta_of, mu_of
-from rhfedmtl.models.release import sensitivity_of
+from rhfedmtl.models.release import Releases, sensitivity_of
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.training.config import RunConfig
@@ -38,9 +38,13 @@ def learn(config: RunConfig = CONFIG, data: Federation | None = None) -> TaskMod
     return TaskModels.from_result(data, config.run(data), loss, {"configuration": plain(config.to_dict())})
 
 
-@cache
 def learned() -> TaskModels:
-    """Models that may be released."""
+    """Models that may be released, and were not yet."""
+    return replace(_learned(), releases=Releases())
+
+
+@cache
+def _learned() -> TaskModels:
     return learn()
 
 
@@ -145,3 +149,19 @@ def test_releases_of_the_same_models_are_charged_to_them(tmp_path: Path) -> None
     assert delta_of(told["epsilon"], together) == pytest.approx(1e-6, rel=1e-6)
     assert 2.0 < told["epsilon"] < 4.0
     assert f"3 of these models so far, together ({told['epsilon']:.4g}, 1e-06)" in result.output
+
+
+def test_releases_in_python_are_charged_too_and_follow_the_models(tmp_path: Path) -> None:
+    """To models in memory, to their file once they are saved, and to models that are loaded from it."""
+    models = learned()
+    first, second = (models.release(1.0) for _ in range(2))
+    assert [each.provenance["privacy"]["in_all"]["releases"] for each in (first, second)] == [1, 2]
+    models.release(1.0, address=(1,))
+    models.save(tmp_path / "model.npz")
+    assert models.release(1.0).provenance["privacy"]["in_all"]["releases"] == 3
+    again = TaskModels.load(tmp_path / "model.npz").release(1.0)
+    told = again.provenance["privacy"]["in_all"]
+    assert told["releases"] == 4
+    assert told["mu"] == pytest.approx(2.0 * mu_of(1.0, 1e-6))
+    again.save(tmp_path / "released.npz")
+    assert [each.name for each in tmp_path.glob("*.jsonl")] == ["model.releases.jsonl"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,11 @@ from rhfedmtl.roles.masking import (
     Opened,
     Partners,
     Unmask,
+    add,
+    bound_to,
     in_groups,
     neighbours,
+    pair_seed,
     seat,
     threshold,
     to_bits,
@@ -265,19 +269,41 @@ def test_rules_1_to_3_a_terminal_is_in_the_same_group_for_ever() -> None:
                 world.terminals[t].deal(circle)
 
 
-def test_rule_1_unequal_words_of_who_counts_with_whom_give_nothing() -> None:
-    """To one group its own and a false one, to another the same the other way round: masks and shares rest on it."""
-    world = World(12)
-    one, two, three, four = in_groups(world.terminals, 3)
+class Liar(MaskedSum):
+    """A station that takes out masks within groups too, as one does that cuts them."""
+
+    cut: tuple[frozenset[int], ...] = ()
+
+    def _without(self, t: int, total: Words) -> Words:
+        honest = self._content
+        seeds = masks.hidden(masks.to_bytes(self._secret(t)), self._deals[t].backup)
+        for place, other in enumerate(self._circle[t]):
+            if other in (self.arrived or ()):
+                within = any({t, other} <= group for group in self.cut)
+                content = bound_to(honest, b"") if within else honest
+                pair = seeds[masks.SEED * place : masks.SEED * (place + 1)]
+                seed = pair_seed(pair, content, self._everyone, self._seats[t], self._seats[other])
+                total = add(total, masks.mask(seed, len(total)), t < other)
+        return total
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_rule_1_unequal_words_of_who_counts_with_whom_give_nothing(bound: bool, monkeypatch: Any) -> None:
+    """Most are told false groups, and open a set that cuts two others: what they hold of these gives nothing back.
+
+    The attack works where shares do not rest on the groups that were told.
+    """
+    if not bound:
+        monkeypatch.setattr(Masker, "_pad", lambda _, secret, slot, t: masks.derive(secret, slot, t, length=32))
+    world = World(24)
+    one, two, *others = in_groups(world.terminals, 3)
     assert world.sum() is not None
-    t, a, b = sorted(one)
-    w = min(two)
-    truth = to_groups((one, two, three, four))
-    false = to_groups((frozenset({t, a, w}), frozenset({b, *(two - {w})}), three, four))
-    world.room._deals = {}
+    (t, a, b), w = sorted(one), min(two)
+    truth = to_groups((one, two, *others))
+    false = to_groups((frozenset({t, a, w}), frozenset({b, *(two - {w})}), *others))
     slot = world.room.slot + 2
     for each in sorted(world.terminals):
-        told = false if each in three | four else truth
+        told = truth if each in one | two else false
         keys = tuple(world.terminals[n].key for n in neighbours(told, each))
         world.room._deals[each] = world.terminals[each].deal(Circle(slot, keys, told))
     world.room.slot = slot - 1
@@ -290,10 +316,10 @@ def test_rule_1_unequal_words_of_who_counts_with_whom_give_nothing() -> None:
     for each in one | two:
         with pytest.raises(PeerError, match=SUBTRACTED):
             world.terminals[each].open(unmask)
-    for each in three | four:  # they believe it, and what they hold of the others tells nothing
+    for each in world.terminals.keys() - one - two:  # enough of them, and they believe it
         assert room.open(world.terminals[each].open(unmask))
-    room._needed = lambda _: 4  # type: ignore[method-assign]
-    assert not np.array_equal(room.total(), world.clear(room.arrived))
+    room.__class__, room.cut = Liar, (one, two)
+    assert np.array_equal(room.total(), world.clear(room.arrived)) != bound
 
 
 def test_rule_1_groups_change_for_the_next_sum_alone() -> None:

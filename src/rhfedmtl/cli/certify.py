@@ -13,7 +13,7 @@ from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed
 from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
@@ -53,7 +53,14 @@ def certify(
     from rhfedmtl.models.certify import certify as certificate_of
     from rhfedmtl.models.task_models import TaskModels
 
-    models = TaskModels.load(model)
+    try:
+        models = TaskModels.load(model)
+    except DataError as error:
+        if not model.exists():
+            raise
+        raise DataError(
+            f"{error}; weights of your own are certified in Python: rhfedmtl.certify(W, federation)"
+        ) from None
     asked = {**_trained_for(models), **problem}
     if "auto" in asked.values():
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,13 +137,12 @@ def release(
 
     rhfedmtl release runs/20260102-120000-rhfedmtl-har-0 --epsilon 1 --delta 1e-6
     """
-    from rhfedmtl.models.release import charge
-    from rhfedmtl.models.task_models import TaskModels, file_of
+    from rhfedmtl.models.task_models import TaskModels
 
     released = TaskModels.load(model).release(epsilon, delta)
+    statement = released.provenance["privacy"]
     out = out or (model if model.is_dir() else model.parent) / "released.npz"
-    statement = charge(file_of(model), released.provenance["privacy"])
-    replace(released, provenance={**released.provenance, "privacy": statement}).save(out)
+    released.save(out)
     if as_json:
         print_json({**statement, "saved": str(out)})
     else:

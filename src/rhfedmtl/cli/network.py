@@ -264,9 +264,20 @@ def up(
         from rhfedmtl.deploy.local.provision import forget_all
 
         forget_all(folder)
-    with _live(not as_json and sys.stderr.isatty()) as show:
+    same = "the same command without --fresh" if fresh else "the same command"
+    kept = f"what was learned and spent is kept in {folder}; {same} goes on from there"
+    with _ended_by_hand(kept), _live(not as_json and sys.stderr.isatty()) as show:
         status = bring_up(folder, budget, target_gap, show, privacy=privacy)
     _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
+
+
+@contextmanager
+def _ended_by_hand(words: str) -> Iterator[None]:
+    """What to say where Ctrl-C ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(words) from None
 
 
 @contextmanager
@@ -306,7 +317,8 @@ def train(
     if not follow:
         _print(spec, as_json)
         return
-    with _live(not as_json and sys.stderr.isatty()) as show:
+    goes_on = f"the training goes on; look again with `rhfedmtl network status {folder} --watch`"
+    with _ended_by_hand(goes_on), _live(not as_json and sys.stderr.isatty()) as show:
         training = operator.follow(show)
     _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
     if training["state"] != "ended":
@@ -453,7 +465,7 @@ def join(
     token: Annotated[
         str, typer.Argument(help="File with what `network invite` printed; - is standard input. [RHFEDMTL_TOKEN]")
     ] = "",
-    data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .csv, or .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
@@ -519,6 +531,9 @@ def revoke(
     from rhfedmtl.deploy.local.provision import issued_by
 
     _command(folder, as_json, "revoke", node=node, serials=issued_by(folder).get(node, []))
+    role, _, number = node.partition("/")
+    if role == "terminal" and not as_json:
+        typer.echo(f"next: rhfedmtl network forget {folder} {number}, which takes out what it has put in")
 
 
 @network_app.command()
@@ -630,7 +645,8 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        typer.echo("\n".join(f"{name:<10} {_word(name, value)}" for name, value in facts.items()) or "done")
+        said = (f"{name:<10} {_word(name, value)}" for name, value in facts.items() if value != "")
+        typer.echo("\n".join(said) or "done")
 
 
 def _word(name: str, value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from rhfedmtl.cli.text import amount, certified
+from rhfedmtl.cli.text import amount, certified, private_facts
 from rhfedmtl.roles.words import in_words
 
 
@@ -47,6 +47,7 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     for name, spent in status["spent"].items():
         limit = status["budget"].get(name)
         lines.append(f"{'spent':<18}{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
+    lines += [f"{name:<18}{text}" for name, text in private_facts(status["privacy"])] if status.get("privacy") else []
     lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -58,3 +58,11 @@ def certified(facts: Mapping[str, Any]) -> str:
     if facts.get("gap") is None:
         return f"{words}; objective {facts['primal']:.6f}" if facts.get("primal") is not None else words
     return f"{words} (gap {facts['gap']:.2e}: primal {facts['primal']:.6f}, dual {facts['dual']:.6f})"
+
+
+def private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a bound on privacy came to, and what to know of it."""
+    bound = f"at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g} of any terminal"
+    noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
+    yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
+    yield from (("note", note) for note in plan["notes"])

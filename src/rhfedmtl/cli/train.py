@@ -37,7 +37,7 @@ from rhfedmtl.cli.options import (
     typed,
     with_learning_options,
 )
-from rhfedmtl.cli.text import amount, certified, console, fact, metric
+from rhfedmtl.cli.text import amount, certified, console, fact, metric, private_facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
@@ -333,16 +333,9 @@ def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "bytes" in facts["spent"]:
         yield "evaluation", "declared free" if facts.get("free_evaluation") else "its messages are among what was spent"
     if "privacy" in facts:
-        yield from _private_facts(facts["privacy"])
+        yield from private_facts(facts["privacy"])
     if "tuning" in facts:
         chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
         yield "tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)"
     yield from (("note", note) for note in facts.get("notes", ()))
     yield "stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s"
-
-
-def _private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    bound = f"at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g} of any terminal"
-    noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
-    yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
-    yield from (("note", note) for note in plan["notes"])

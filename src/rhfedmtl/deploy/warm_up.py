@@ -6,13 +6,7 @@ processes are forked from one that has imported this.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +20,10 @@ _ready: set[tuple[Any, ...]] = set()
 
 
 def warm_up(method: Method, X: npt.NDArray[Any], y: npt.NDArray[np.float64], weight: Any = None) -> None:
-    """Compile, or load from numba's cache, all that a terminal with such rows runs; once in a process.
-
-    Of the processes of a machine one compiles at a time, so that the others find its work done.
-    """
+    """Compile, or load from numba's cache, all that a terminal with such rows runs; once in a process."""
     kind = (repr(method), X.dtype, y.shape[1], weight is None)
     if kind not in _ready:
-        with _one_at_a_time():
-            _rehearse(Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2]), y.shape[1])
+        _rehearse(Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2]), y.shape[1])
         _ready.add(kind)
 
 
@@ -45,19 +35,3 @@ def _rehearse(terminal: Terminal, columns: int) -> None:
     terminal.work(WorkOrder(1, 0, model, 1.0, 2, verdict))
     models = np.zeros((1, columns, terminal.shape[1]))
     terminal.probe(Probe(0, 1, models, np.ones((1, 1)), True, replace(verdict, until=1)))
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Hold a lock of this user; where there can be none, everybody compiles for itself."""
-    try:
-        path = Path(tempfile.gettempdir(), f"rhfedmtl-kernels-{os.getuid()}.lock")
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)

@@ -59,21 +59,47 @@ def noised(
     return in_noise(models.models, relationship, noise, address), statement
 
 
-def charge(model: Path, statement: dict[str, Any]) -> dict[str, Any]:
-    """Count a release of the models in this file, wherever it goes, in the account beside them; then the statement.
+class Releases:
+    """What was released of models so far, μ of each: kept with the models, and beside their file where they have one.
 
     Each is the same models in Gaussian noise of its own: μ² adds up.
     """
-    account = model.with_suffix(".releases.jsonl")
+
+    def __init__(self, model: Path | None = None) -> None:
+        self._account = None if model is None else account_of(model)
+        self._told: list[dict[str, float]] = []
+
+    def charge(self, statement: dict[str, Any]) -> dict[str, Any]:
+        """Count a release, wherever it goes; then the statement, with what all so far tell together."""
+        self._told.append({name: statement[name] for name in ("mu", "epsilon", "delta")})
+        if self._account is not None:
+            self._told = _put_down(self._account, self._told[-1:])
+        mu, delta = math.hypot(*(each["mu"] for each in self._told)), statement["delta"]
+        told = {"releases": len(self._told), "epsilon": epsilon_of(mu, delta), "delta": delta, "mu": mu}
+        return {**statement, "in_all": told}
+
+    def follow(self, model: Path) -> None:
+        """Go on beside a file that the models are saved in; an account that is there already stays as it is."""
+        if self._account is None:
+            self._account = account_of(model)
+            if self._told and not self._account.exists():
+                _put_down(self._account, self._told)
+
+
+def account_of(model: Path) -> Path:
+    """Where releases of the models in a file are counted."""
+    return model.with_suffix(".releases.jsonl")
+
+
+def _put_down(account: Path, releases: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Add releases to an account; then all that are in it."""
     with account.open("a+", encoding="utf-8") as file:
-        file.write(json.dumps({name: statement[name] for name in ("mu", "epsilon", "delta")}) + "\n")
+        file.writelines(json.dumps(each) + "\n" for each in releases)
         file.seek(0)
         try:
-            told = [float(json.loads(line)["mu"]) for line in file]
+            return [{"mu": float(json.loads(line)["mu"])} for line in file]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{account} counts the releases of {model}, and cannot be read: {error!r}") from None
-    mu, delta = math.hypot(*told), statement["delta"]
-    return {**statement, "in_all": {"releases": len(told), "epsilon": epsilon_of(mu, delta), "delta": delta, "mu": mu}}
+            raise DataError(f"{account} counts releases of models, and cannot be read: {error!r}") from None
 
 
 def in_noise(

@@ -24,7 +24,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.models import onnx as onnx_export
-from rhfedmtl.models.release import noised
+from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
 from rhfedmtl.training.privacy import Privacy
@@ -50,7 +50,7 @@ class TaskModels:
     column serves two classes or a regression, otherwise every class has one. ``tasks`` and ``classes`` hold names as
     they were given, text or numbers; ``classes`` is empty for a regression. ``ledger`` has the totals of what was
     spent, ``provenance`` whatever says how the models came about, in plain values, ``preparation`` how rows of a table
-    with gaps or texts become features: such rows are given as a frame.
+    with gaps or texts become features: such rows are given as a frame. ``releases`` counts what was given away.
     """
 
     models: Float64Array
@@ -64,6 +64,7 @@ class TaskModels:
     ledger: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     preparation: Preparation | None = None
+    releases: Releases = field(default_factory=Releases, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -202,13 +203,14 @@ class TaskModels:
     def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
         """The models for others' eyes: noise hides every training row, and a statement takes the place of the rest.
 
-        Certificate, bill and fingerprint tell of the rows and stay behind. ``address`` draws the noise again, for
-        experiments.
+        Certificate, bill and fingerprint tell of the rows and stay behind. Releases of the same models add up, as the
+        statement says. ``address`` draws the noise again, for experiments, which are not counted.
         """
         models, statement = noised(self, Privacy(epsilon, delta), address)
+        statement = statement if address else self.releases.charge(statement)
         data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
         known = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
-        return replace(self, models=models, certificate=None, ledger={}, provenance=known)
+        return replace(self, models=models, certificate=None, ledger={}, provenance=known, releases=Releases())
 
     def only(self, task: Any = None) -> TaskModels:
         """The model of one task alone; without a name, the only one or the reference."""
@@ -256,6 +258,7 @@ class TaskModels:
             arrays["station_primal"] = np.asarray(self.certificate.station_primal, dtype=np.float64)
             arrays["station_dual"] = np.asarray(self.certificate.station_dual, dtype=np.float64)
         array_file.write(Path(path), MODEL, self._header(), arrays)
+        self.releases.follow(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> TaskModels:
@@ -265,7 +268,7 @@ class TaskModels:
             raise DataError(f"no such model: {path}; name a file, or the folder of a run")
         header, arrays = array_file.read(path, MODEL)
         try:
-            return cls._from_parts(arrays, header)
+            return replace(cls._from_parts(arrays, header), releases=Releases(path))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(f"{path} is not a model that this version can use: {error}") from error
 

@@ -137,30 +137,21 @@ def from_bits(bits: bytes) -> Members:
     return frozenset((found + struct.unpack("<I", bits[:4])[0]).tolist())
 
 
-def any_to_bits(members: Iterable[int]) -> bytes:
-    """A set of terminals that may be empty."""
-    known = frozenset(members)
-    return _to_bits(known) if known else b""
-
-
-def any_from_bits(bits: bytes) -> Members:
-    """The set that `any_to_bits` wrote."""
-    return from_bits(bits) if bits else frozenset()
-
-
 def to_groups(groups: Iterable[Members]) -> bytes:
-    """Groups of terminals, one after the other."""
-    return b"".join(struct.pack("<H", len(bits)) + bits for bits in map(to_bits, groups))
+    """Groups of terminals, one after the other: how many, and who."""
+    return b"".join(struct.pack(f"<I{len(group)}I", len(group), *sorted(group)) for group in groups)
 
 
 @lru_cache(maxsize=256)
 def from_groups(given: bytes) -> tuple[Members, ...]:
     """The groups that `to_groups` wrote."""
-    groups, place = [], 0
-    while place < len(given):
-        length = int.from_bytes(given[place : place + 2], "little")
-        groups.append(from_bits(given[place + 2 : place + 2 + length]))
-        place += 2 + length
+    groups, rest = [], given
+    while rest:
+        length = 4 + 4 * int.from_bytes(rest[:4], "little")
+        if len(rest) < length:
+            raise PeerError(f"{len(given)} bytes of groups end within one")
+        groups.append(frozenset(struct.unpack(f"<{length // 4 - 1}I", rest[4:length])))
+        rest = rest[length:]
     return tuple(groups)
 
 
@@ -403,7 +394,7 @@ def add(total: Words, more: Words, plus: bool) -> Words:
 def _ring(told: bytes) -> tuple[tuple[int, ...], int]:
     """Terminals in an order that groups decide, those of a group beside each other, and how far neighbours reach."""
     groups, salt = from_groups(told), hashlib.sha256(told).digest()
-    order = sorted(groups, key=lambda group: hashlib.sha256(salt + to_bits(group)).digest())
+    order = sorted(groups, key=lambda group: hashlib.sha256(salt + to_groups([group])).digest())
     ring = tuple(t for group in order for t in sorted(group))
     return ring, mask_reach(max(map(len, groups), default=0))
 

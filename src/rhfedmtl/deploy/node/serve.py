@@ -60,13 +60,14 @@ class Role(NamedTuple):
 
 
 def own_kernels(config: Path) -> None:
-    """Let numba keep compiled code in a folder of the node alone: whoever can write there runs what he likes as it.
+    """Let numba keep compiled code in a folder of this user alone: whoever can write there runs what he likes as it.
 
     Comes before anything is imported that compiles. Who sets NUMBA_CACHE_DIR names another folder, held to the same.
     """
     if find_spec("numba") is None:
         return
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or config.resolve().parent / "kernels")
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(named) if named else _kernel_folder(config)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -75,6 +76,16 @@ def own_kernels(config: Path) -> None:
             f"so it must be a folder of user {os.getuid()} alone (mode 700); name another by NUMBA_CACHE_DIR"
         )
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
+
+
+def _kernel_folder(config: Path) -> Path:
+    """One of the user, so that of several nodes the first compiles for all; without a home to write to, the node's."""
+    with contextlib.suppress(OSError, RuntimeError):
+        shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rhfedmtl", "kernels")
+        shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(shared, os.W_OK):
+            return shared
+    return config.resolve().parent / "kernels"
 
 
 def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:

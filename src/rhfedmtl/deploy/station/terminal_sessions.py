@@ -22,7 +22,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masked_sums import MaskRoom
-from rhfedmtl.roles.masking import Deal, Key, Masked, Opened, any_from_bits
+from rhfedmtl.roles.masking import Deal, Key, Masked, Opened
 from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
@@ -348,7 +348,7 @@ class TerminalSessions:
         elif name == "rest":
             session.rests = True
         elif isinstance(read, Key):
-            self.room.admit(read, any_from_bits(content.group))
+            self.room.admit(read, frozenset(content.group))
             self._news.set()
         elif name == "declined":
             self._on_declined(session.number, Arrival(read, len(data), 0.0))

@@ -17,8 +17,6 @@ from rhfedmtl.roles.masking import (
     Members,
     Partners,
     Unmask,
-    any_from_bits,
-    any_to_bits,
 )
 from rhfedmtl.roles.messages import Probe, Sums, Update, Vector, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, noise_for, seat_of, words_of
@@ -48,7 +46,7 @@ class MaskedAnswers:
     def begin(self) -> Body:
         """A new key for a new stream: nothing of the stream before can be opened any more."""
         self._masker = self._new()
-        return {"key": codec.to_wire(self._masker.key, group=any_to_bits(self.group or ()))}
+        return {"key": codec.to_wire(self._masker.key, group=sorted(self.group or ()))}
 
     def deal(self, content: wire.Circle) -> Body:
         """Shares for the neighbours, whose keys are checked."""
@@ -81,11 +79,11 @@ class MaskedAnswers:
 
     def note(self, record: wire.TerminalFile) -> None:
         """Write down with whom this terminal counts."""
-        record.group = any_to_bits(self.group or ())
+        record.group.extend(sorted(self.group or ()))
 
     def restore(self, record: wire.TerminalFile) -> None:
         """Remember what was written down."""
-        self.group = any_from_bits(record.group) or None
+        self.group = frozenset(record.group) or None
 
     def _said(self, answer: Callable[[], Body]) -> Body:
         try:

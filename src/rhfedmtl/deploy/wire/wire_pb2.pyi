@@ -389,8 +389,8 @@ class Key(_message.Message):
     terminal: int
     public: bytes
     proof: bytes
-    group: bytes
-    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., group: _Optional[bytes] = ...) -> None: ...
+    group: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, terminal: _Optional[int] = ..., public: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Circle(_message.Message):
     __slots__ = ("slot", "keys", "groups")
@@ -918,10 +918,10 @@ class TerminalFile(_message.Message):
     releases: int
     noising: Noising
     privacy: float
-    group: bytes
+    group: _containers.RepeatedScalarFieldContainer[int]
     history: bytes
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[bytes] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
@@ -944,7 +944,7 @@ class MemberFile(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "secret")
+    __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "certified", "certificate")
     class LeavingEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -977,7 +977,8 @@ class StationFile(_message.Message):
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     NOISING_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -996,8 +997,9 @@ class StationFile(_message.Message):
     quarantined: _containers.ScalarMap[int, str]
     noising: Noising
     told: Tensor
-    secret: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    certified: bytes
+    certificate: StationSums
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., U: _Optional[_Union[Tensor, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberFile, _Mapping]]] = ..., round: _Optional[int] = ..., anchor: _Optional[_Union[Anchor, _Mapping]] = ..., membership: _Optional[int] = ..., probe: _Optional[int] = ..., last: _Optional[_Union[RoundResult, _Mapping]] = ..., allowed: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[str]] = ..., leaving: _Optional[_Mapping[int, Place]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., quarantined: _Optional[_Mapping[int, str]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., told: _Optional[_Union[Tensor, _Mapping]] = ..., certified: _Optional[bytes] = ..., certificate: _Optional[_Union[StationSums, _Mapping]] = ...) -> None: ...
 
 class OpenFile(_message.Message):
     __slots__ = ("round", "digest", "ordered")
