@@ -336,10 +336,12 @@ def test_rows_of_a_terminal_may_be_a_table(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("a,b,state\n1,,quiet\n", "column 'b' holds '', no number"),
-        ("a,c,state\n1,2,quiet\n", "no column 'b': the network's features are a, b"),
+        ("a,c,state\n1,2,quiet\n", "no column 'b', which is one of the network's 2 features"),
         ("a,b,state,site\n1,2,quiet,x\n", "state, site beside the features"),
         ("a,b\n1,2\n", "nothing beside the features"),
         ("a,b,state\n1,2,loud\n", "label 'loud': the classes of the network are alarm, quiet"),
+        ("a,b,state\n1,2,quiet\n3,4\n", "row 2 has not 3 cells"),
+        ("a,b,state\n", "has no rows"),
         ("", "cannot be read as a table"),
     ],
 )

@@ -87,11 +87,14 @@ def _read_table(path: Path, columns: tuple[str, ...]) -> NodeRows:
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if missing := [name for name in columns if name not in names]:
-        raise DataError(f"{path} has no column {missing[0]!r}: the network's features are {', '.join(columns)}")
+        raise DataError(f"{path} has no column {missing[0]!r}, which is one of the network's {len(columns)} features")
     others = [name for name in names if name not in columns]
     if columns and len(others) != 1:
         found = ", ".join(others) or "nothing"
         raise DataError(f"{path} has {found} beside the features: one more column is needed, the label")
+    torn = [f": row {i} has not {len(names)} cells" for i, line in enumerate(lines, 1) if len(line) != len(names)]
+    if torn or not lines:
+        raise DataError(f"{path}{torn[0] if torn else ' has no rows'}")
     features, label = [names.index(name) for name in columns or names[:-1]], names.index(others[-1])
     X = [[_number(path, names[i], line[i]) for i in features] for line in lines]
     return NodeRows(as_rows(np.array(X)), np.array([line[label] for line in lines]), None)
