@@ -197,6 +197,7 @@ def test_a_row_that_was_never_visited_does_not_spoil_the_last_certificate(seed: 
     missing = result.certificate.primal - optimum
     assert missing - 1e-9 <= result.certificate.gap <= 20.0 * missing
     assert result.history[-1].dual == result.certificate.dual
+    assert result.observed[-1].gap == result.certificate.single_gap > result.certificate.gap  # policies go by rounds
 
 
 def test_the_last_gradient_is_charged_and_not_asked_for_where_bytes_are_limited() -> None:

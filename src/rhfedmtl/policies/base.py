@@ -29,8 +29,8 @@ CERTIFYING = 0.1
 class Observation(NamedTuple):
     """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps.
 
-    ``gap`` is the certified one after it, NaN where none was computed; a round is ``astray`` where what the stations
-    hold is worse than models that are zero.
+    ``gap`` is the certified one after it, before duals are mixed, NaN where none was computed; a round is ``astray``
+    where what the stations hold is worse than models that are zero.
     """
 
     round: int

@@ -74,7 +74,8 @@ class Certificate:
     The models are the best that were found so far for the present problem, in round ``found``; the bound is the best
     so far too. New ones are a ``combination`` of the models that terminals were asked about. ``zero`` is the objective
     of models that are zero, ``held`` that of what the stations go on from. ``station_gaps`` are those of each station's
-    own problem at its next anchor. All of it is conditional on the relationship as it stands, and assumes honest
+    own problem at its next anchor. ``single_gap`` is that to the best dual of a single round, before duals are mixed:
+    how fast rounds learn shows in it. All of it is conditional on the relationship as it stands, and assumes honest
     terminals.
     """
 
@@ -88,6 +89,7 @@ class Certificate:
     held: float = np.inf
     found: int = 0
     combination: Vector | None = None
+    single_gap: float = np.nan
 
     @property
     def gap(self) -> float:
@@ -138,7 +140,8 @@ class NoisedCertificate(Certificate):
     def made(cls, number: int, models: Models, bound: float, probability: float, zero: float) -> NoisedCertificate:
         """For these models as of a round."""
         none = np.full(len(models), np.nan)
-        return cls(number, np.nan, np.nan, models, none, none, zero, zero, number, None, bound, probability)
+        found = cls(number, np.nan, np.nan, models, none, none, zero, zero, number)
+        return replace(found, bound=bound, probability=probability)
 
     @property
     def gap(self) -> float:
@@ -221,8 +224,8 @@ class Cloud(CloudStates):
         self.changes = 0
         self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
-        self._best_dual = 0.0
-        self._dual = Dual.zero(self.V)  # the best that lies between all that were told, where they are known exactly
+        self._best_dual = 0.0  # bound of the best single one
+        self._dual = Dual.zero(self.V)  # the best that lies between those that are known exactly
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
         self._pull = None if steers else 0.0  # to the mean, beyond that of the problem; None until certified
@@ -347,8 +350,11 @@ class Cloud(CloudStates):
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         first, better = self._best is None, self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
-        self._best_dual = max(self._best_dual, objective.joint_dual(plain, self._n, self.V, self.relationship, kept))
-        self._raise(objective.scaled_dual(duals, self._n, self.V, self.relationship, kept), exact=kept is None)
+        scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
+        joint = objective.joint_dual(plain, self._n, self.V, self.relationship, kept)
+        self._best_dual = max(self._best_dual, scaled.bound(self.relationship), joint)
+        if kept is None:
+            self._mix(scaled)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
             if not better or (first and _sets_apart(primals)):
@@ -359,7 +365,7 @@ class Cloud(CloudStates):
         return Certificate(
             number,
             best.primal,
-            self._best_dual,
+            self._bound,
             best.models,
             objective.station_primal(losses[:, 0], self._n, points.at(0), self._next),
             objective.station_dual(plain, self._n, self.V, self._next, kept),
@@ -367,6 +373,7 @@ class Cloud(CloudStates):
             held=float(primals[0]),
             found=best.round,
             combination=best.combination if best.round == number else None,
+            single_gap=best.primal - self._best_dual,
         )
 
     def closing(self) -> Points | None:
@@ -387,19 +394,22 @@ class Cloud(CloudStates):
             return certificate
         losses = np.array([s.losses[0] for s in complete])
         V = np.array([s.gradient for s in complete]) / self._n[:, None, None]
-        self._raise(objective.gradient_dual(losses, self._n, self._points.models[0], V), exact=True)
-        return replace(certificate, dual=self._best_dual)
+        self._mix(objective.gradient_dual(losses, self._n, self._points.models[0], V))
+        return replace(certificate, dual=self._bound)
 
     def _complete(self, sums: Sequence[StationSums | None]) -> list[StationSums] | None:
         """The sums of all tasks in order; None while those of a station are missing or out of step."""
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         return [by_task[b] for b in range(self.n_tasks)] if len(by_task) == self.n_tasks else None
 
-    def _raise(self, dual: Dual, *, exact: bool) -> None:
-        """Let the bound be that of one more dual, and of what lies between it and those before, if known exactly."""
-        if exact:
-            dual = self._dual = objective.between(self._dual, dual, self.relationship)
-        self._best_dual = max(self._best_dual, dual.bound(self.relationship))
+    def _mix(self, dual: Dual) -> None:
+        """Count one more dual that is known exactly, and what lies between it and those before."""
+        self._dual = objective.between(self._dual, dual, self.relationship)
+
+    @property
+    def _bound(self) -> float:
+        """The best that is known."""
+        return max(self._best_dual, self._dual.bound(self.relationship))
 
     def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
         """What the terminals told of their residuals, by sample as V is; None where updates are not rounded."""

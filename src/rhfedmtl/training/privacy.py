@@ -206,7 +206,7 @@ def design(
     if privacy.rounds is not None or options.cloud_rounds is not None:
         rounds = privacy.rounds or (options.cloud_rounds or 1) * (options.station_rounds or 1)
     local_steps, rounds = _affordable(start, options.local_steps or max(1, round(rows)), rounds)
-    options, scale = _weights(built.method, options, kind, start, rows, (travel / strength) ** 2)
+    options, scale = _weights(built.method, options, kind, start, rows, (0.5 * travel / strength) ** 2)
     clip = privacy.clip or travel / rounds * rows * scale
     price = mu**2 / rounds
     method = build(name, options, kind).method
@@ -259,7 +259,7 @@ def _travel(strength: float) -> tuple[float, int]:
 
     Fitted on synthetic federations: more rounds where the noise leaves room for them.
     """
-    travel = float(np.clip(1.75 * strength**0.3, 6.0, 10.0))
+    travel = float(np.clip(3.5 * strength**0.3, 12.0, 20.0))
     return travel, round(2.0 * travel)
 
 
@@ -268,13 +268,13 @@ def _weights(
 ) -> tuple[Options, float]:
     """λ1 with which few rounds suffice, λ2 as the noise alone asks for; and what one row's step moves in U.
 
-    λ_b n_b/σ′ of about a half lets a terminal's rows settle in a few rounds. Tasks are drawn to each other as much as
-    noise of this square norm hides their differences.
+    λ_b n_b/σ′ of about a sixth lets a terminal's rows settle in the rounds that there are: more hinders the models, and
+    less is not reached. Tasks are drawn to each other as much as noise of this square norm hides their differences.
     """
     if not isinstance(method, DualMethod):
         return options, 1.0
     if options.lambda1 == DEFAULTS["lambda1"]:
-        options = options.changed(lambda1=float(np.clip(0.5 / rows, 1e-3, 0.1)))
+        options = options.changed(lambda1=float(np.clip(0.5 / rows, 1e-3, 0.1)) / 3.0)
     if options.lambda2 == DEFAULTS["lambda2"]:
         options = options.changed(lambda2=float(options.weight("lambda1") * np.clip(noise, 1e-6, 1e3)))
     nothing = np.zeros((len(start.samples), 1, 1))

@@ -67,7 +67,7 @@ from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Sit
 NEVER = MOST_COUNT
 """``certify_every`` of a run whose rounds are not certified."""
 
-CLOSE = 1e-4
+CLOSE = 1e-6
 """A relative gap that says enough: no gradient is asked for to make it smaller."""
 
 __all__ = [
@@ -480,7 +480,7 @@ class Run:
         self._charge_certificate()
         if self.observed:
             astray = certificate.held > certificate.zero
-            self.observed[-1] = self.observed[-1]._replace(gap=certificate.gap, astray=astray)
+            self.observed[-1] = self.observed[-1]._replace(gap=certificate.single_gap, astray=astray)
         if self._wants_metrics(certificate):
             given = self.as_given(certificate.models)[self.task_station]
             self.metrics = self.evaluation.metrics(given, certificate.combination)
