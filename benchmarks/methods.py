@@ -1,11 +1,12 @@
-"""All methods at equal budgets, each tuned by the same number of trials: balanced accuracy with 95 % intervals.
+"""All methods at equal budgets, tuned alike: accuracy with paired differences, and what each has certified.
 
-For every seed (split and run) and budget, the settings of a method are chosen on validation parts of its training rows
-(`rhfedmtl.selection.tuning`), at that budget; then it learns from all training rows and is tested. Yardsticks know
-no budget. "minus" is the paired difference to `rhfedmtl`.
+    python benchmarks/methods.py [--seeds 20] [--only har] [--methods a,b,c] [--out FILE]
 
-    python benchmarks/methods.py --seeds 10 --out results.json          # about 10 minutes on 2 cores
-    python benchmarks/methods.py --only har --seeds 10
+Settings of every method are chosen once for each data set and budget, from 24 candidates on parts held out of the
+training rows (`rhfedmtl.selection.tuning`) of split 1000; splits 0, 1, … are learned and tested with them. Splits of
+one data set share rows: what that helps, it helps all methods. Differences are paired over splits, with 95 % intervals;
+beside those that hold by themselves, the table counts what is left when all comparisons of a data set are taken
+together (Holm). Cells that are in FILE are not made again. Needs the data sets of RHFEDMTL_DATA.
 """
 
 from __future__ import annotations
@@ -13,123 +14,153 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.selection.tuning import Validation, tune
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 PRICES = ("energy=0.1,10",)
+BUDGETS = (200.0, 600.0, 1400.0, 3000.0, 6000.0)
+TABLE3_BUDGETS = (200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0, 1400.0, 1600.0)
 OURS = "rhfedmtl"
+METHODS = (OURS, "hfedmtl", "fedavg", "mocha", "local", "lbfgs", "fedadam")
+TUNING = 1000
+ALONE = Execution(threads=1)
 
 
 @dataclass(frozen=True)
 class Study:
-    """One data set with the budgets to try."""
+    """One federation, how its models are judged, the budgets, and who is compared."""
 
-    name: str
     request: Request
-    budgets: tuple[float, ...]
     metric: str = "balanced_accuracy"
+    budgets: tuple[float, ...] = BUDGETS
+    options: Options = field(default_factory=Options)
+    methods: tuple[str, ...] = METHODS
 
 
-STUDIES = (
-    Study(
-        "har",
-        Request(
-            "har", str(DATA / "har.npz"), tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True
-        ),
-        (400.0, 1400.0),
-    ),
-    Study("watch", Request("watch", terminals=5), (400.0, 1400.0)),
-)
+def _har(terminals: int) -> Request:
+    path = str(DATA / "har.npz")
+    return Request("har", path, 5, terminals, samples_per_task=70, positive="SITTING", test_rest=True)
 
 
-def one_seed(study: Study, seed: int, parts: int, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Metric and chosen settings of every method at every budget."""
-    federation = study.request.federation(seed)
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        found[name] = {}
-        yardstick = ALGORITHMS[name].yardstick
-        for budget in study.budgets[:1] if yardstick else study.budgets:
-            limits = () if yardstick else (f"energy={budget}",)
-            config = RunConfig(name, study.request, cost=PRICES, budget=limits, certify_every=5, seed=seed)
-            validation = Validation(parts=parts, metric=study.metric, seed=seed)
-            tuned = tune(config, federation, validation=validation, threads=1)
-            result = tuned.config.run(federation, execution=Execution(threads=1))
-            outcome = mean(result.metrics[study.metric]), tuned.record.chosen, tuned.record.trials
-            for each in study.budgets if yardstick else (budget,):
-                found[name][f"{each:g}"] = outcome
-    return found
+def _table3(terminals: int) -> Study:
+    return Study(_har(terminals), "balanced_accuracy", TABLE3_BUDGETS, Options(intercept=False), METHODS[:3])
 
 
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Mean and half of its 95 % interval."""
-    if len(values) < 2:
-        return float(values.mean()), 0.0
-    return float(values.mean()), float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+HEART = Request("table", str(DATA / "heart.csv"), terminals=3, settings={"label": "num", "task": "center"})
+LANDMINE = Request("landmine", str(DATA / "landmine.npz"), terminals=3, samples_per_task=120, test_rest=True)
+STUDIES = {
+    **{f"har, N_b = {n}": Study(_har(n)) for n in (5, 10, 15)},
+    "heart": Study(HEART),
+    "landmine": Study(LANDMINE, "auc"),
+    "synthetic, 10 × 20": Study(Request("synthetic", tasks=10, terminals=20, settings={"samples": 10, "test": 200})),
+    "synthetic, 5 × 5": Study(Request("synthetic", tasks=5, terminals=5, settings={"samples": 16, "test": 200})),
+    "watch": Study(Request("watch", terminals=5, grouped=True)),
+    **{f"table III, N_b = {n}": _table3(n) for n in (5, 10, 15)},
+}
 
 
-def show(study: Study, seeds: list[dict[str, dict[str, Any]]]) -> None:
-    """One table for each budget, best method first, in points."""
-    for budget in study.budgets:
-        values = {name: np.array([100 * seed[name][f"{budget:g}"][0] for seed in seeds]) for name in seeds[0]}
-        print(f"\n{study.name}, budget {budget:g}: {study.metric}, {len(seeds)} seeds")
-        print(f"{'method':12} {'mean':>7} {'±':>5}   {'minus ' + OURS:>15} {'±':>5}   chosen most often")
-        for name in sorted(values, key=lambda name: -values[name].mean()):
-            middle, half = interval(values[name])
-            less, off = interval(values[name] - values[OURS])
-            versus = f"{less:+15.2f} {off:5.2f}" if name != OURS else f"{'-':>15} {'':5}"
-            print(f"{name:12} {middle:7.2f} {half:5.2f}   {versus}   {_favourite(seeds, name, budget)}")
+@cache
+def split(study: str, seed: int) -> Federation:
+    """A split of the federation of this study."""
+    return STUDIES[study].request.federation(seed)
 
 
-def _favourite(seeds: list[dict[str, dict[str, Any]]], name: str, budget: float) -> str:
-    """For every setting the value that was chosen most often."""
-    chosen = [seed[name][f"{budget:g}"][1] for seed in seeds]
-    parts = []
-    for setting in chosen[0]:
-        values = [each[setting] for each in chosen]
-        parts.append(f"{setting}={max(sorted(set(values), key=str), key=values.count)}")
-    return " ".join(parts)
+def cell(of: str, name: str, budget: float, seeds: int) -> dict[str, Any] | None:
+    """Settings of a method at a budget, metric and certified relative gap on every split; None: no round is paid."""
+    study = STUDIES[of]
+    config = RunConfig(name, study.request, study.options, PRICES, (f"energy={budget}",), certify_every=5)
+    validation = Validation(metric=study.metric, seed=TUNING)
+    try:
+        chosen = tune(config, split(of, TUNING), validation=validation, threads=1)
+    except (BudgetError, ConfigError):
+        return None
+    results = [replace(chosen.config, seed=seed).run(split(of, seed), execution=ALONE) for seed in range(seeds)]
+    values = [mean(result.metrics[study.metric]) for result in results]
+    gaps = [max(result.certificate.relative_gap, 1e-16) for result in results]
+    return {"chosen": chosen.record.chosen, "values": values, "gaps": gaps}
+
+
+def paired(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, float, float]:
+    """How far the other method is ahead, in points, half of its 95 % interval, and how likely chance does as much."""
+    ahead = 100.0 * (np.array(theirs["values"]) - np.array(ours["values"]))
+    if np.ptp(ahead) == 0.0:
+        return float(ahead.mean()), 0.0, float(ahead[0] == 0.0)
+    half = stats.t.ppf(0.975, len(ahead) - 1) * stats.sem(ahead)
+    return float(ahead.mean()), float(half), float(stats.ttest_1samp(ahead, 0.0).pvalue)
+
+
+def holm(p: list[float], level: float = 0.05) -> list[bool]:
+    """Which of all these comparisons still differ when they are taken together."""
+    order, kept = np.argsort(p), [False] * len(p)
+    for rank, k in enumerate(order):
+        if p[k] > level / (len(p) - rank):
+            break
+        kept[k] = True
+    return kept
+
+
+def table(name: str, found: dict[str, dict[str, Any]]) -> str:
+    """Means in points and geometric means of gaps, a method to a row; behind, level and ahead of ours at the end."""
+    study, ours = STUDIES[name], found[OURS]
+    seeds = len(next(each for each in ours.values() if each)["values"])
+    lines = [f"{name}: {study.metric} | relative gap, at {', '.join(f'{b:g}' for b in study.budgets)}; {seeds} splits"]
+    compared = []
+    for method, cells in found.items():
+        means = (f"{100 * np.mean(each['values']):6.2f}" if each else f"{'-':>6}" for each in cells.values())
+        gaps = (f"{np.exp(np.mean(np.log(each['gaps']))):7.1g}" if each else f"{'-':>7}" for each in cells.values())
+        lines.append(f"  {method:9} {' '.join(means)} | {' '.join(gaps)}")
+        if method != OURS:
+            compared += [(method, b, *paired(ours[b], cells[b])) for b in cells if cells[b] and ours[b]]
+    sure = holm([p for *_, p in compared])
+    ahead = [each for each in compared if each[2] - each[3] > 0.0]
+    behind = [each for each in compared if each[2] + each[3] < 0.0]
+    alone = sum(kept and each[2] < 0.0 for kept, each in zip(sure, compared, strict=True))
+    lines.append(
+        f"  of {len(compared)} comparisons {OURS} is ahead in {len(behind)} ({alone} by Holm), behind in {len(ahead)}"
+    )
+    for kept, each in zip(sure, compared, strict=True):
+        if each in ahead:
+            method, budget, more, half, _ = each
+            lines.append(f"  behind: {method} at {budget} by {more:.2f} ± {half:.2f}{' (by Holm too)' if kept else ''}")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run the studies."""
+    """Make the cells that are not there yet, and print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--parts", type=int, default=2, help="how many of four validation parts are held out in turn")
-    parser.add_argument("--only", help="only studies whose name begins so")
-    parser.add_argument("--methods", default=",".join(ALGORITHMS), help=f"a,b,c; {OURS} is always among them")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--only", default="", help="only data sets whose name begins so")
+    parser.add_argument("--methods", help=f"a,b,c instead of {', '.join(METHODS[1:])}")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    started, found = time.perf_counter(), {}
-    names = tuple(dict.fromkeys([OURS, *args.methods.split(",")]))
-    with ProcessPoolExecutor(args.workers) as pool:
-        for study in STUDIES:
-            if args.only and not study.name.startswith(args.only):
-                continue
-            if study.request.path and not Path(study.request.path).exists():
-                print(f"\n{study.name}: skipped, {study.request.path} is not there (set RHFEDMTL_DATA)")
-                continue
-            jobs = [pool.submit(one_seed, study, seed, args.parts, names) for seed in range(args.seeds)]
-            found[study.name] = [job.result() for job in jobs]
-            show(study, found[study.name])
-    print(f"\n{time.perf_counter() - started:.0f} s")
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    known = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
+    for name, study in STUDIES.items():
+        if not name.startswith(args.only):
+            continue
+        found = known.setdefault(name, {})
+        for method in (OURS, *args.methods.split(",")) if args.methods else study.methods:
+            cells = found.setdefault(method, {})
+            for budget in study.budgets:
+                if f"{budget:g}" not in cells:
+                    cells[f"{budget:g}"] = cell(name, method, budget, args.seeds)
+            if args.out:
+                args.out.write_text(json.dumps(known) + "\n", encoding="utf-8")
+        print(table(name, found), flush=True)
 
 
 if __name__ == "__main__":

@@ -229,6 +229,16 @@ def test_a_node_is_revoked_with_all_its_certificates(tmp_path: Path) -> None:
         registry.revoke("terminal/0")
 
 
+def test_a_training_does_not_wait_for_who_is_revoked(tmp_path: Path) -> None:
+    """Over a restart too, until it gets new credentials for a token."""
+    config = read_cloud(nets.build(tmp_path / "net", nets.small(1, 2, 40)) / "cloud" / "cloud.toml")
+    NodeRegistry.open(config).revoke("terminal/1", ["abc3"])
+    registry = NodeRegistry.open(config)
+    assert registry.expected(0) == {0}
+    registry.redeem(registry.invite("terminal", 1, None)[0], "abc4")
+    assert NodeRegistry.open(config).expected(0) == {0, 1}
+
+
 def test_a_token_is_not_used_up_in_vain(tmp_path: Path) -> None:
     """A terminal without rows, and a folder that is another node's, are refused before anybody is asked."""
     folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))

@@ -319,6 +319,39 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load_rows(tmp_path / "none.npz", 2, ())
 
 
+def test_rows_of_a_terminal_may_be_a_table(tmp_path: Path) -> None:
+    """Features by their names, in the order of the network; labels by the names of classes, or as numbers."""
+    path = tmp_path / "mine.csv"
+    path.write_text("state,b,a\nquiet,2,1\nalarm,4,3\n")
+    rows = load_rows(path, 2, ("alarm", "quiet"), ("a", "b"))
+    np.testing.assert_array_equal(rows.X, [[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(rows.y, [1, 0])
+    path.write_text("a,b,y\n1,2,0.5\n")
+    np.testing.assert_array_equal(load_rows(path, 2, ()).y, [0.5])
+    np.savez(tmp_path / "named.npz", X=np.ones((2, 2)), y=["quiet", "alarm"])
+    np.testing.assert_array_equal(load_rows(tmp_path / "named.npz", 2, ("alarm", "quiet")).y, [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a,b,state\n1,,quiet\n", "column 'b' holds '', no number"),
+        ("a,c,state\n1,2,quiet\n", "no column 'b', which is one of the network's 2 features"),
+        ("a,b,state,site\n1,2,quiet,x\n", "state, site beside the features"),
+        ("a,b\n1,2\n", "nothing beside the features"),
+        ("a,b,state\n1,2,loud\n", "label 'loud': the classes of the network are alarm, quiet"),
+        ("a,b,state\n1,2,quiet\n3,4\n", "row 2 has not 3 cells"),
+        ("a,b,state\n", "has no rows"),
+        ("", "cannot be read as a table"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    """By what is wrong with them."""
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(DataError, match=reason):
+        load_rows(tmp_path / "mine.csv", 2, ("alarm", "quiet"), ("a", "b"))
+
+
 def test_tokens_count_once(tmp_path: Path) -> None:
     """A token is known by its hash, works once, and survives a restart of the cloud until then."""
     folder = nets.build(tmp_path / "net", nets.small(1, 2, 40))

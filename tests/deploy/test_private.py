@@ -17,7 +17,6 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.cli.network_text import closing_lines
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
-from rhfedmtl.deploy.station.service import again_the_same
 from rhfedmtl.deploy.terminal.program import main as terminal_main
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -25,7 +24,7 @@ from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.maths.gaussian_privacy import epsilon_of
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.channel import NoisedSums, with_noise
-from rhfedmtl.roles.messages import Noising, Probe, StationSums, Verdict, WorkOrder
+from rhfedmtl.roles.messages import Noising, Probe, Verdict, WorkOrder
 from rhfedmtl.roles.summed import noise_for
 from rhfedmtl.training.privacy import Privacy, private
 
@@ -157,14 +156,19 @@ def test_a_certificate_that_is_asked_for_again_tells_nothing_new(tmp_path: Path,
     assert all(nets.terminal_file(folder, t).privacy <= limit for t in range(4))
 
 
-def test_a_station_draws_the_same_noise_for_the_same_certificate() -> None:
-    """And another for another secret, request or sum."""
-    asked, found = wire.SumsRequest(noise=1.0), StationSums(0, 3, np.ones(1), np.empty(0), np.empty(0), 9, 1)
-    first = again_the_same(b"s" * 32, asked, found)
-    assert first == again_the_same(b"s" * 32, asked, found)
-    other = StationSums(0, 3, np.full(1, 2.0), np.empty(0), np.empty(0), 9, 1)
-    for more in ((b"t" * 32, asked, found), (b"s" * 32, wire.SumsRequest(noise=2.0), found), (b"s" * 32, asked, other)):
-        assert first != again_the_same(*more)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_private_training_is_certified_without_one_that_is_gone(tmp_path: Path, kind: str, monkeypatch: Any) -> None:
+    """Its rows count at their worst; under masks those of its group do."""
+    places = nets.failpoint_folder(tmp_path, monkeypatch)
+    folder = nets.build(tmp_path / "net", nets.small(1, 6, 60), learning=learning(kind))
+    place = places / f"terminal.send-{'masked' if kind == 'masked' else 'update'}-before"
+    place.touch()
+    with nets.running(folder) as (_, operator):
+        assert np.isfinite(nets.trained(operator, budget=["energy=4000"])["gap"])
+        away = [t["connected"] for t in operator.command("status")["stations"][0]["terminals"]]
+    assert away.count(False) == 1
+    assert not place.exists()
 
 
 def test_noise_of_a_terminal_is_that_of_its_answer() -> None:

@@ -192,8 +192,8 @@ def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
     assert table is not None
     told = [row[2].text for _, rows in table.groups for row in rows]
     cells = [c for at in grid.places for name in list(grid.labels) if (c := grid.cell(name, at)).against is not None]
-    assert told == [tables.VERDICTS[c.verdict] for c in cells]
-    assert "not distinguishable" in tables.VERDICTS.values()
+    assert told == [c.verdict for c in cells]
+    assert set(told) <= {"better", "worse", "not distinguishable"}
 
 
 def test_bars_add_up_to_what_was_spent(results: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import LineSearch
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge
 from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Anchor, Scaling, Sums, Update
@@ -68,7 +69,7 @@ def test_a_sum_is_merged_as_its_parts_are(method: DualMethod) -> None:
         [t.probe(p) for t, p in zip(these, station.probes(MODELS, POINTS, gradient=True), strict=True)]
         for station, these in ((blind, below), (seeing, others))
     )
-    found, sums = blind.told_sums(summed(told)), seeing.add_sums(known)
+    found, sums = blind.told_sums(summed(told), blind.members), seeing.add_sums(known)
     for name in ("losses", "dual", "gradient", "residual"):
         np.testing.assert_array_equal(getattr(found, name), getattr(sums, name))
 
@@ -99,7 +100,7 @@ def test_sums_that_cannot_be_are_no_certificate() -> None:
     assert told[0] is not None
     told[0] = replace(told[0], losses=told[0].losses + 1e4)
     with pytest.raises(PeerError, match="terminals 3, 5, 8 together told a loss of"):
-        station.told_sums(summed(told))
+        station.told_sums(summed(told), station.members)
 
 
 def test_too_few_are_void() -> None:
@@ -107,3 +108,24 @@ def test_too_few_are_void() -> None:
     station, terminals = world(SummingStation)
     given = updates(station, terminals, 1)
     assert station.close_sum(IDS[:2], summed(given[:2])).answered == ()
+
+
+@pytest.mark.parametrize("kind", [BaseStation, SummingStation])
+def test_a_private_certificate_counts_the_missing_at_their_worst(kind: type[BaseStation]) -> None:
+    """Never below what it is with them, and by no more than their rows can add; any other is none without them."""
+    station, terminals = world(kind)
+    model, point = MODELS[:1], np.ones((1, 1))
+    told = [t.probe(p) for t, p in zip(terminals, station.probes(model, point, noise=1e-9), strict=True)]
+
+    def found(parts: list[Any]) -> float:
+        if kind is BaseStation:
+            return float(station.add_sums(parts).losses[0])
+        return float(station.told_sums(summed(parts), [part.terminal for part in parts]).losses[0])
+
+    whole, without = found(told), found(told[:2])
+    most = 7 * largest_terms(METHOD.loss, model[0])
+    assert without == pytest.approx(whole - float(told[2].losses[0]) + most)
+    assert whole <= without <= whole + most
+    plain = [t.probe(p) for t, p in zip(terminals, station.probes(model, point), strict=True)]
+    if kind is BaseStation:
+        assert station.add_sums(plain[:2]) is None

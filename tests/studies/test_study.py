@@ -101,6 +101,12 @@ def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["algorithm", "n_terminals", "budget", "accuracy", "ci95", "paper"]
     assert len(rows) == 12
+    with (tmp_path / "small-seeds.csv").open() as file:
+        runs = [row for row in csv.DictReader(file) if row["algorithm"] == "rhfedmtl" and row["n_terminals"] == "2"]
+    assert [float(row["accuracy"]) for row in runs if row["budget"] == "100"] == values.tolist()
+    record = result.record("rhfedmtl", cell.at, 0)
+    assert record.result is not None
+    assert [float(row["relative_gap"]) for row in runs if row["run"] == record.key] == [record.result.relative_gap]
     said = "rhfedmtl lies above the value that the paper prints in 3 of 4 cells"
     assert result.findings()[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
 
@@ -120,6 +126,12 @@ def _mean_above(result: StudyResult) -> float:
         ),
         ("lambda1 = 1e-3", 'lambda1 = "small"', r"small.toml:15: lambda1 must be float or 'auto', got 'small'"),
         ("lambda1 = 1e-3", "lambda1 = -1.0", r"small.toml:25: method 'rhfedmtl': .*lambda"),
+        ('name = "synthetic"', 'name = "sinthetic"', r"small.toml:7: unknown data set 'sinthetic'.*synthetic"),
+        (
+            '"data.terminals" = [2, 3]',
+            '"data.name" = ["watch", "wotch"]',
+            r"small.toml:22: unknown data set 'wotch'.*watch",
+        ),
         ("seeds = 2", "seeds = 0", r"small.toml:2: 0 seeds"),
         ("seeds = 2", "seeds = true", r"small.toml:2: seeds must be int, got True"),
         ("seeds = 2", "seed = 2", r"small.toml:2: unknown key 'seed'; did you mean seeds"),
@@ -221,6 +233,8 @@ def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
     assert "rhfedmtl" in result.output
     assert "*" in result.output
     assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
+    assert (tmp_path / "compare.csv").read_text().startswith("algorithm,budget,balanced_accuracy,ci95\n")
+    assert len((tmp_path / "compare-seeds.csv").read_text().splitlines()) == 9
 
 
 def test_a_specification_runs_from_the_command_line(tmp_path: Path) -> None:
@@ -246,7 +260,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     done = len(list(torn.glob("runs/*.json")))
     assert 5 <= done < len(list(whole.glob("runs/*.json")))
     specs.read(path, seeds=6).run(torn, workers=2)
-    for name in ("small.csv", "small-differences.csv", "studies/small.json"):
+    for name in ("small.csv", "small-seeds.csv", "small-differences.csv", "studies/small.json"):
         assert (torn / name).read_bytes() == (whole / name).read_bytes()
 
 

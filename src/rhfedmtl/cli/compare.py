@@ -143,7 +143,7 @@ def compare(
             paragraph(reason, "not run: ")
         if not refusals and all(cell.mean is None for cell in found.cells):
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
-        typer.echo(f"saved in {out}: runs, and {found.study.name}.csv")
+        typer.echo(f"saved in {out}: runs, {found.study.name}.csv and {found.study.name}-seeds.csv")
         typer.echo(f"next: rhfedmtl report {out}")
 
 
@@ -225,7 +225,7 @@ def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     from rhfedmtl.studies.overall import overall
-    from rhfedmtl.studies.study import judged, short
+    from rhfedmtl.studies.study import short
 
     rows = overall(found, others)
     if len(rows) < 2:
@@ -236,11 +236,10 @@ def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
     for head in ("method", "area", f"against {reference}", "mean rank", "relative gap"):
         table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
     for row in rows:
-        half = f"±{row.half:.3f}" if found.study.seeds > 1 else ""
-        verdict = judged(row.against, found.study.seeds)
-        against = "" if row.against is None else f"{row.against[0]:+.3f}{f' {verdict}' if verdict else ''}"
+        against = "" if row.against is None else _with_half(*row.against, "+.3f", found.study.seeds)
         gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
-        table.add_row(row.variant, f"{row.area:.3f}{half}", against, f"{row.rank:.1f}", gap)
+        area = _with_half(row.area, row.half, ".3f", found.study.seeds)
+        table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
     console().print(table)
 
 
@@ -249,5 +248,10 @@ def _text(found: StudyResult, cell: Cell) -> str | Text:
 
     if cell.mean is None:
         return "-"
-    text = f"{cell.mean:.3f}±{cell.half:.3f}" if found.study.seeds > 1 else f"{cell.mean:.3f}"
+    text = _with_half(cell.mean, cell.half, ".3f", found.study.seeds)
     return Text.assemble((text, "bold"), "*") if found.best(cell.at) == cell.variant else text
+
+
+def _with_half(value: float, half: float, form: str, seeds: int) -> str:
+    """A number with half of its interval, which one seed does not have."""
+    return f"{value:{form}}±{half:.3f}" if seeds > 1 else f"{value:{form}}"

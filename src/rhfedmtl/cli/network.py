@@ -465,7 +465,7 @@ def join(
     token: Annotated[
         str, typer.Argument(help="File with what `network invite` printed; - is standard input. [RHFEDMTL_TOKEN]")
     ] = "",
-    data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .npz with X and y.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .csv, or .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
@@ -531,6 +531,9 @@ def revoke(
     from rhfedmtl.deploy.local.provision import issued_by
 
     _command(folder, as_json, "revoke", node=node, serials=issued_by(folder).get(node, []))
+    role, _, number = node.partition("/")
+    if role == "terminal" and not as_json:
+        typer.echo(f"next: rhfedmtl network forget {folder} {number}, which takes out what it has put in")
 
 
 @network_app.command()
@@ -642,7 +645,8 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        typer.echo("\n".join(f"{name:<10} {_word(name, value)}" for name, value in facts.items()) or "done")
+        said = (f"{name:<10} {_word(name, value)}" for name, value in facts.items() if value != "")
+        typer.echo("\n".join(said) or "done")
 
 
 def _word(name: str, value: Any) -> str:

@@ -15,10 +15,9 @@ from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.overall import Overall, overall
-from rhfedmtl.studies.study import At, Cell, StudyResult, judged
+from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
 
-SIGNS = {"better": "▲", "worse": "▼", "level": "≈", "": "\u2007"}
-VERDICTS = {"better": "better", "worse": "worse", "level": "not distinguishable", "": ""}
+SIGNS = {"better": "▲", "worse": "▼", EVEN: "≈", "": "\u2007"}
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ def _tested(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
     for name, label in result.labels.items():
         cell = result.cell(name, at)
         if cell.against is not None:
-            verdict = VERDICTS[cell.verdict] if cell.seeds > 1 else "one seed: no test"
+            verdict = cell.verdict if cell.seeds > 1 else "one seed: no test"
             yield TableCell(label), TableCell(_difference(*cell.against)), TableCell(verdict)
 
 

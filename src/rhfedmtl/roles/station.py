@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,6 +15,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
+from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
 from rhfedmtl.roles.channel import kept_back, with_noise
 from rhfedmtl.roles.messages import (
@@ -324,7 +325,8 @@ class BaseStation:
     def add_sums(self, sums: list[Sums]) -> StationSums | None:
         """Add up the members' sums in the order of ids; None while one is missing: no certificate without it.
 
-        Answers to an earlier probe do not count, nor any after a merge or a change of members.
+        Answers to an earlier probe do not count, nor any after a merge or a change of members. A private certificate
+        counts rows of who is missing at their worst.
         """
         self.phase = self._after(Sums)
         for each in sums:
@@ -333,9 +335,9 @@ class BaseStation:
         if self._take_out_suspects():
             return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
-        if set(by_id) != set(self.members):
+        if not by_id or (self._probe_noise is None and set(by_id) != set(self.members)):
             return None
-        parts = [_told(by_id[t]) for t in sorted(self.members)]
+        parts = [_told(by_id[t]) for t in sorted(by_id)]
         for told in parts:
             if tuple(p.shape for p in told) != self._probed or not all(np.isfinite(p).all() for p in told):
                 raise PeerError(
@@ -344,7 +346,12 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
-        return self._told_sums(losses, dual, slope, kept)
+        return self._told_sums(losses + self._worst(by_id), dual, slope, kept)
+
+    def _worst(self, told: Iterable[int]) -> float:
+        """The most that rows of all others can add to a private certificate; nothing is missing in another."""
+        rows = sum(self.members[t].n_samples for t in self.members.keys() - set(told))
+        return rows * largest_terms(self.method.loss, self._probed_at[0][0]) if rows else 0.0
 
     def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
         residual = kept + self._kept_back() if len(kept) else None

@@ -155,15 +155,16 @@ class SummingStation(BaseStation):
             self.members[t] = replace(self.members[t], applied_round=self.round, applied_factor=factor)
         return Merged(self.round, tuple(arrived), factor, gains)
 
-    def told_sums(self, words: Words) -> StationSums:
-        """What the last probe asked for, of all members together; refused where it cannot be."""
+    def told_sums(self, words: Words, arrived: Iterable[int]) -> StationSums:
+        """What the last probe asked for, of these members together; refused where it cannot be."""
         self.phase = self._after(Sums)
         parts = _numbers_of(words, self._probed, (FINE,) * len(self._probed))
         found, (models, points) = self._told_sums(*parts), self._probed_at
         told = Sums(-1, self._probe, found.losses, found.dual, found.gradient, found.residual)
         if self._probe_noise is not None:
             spread = self._probe_noise * math.sqrt(len(self.members) / self.channel.least)
-            self._check(self.members, lambda bounds: bounds.check_term(told, models[0], spread))
+            self._check(arrived, lambda bounds: bounds.check_term(told, models[0], spread))
+            found = replace(found, losses=found.losses + self._worst(arrived))
         else:
             columns = models.shape[1]
             self._check(

@@ -20,6 +20,7 @@ import numpy as np
 from rhfedmtl import toml
 from rhfedmtl.algorithms.options import AUTO, Options, option_kinds
 from rhfedmtl.algorithms.registry import is_yardstick
+from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.resources.costs import Cost
@@ -266,6 +267,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
     data["data"], data["settings"] = data.pop("name", "synthetic"), data.pop("set", {})
     if isinstance(data.get("tasks"), list):
         data["tasks"] = tuple(data["tasks"])
+    _check_data(data["data"], at, lines)
     tune = document["methods"][index].get("tune", False)
     metric = document.get("metric", "auto")
     try:
@@ -287,6 +289,13 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
         suffix = f" (at {place})" if place else ""
         raise lines.error(f"methods.{index}", f"method {variant.name!r}: {error}{suffix}") from error
     return config
+
+
+def _check_data(name: str, at: Mapping[str, Any], lines: SourceLines) -> None:
+    try:
+        DATASETS[name]
+    except ConfigError as error:
+        raise lines.error("axes.data.name" if "data.name" in at else "data.name", str(error)) from error
 
 
 def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Entry], lines: SourceLines) -> None:

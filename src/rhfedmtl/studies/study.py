@@ -181,11 +181,14 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """Against the reference: better, worse, or level where the paired interval holds 0; empty without one.
+        """Against the reference: better, worse, or not distinguishable where the paired interval holds 0; else empty.
 
         One seed has no interval, so it decides nothing.
         """
         return judged(self.against, self.seeds)
+
+
+EVEN = "not distinguishable"
 
 
 def judged(against: tuple[float, float] | None, seeds: int) -> str:
@@ -193,7 +196,7 @@ def judged(against: tuple[float, float] | None, seeds: int) -> str:
     if against is None or seeds < 2:
         return ""
     difference, half = against
-    return "better" if difference > half else "worse" if difference < -half else "level"
+    return "better" if difference > half else "worse" if difference < -half else EVEN
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +299,7 @@ class StudyResult:
         return max(here, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if here else None
 
     def verdicts(self) -> list[str]:
-        """In words, how every variant stands to the reference: in how many cells better, level and worse."""
+        """In words, how every variant stands to the reference: in how many cells better, worse or neither."""
         lines = []
         for name in self.running:
             cells = [c for c in self.cells if c.variant == name and c.against is not None]
@@ -309,14 +312,14 @@ class StudyResult:
         mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
         unit = f"{_signed(100 * mean, '.1f')} points" if self.study.metric != "rmse" else _signed(mean, ".3g")
         reference = self.labels[self.study.reference]
-        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", "level", "worse")}
+        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
         if not any(counts.values()):
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             return f"{unit} from {reference}{over}; one seed has no interval"
         words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-        told = {"better": ("better", "than"), "level": ("not distinguishable", "from"), "worse": ("worse", "than")}
-        first = f"{' '.join(told[words[0]])} {reference} in {counts[words[0]]} of {len(cells)} cells"
-        others = "".join(f", {told[word][0]} in {counts[word]}" for word in words[1:])
+        than = "from" if words[0] == EVEN else "than"
+        first = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
+        others = "".join(f", {word} in {counts[word]}" for word in words[1:])
         return f"{first}{others} ({unit} on average, paired over {self.study.seeds} seeds)"
 
     def findings(self) -> list[str]:
@@ -382,14 +385,23 @@ class StudyResult:
         return lines
 
     def to_csv(self, out: Path) -> None:
-        """Write NAME.csv, one row a cell, and NAME-differences.csv, paired over seeds, into ``out``."""
+        """Write NAME.csv, one row a cell, NAME-seeds.csv, one row a run, and NAME-differences.csv, paired."""
         name, axes = self.study.name, [short(axis) for axis in self.study.axes]
         column = self.study.column or self.study.metric
-        cells = [(c.variant, *c.at.values(), *_numbers(c.mean, c.half), c.paper) for c in self.cells]
-        _write(out / f"{name}.csv", ["algorithm", *axes, column, "ci95", "paper"], cells)
+        paper = ["paper"] if self.study.paper else []
+        cells = [(c.variant, *c.at.values(), *_numbers(c.mean, c.half), *(c.paper for _ in paper)) for c in self.cells]
+        _write(out / f"{name}.csv", ["algorithm", *axes, column, "ci95", *paper], cells)
+        runs = [(p.variant, *p.at.values(), p.seed, *self._seed(p), p.run) for p in self.study.points]
+        _write(out / f"{name}-seeds.csv", ["algorithm", *axes, "seed", column, "relative_gap", "run"], runs)
         paired = [(c.variant, *c.at.values(), *_numbers(*c.against), c.verdict) for c in self.cells if c.against]
         head = ["algorithm", *axes, f"minus_{self.study.reference}", "ci95", "verdict"]
         _write(out / f"{name}-differences.csv", head, paired)
+
+    def _seed(self, point: Point) -> tuple[float | None, float | None]:
+        """Metric and certified relative gap of one run, to the last digit; None where it was refused."""
+        record = self.record(point.variant, point.at, point.seed)
+        gap = None if record.result is None else record.result.relative_gap
+        return _value(record, self.study.metric, self.study.last), gap
 
 
 def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -264,7 +264,7 @@ class OperatorApi:
         if self._trainer.network.method.channel.noised or self._config.learning.privacy:
             raise ConfigError(
                 f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out, so it "
-                "stays where it is; its owner may stop it"
+                "stays where it is; its owner may stop it, and certificates go on without it"
             )
         if self._masked and not self._trainer.network.method.has_duals:
             raise ConfigError(
@@ -417,6 +417,7 @@ class OperatorApi:
             "station": station,
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
+            "columns": config.learning.feature_names,
             "least_steps": config.learning.least_steps,
             "least_summed": method.channel.summed,
             **config.learning.terminal_bound,

@@ -30,6 +30,8 @@ class NodeRegistry:
     issued: dict[str, list[str]] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
     """Terminals on their way from one station to another, and where they come from."""
+    cut_off: list[str] = field(default_factory=list)
+    """Nodes whose certificates were revoked, and that got none for a token since."""
     planned: frozenset[int] = frozenset()
     """Terminals of the configuration: they have had credentials from the beginning."""
 
@@ -50,7 +52,7 @@ class NodeRegistry:
             table = json.loads(payload)
             registry.station = home | {int(t): b for t, b in table["station"].items()}
             registry.revoked, registry.tokens = set(table["revoked"]), table["tokens"]
-            registry.issued = table.get("issued", {})
+            registry.issued, registry.cut_off = table.get("issued", {}), table.get("cut_off", [])
             registry.before = {int(t): b for t, b in table.get("before", {}).items()}
         return registry
 
@@ -59,8 +61,9 @@ class NodeRegistry:
         return sorted(t for t, b in self.station.items() if b == station)
 
     def expected(self, station: int) -> set[int]:
-        """Those that a training waits for when it begins: not one that was invited and never came."""
-        return {t for t in self.homes(station) if t in self.planned or f"{TERMINAL}/{t}" in self.issued}
+        """Those that a training waits for when it begins: not one that was invited and never came, or was cut off."""
+        known = {*self.planned, *(t for t in self.station if f"{TERMINAL}/{t}" in self.issued)}
+        return {t for t in self.homes(station) if t in known and f"{TERMINAL}/{t}" not in self.cut_off}
 
     def allowed(self, station: int) -> list[int]:
         """Terminals that may join a station: its own, and those that are to leave it, should it lose its memory."""
@@ -96,7 +99,7 @@ class NodeRegistry:
                     f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
                     "node that it connects to"
                 )
-        self._change(revoked=self.revoked | found)
+        self._change(revoked=self.revoked | found, cut_off=[*self.cut_off, node])
         return sorted(found)
 
     def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
@@ -161,6 +164,7 @@ class NodeRegistry:
         self._change(
             tokens={key: token for key, token in self.tokens.items() if key != _hash(secret)},
             issued={**self.issued, node: [*self.issued.get(node, ()), serial]},
+            cut_off=[each for each in self.cut_off if each != node],
         )
 
     def _change(self, **changed: Any) -> None:
@@ -171,7 +175,7 @@ class NodeRegistry:
             setattr(self, name, value)
 
 
-_WRITTEN = ("station", "revoked", "tokens", "issued", "before")
+_WRITTEN = ("station", "revoked", "tokens", "issued", "before", "cut_off")
 
 
 def _unsigned(token: dict[str, Any]) -> dict[str, Any]:

@@ -113,6 +113,7 @@ class StationConfig(Config):
 class TerminalConfig(Config):
     """Configuration of a terminal: its station, its own rows (X and y), and what it lets itself be asked for.
 
+    ``data`` is an .npz file with X and y, or a .csv file: ``columns`` of it are the features, the other is the label.
     ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
     terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
     together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
@@ -143,6 +144,7 @@ class TerminalConfig(Config):
     least_summed: int = 0
     epsilon: float = 0.0
     delta: float = 1e-6
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import grpc
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.config import Config, Limits, NodeConfig, StationConfig, TerminalConfig, bind
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
+from rhfedmtl.deploy.node.job import TABLE, read_rows
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError
@@ -48,8 +49,8 @@ class Token:
             raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
 
 
-RULES = ("least_steps", "least_summed", "epsilon", "delta")
-"""What a new terminal lets itself be asked for, as the network was made."""
+RULES = ("columns", "least_steps", "least_summed", "epsilon", "delta")
+"""What a new terminal lets itself be asked for, and of which columns, as the network was made."""
 
 
 def enrol(
@@ -112,7 +113,9 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
     new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
     if new and (data is None or not data.is_file()):
         given = "" if data is None else f", and there is no file {data}"
-        raise ConfigError(f"a new terminal needs its rows{given}: give --data, an .npz file with X and y")
+        raise ConfigError(f"a new terminal needs its rows{given}: give --data, a .csv file, or .npz with X and y")
+    if new and data is not None and data.suffix != TABLE:  # which columns of a table are features is not known yet
+        read_rows(data)
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 

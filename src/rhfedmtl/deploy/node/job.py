@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import DataError, PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 
+TABLE = ".csv"
 _OVERHEAD = 1 << 14
 MethodOf = Callable[[wire.Job], Method]
 """Finds the method of a job: what terminals compute and stations merge."""
@@ -49,15 +51,66 @@ def message_limit(job: wire.Job, method: Method, limits: Limits) -> int:
     return limits.message_bytes or 4 * (8 * rows * width + 8 * (CURVE + method.profile_length)) + _OVERHEAD
 
 
-def load_rows(path: Path, features: int, classes: tuple[str, ...]) -> NodeRows:
-    """Rows from an .npz file with X, y and perhaps weight; checked before anything is learned from them."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            X, y = as_rows(file["X"]), file["y"]
-            weight = np.asarray(file["weight"], dtype=np.float64) if "weight" in file else None
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as X and y in an .npz file: {error}") from None
+def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tuple[str, ...] = ()) -> NodeRows:
+    """Rows as `read_rows` finds them, with labels as codes; checked before anything is learned from them."""
+    X, y, weight = read_rows(path, columns)
     if X.shape[1] != features or len(X) != len(y):
         raise DataError(f"{path} has rows of shape {X.shape} and {len(y)} labels; the job has {features} features")
+    if y.dtype.kind == "U":
+        y = _from_words(path, y, classes)
     check_labels(y, classes)
     return NodeRows(X, y, weight)
+
+
+def read_rows(path: Path, columns: tuple[str, ...] = ()) -> NodeRows:
+    """Rows from an .npz file with X, y and perhaps weight, or from a .csv file whose first line names the columns.
+
+    Of such a file ``columns`` are the features, and the one that is left is the label; where none are named, the last.
+    """
+    if path.suffix == TABLE:
+        return _read_table(path, columns)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            weight = np.asarray(file["weight"], dtype=np.float64) if "weight" in file else None
+            return NodeRows(as_rows(file["X"]), file["y"], weight)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path} cannot be read as X and y in an .npz file: {error}; numpy.savez('rows.npz', X=X, y=y) writes one, "
+            "and a .csv file with names in its first line will do"
+        ) from None
+
+
+def _read_table(path: Path, columns: tuple[str, ...]) -> NodeRows:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            names, *lines = [line for line in csv.reader(file) if line]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a table: {error}") from None
+    if missing := [name for name in columns if name not in names]:
+        raise DataError(f"{path} has no column {missing[0]!r}, which is one of the network's {len(columns)} features")
+    others = [name for name in names if name not in columns]
+    if columns and len(others) != 1:
+        found = ", ".join(others) or "nothing"
+        raise DataError(f"{path} has {found} beside the features: one more column is needed, the label")
+    torn = [f": row {i} has not {len(names)} cells" for i, line in enumerate(lines, 1) if len(line) != len(names)]
+    if torn or not lines:
+        raise DataError(f"{path}{torn[0] if torn else ' has no rows'}")
+    features, label = [names.index(name) for name in columns or names[:-1]], names.index(others[-1])
+    X = [[_number(path, names[i], line[i]) for i in features] for line in lines]
+    return NodeRows(as_rows(np.array(X)), np.array([line[label] for line in lines]), None)
+
+
+def _number(path: Path, name: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise DataError(f"{path}, column {name!r} holds {cell!r}, no number: fill or drop such rows") from None
+
+
+def _from_words(path: Path, y: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[Any]:
+    """Labels as codes of the classes they name, or as the numbers they are."""
+    if not classes:
+        return np.array([_number(path, "label", word) for word in y.tolist()])
+    if unknown := sorted(set(y.tolist()) - set(classes)):
+        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {', '.join(classes)}")
+    return np.array([classes.index(word) for word in y.tolist()])

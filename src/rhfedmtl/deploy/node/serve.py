@@ -83,7 +83,7 @@ def _kernel_folder(config: Path) -> Path:
     with contextlib.suppress(OSError, RuntimeError):
         shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rhfedmtl", "kernels")
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(shared, os.W_OK):
+        if shared.lstat().st_uid == os.getuid() and os.access(shared, os.W_OK):
             return shared
     return config.resolve().parent / "kernels"
 

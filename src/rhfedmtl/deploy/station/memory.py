@@ -80,7 +80,8 @@ class Memory:
         self.scaling: Scaling | None = None
         self.centring: Centring | None = None
         self.noising: Noising | None = None
-        self.secret = secrets.token_bytes(32)
+        self.certified: tuple[bytes, wire.StationSums] | None = None
+        """The last private certificate: for what, and what was told."""
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -228,7 +229,6 @@ class Memory:
             revoked=sorted(self.revoked),
             members=[codec.to_wire(m, terminal=t, departed=departed) for t, m, departed in seats],
             quarantined=state.quarantined,
-            secret=self.secret,
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
@@ -240,6 +240,9 @@ class Memory:
             record.noising.CopyFrom(codec.to_wire(self.noising))
         if self.last is not None:
             record.last.CopyFrom(self.last)
+        if self.certified is not None:
+            record.certified = self.certified[0]
+            record.certificate.CopyFrom(self.certified[1])
         return record
 
     def _restore(self) -> None:
@@ -259,7 +262,8 @@ class Memory:
         record = wire.StationFile.FromString(payload)
         if record.network != self._network:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
-        self.secret = record.secret or self.secret
+        if record.HasField("certificate"):
+            self.certified = record.certified, record.certificate
         self.noising = codec.from_wire(Noising, record.noising) if record.HasField("noising") else None
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)

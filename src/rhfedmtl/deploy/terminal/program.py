@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     join.add_argument("token", metavar="TOKEN", help="the word that the operator gave you")
     join.add_argument("--folder", type=Path, required=True, help="folder of this terminal, made if it is not there")
-    join.add_argument("--data", type=Path, help="rows of a new terminal: an .npz file with X and y")
+    join.add_argument("--data", type=Path, help="rows of a new terminal: a .csv file, or .npz with X and y")
     account = add(
         _account,
         "show what left this machine, when, and how many bytes",

@@ -260,9 +260,10 @@ class TerminalService:
         method = self._method_of(job)
         jobs.shape_of(job, method)
         classes = tuple(job.classes)
-        rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes)
+        rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes, self.config.columns)
         if self.config.test:
-            self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, classes)
+            path = self.config.folder / self.config.test
+            self._tests = jobs.load_rows(path, job.features, classes, self.config.columns)
         self._job = wire.Job()
         self._job.CopyFrom(job)
         if self._masked is None and isinstance(method.channel, MaskedSums):
