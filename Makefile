@@ -9,6 +9,9 @@ BROWSER_STAMP := .venv/.browser-installed
 # Real data sets for tests and benchmarks; tests skip, with a reason, what is not there.
 export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 
+# Bytecode is kept, whatever the machine says: hundreds of processes of the suite read the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos lint proto format bench study docs clean
 
 help:  ## show this list
@@ -40,6 +43,8 @@ test: setup  ## lint, types and the whole test suite, side by side
 	$(MAKE) --no-print-directory -j 2 lint suite
 
 # Four workers suit two cores: of tests of networks, which mostly wait, about two run at a time. A file stays with its worker.
+# Each has a core at best, so threads of BLAS would only wait for each other.
+suite: export OPENBLAS_NUM_THREADS = 1
 suite: setup
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 

@@ -105,6 +105,17 @@ def test_without_a_file_the_table_goes_to_standard_output(run: Path) -> None:
     assert {row["task"] for row in rows} == {"person-2"}
 
 
+def test_beside_a_table_on_standard_output_metrics_are_said_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the other stream, so that the table stays one."""
+    words = ["predict", str(run), "--path", "new.csv", "--task-column", "person", "--label", "exercise"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(run.parent.parent)
+        cli.app(words, standalone_mode=False)
+    told = capsys.readouterr()
+    assert "accuracy" in told.err
+    assert "accuracy" not in told.out
+
+
 def test_unknown_tasks_are_predicted_and_noted(run: Path, source: Source) -> None:
     """Rows of a person who was not there get the mean model; a note, and the JSON, say so."""
     folder = run.parent.parent
@@ -185,6 +196,7 @@ def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> 
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--task", "person-1"], "give one of them"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--label", "person"], "holds the label"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--out", "no/out.csv"], "cannot write"),
+        (["predict", "RUN", "--path", "new.csv", "--out", "out.parquet"], "written as CSV; name it out.csv"),
         (["export", "RUN", "--task", "person-9", "--out", "m.onnx"], "unknown task 'person-9'"),
         (["export", "RUN", "--task", "person-1", "--out", "m.pkl"], "unknown format 'pkl'"),
         (["export", "RUN", "--task", "person-1", "--out", "no/m.onnx"], "cannot write"),

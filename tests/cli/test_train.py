@@ -174,6 +174,16 @@ def test_a_file_is_a_table_unless_told_otherwise(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["configuration"]["data"]["path"] == "mine.csv"
 
 
+def test_names_of_tasks_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Brackets and colons mean nothing to the table; without test rows there is none."""
+    rows = [f"{name},{i % 3},{i % 2}" for name in ("[/x]", "[red]y", ":car:") for i in range(8)]
+    (tmp_path / "t.csv").write_text("task,a,y\n" + "\n".join(rows))
+    words = ["train", "--path", "t.csv", "--terminals", "2", "--budget", "energy=100"]
+    told = rhfedmtl(*words, folder=tmp_path).stdout
+    assert all(f"│ {name}" in told for name in ("[/x]", "[red]y", ":car:"))
+    assert "no task has test rows" in rhfedmtl(*words, "--test-fraction", "0", folder=tmp_path).stdout
+
+
 def test_text_for_people_fits_80_columns(tmp_path: Path) -> None:
     """Tables and facts of every command that prints them; commands to copy stay whole."""
     done = rhfedmtl(*SMALL, "--json", folder=tmp_path)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.loaders import saved
-from rhfedmtl.data.loaders.table import Columns, load
+from rhfedmtl.data.loaders.table import Columns, from_frame, load
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError, DataError
@@ -250,3 +252,46 @@ def test_the_heart_table_is_used_as_it_is(real_file) -> None:  # type: ignore[no
     assert federation.n_features == 23
     assert federation.class_names == ("0", "1", "2", "3", "4")
     assert "1,753 gaps" in said(federation)
+
+
+@pytest.mark.parametrize("cell", ["{i},{i:03}.50", "{i:03}'{i:03}", "${i}.5", "{i}.5%", "1 {i:03}", "{i},5"])
+def test_numbers_that_are_dressed_up_are_named_as_such(tmp_path: Path, cell: str) -> None:
+    """A column is not lost as so many texts without a word of why; plain codes that are taken as text are no such."""
+    text = rows(120, f't,"{cell}",{{r}},{{b}}', "task,money,a,y")
+    assert "'money' holds numbers like" in said(load(write(tmp_path, text)))
+    few = said(load(write(tmp_path, rows(30, f't,"{cell}",{{r}},{{b}}', "task,money,a,y"))))
+    assert "read as text: write 1234.5" in few
+    with pytest.raises(DataError, match=r"is a number, write 1234\.5"):
+        load(write(tmp_path, text), Columns(label="money", drop="y"))
+
+
+def test_codes_and_versions_are_no_dressed_numbers(tmp_path: Path) -> None:
+    """Nothing is said of whole numbers that are taken as text, of addresses and of versions."""
+    text = rows(120, "t,1{i:04},10.0.0.{i},{r},{b}", "task,zip,address,a,y")
+    assert "numbers like" not in said(load(write(tmp_path, text), Columns(categories="zip")))
+
+
+def test_packed_files_are_unpacked_and_damaged_ones_named(tmp_path: Path) -> None:
+    """``.csv.gz`` is read as the CSV in it."""
+    text = rows(9, "t,{r},{b}")
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode("cp1252")))
+    np.testing.assert_array_equal(load(packed).X, load(write(tmp_path, text)).X)
+    packed.write_bytes(packed.read_bytes()[:40])
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        load(packed)
+
+
+def test_lists_in_cells_are_left_out() -> None:
+    """As Parquet files and frames may hold them."""
+    frame = pd.DataFrame({"task": "t", "y": [0, 1], "a": [1.0, 2.0], "tags": [["x"], None], "box": [{"x": 1}, {}]})
+    source = from_frame(frame)
+    assert source.feature_names == ("a",)
+    assert "'tags' holds lists or records" in said(source)
+
+
+def test_a_frame_with_a_name_twice_is_refused() -> None:
+    """As a file is."""
+    frame = pd.DataFrame([["t", 0, 1.0, 2.0]], columns=["task", "y", "a", "a"])
+    with pytest.raises(DataError, match="two columns 'a'"):
+        from_frame(frame)

@@ -132,7 +132,7 @@ def test_columns_can_be_dropped_grouped_and_found_by_name(tmp_path: Path) -> Non
     ("text", "says"),
     [
         ("task;a;b;y\n1;4.677;0,886;0\n1;950;0,5;1\n", "'a' holds values like 4.677, read as fractions: .* write 4677"),
-        ('task,a,b,y\n1,"7,912",1,0\n1,"8,111",2,1\n', "'a' holds values like 7,912, read as text: .* write 7912"),
+        ('task,a,b,y\n1,"7,912",1,0\n1,"8,111",2,1\n', "'a' holds numbers like '7,912', read as text: write 1234.5"),
         ("task;a;b;y\n1;4.677;0.886;0\n1;9.5;0.5;1\n", ""),
         ("task;a;b;y\n1;0.677;0,886;0\n1;4.677;0,5;1\n", ""),
     ],

@@ -529,6 +529,8 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"policy": "measured", "local_steps": 3}, {}, "decides H, K and M itself"),
         ({"scale": "log"}, {}, "unknown scaling 'log'"),
         ({"tol": -1.0}, {}, "target_relative_gap must be"),
+        ({"n_terminals": 2.5}, {}, "a whole number, got 2.5"),
+        ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
         ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
     ],
 )
@@ -538,6 +540,40 @@ def test_mistakes_are_named(settings: dict[str, Any], extra: dict[str, Any], say
     X = rng.normal(size=(60, 3))
     with pytest.raises(ValueError, match=says):
         RHFedMTLClassifier(**settings).fit(X, (X[:, 0] > 0).astype(int), **extra)
+
+
+def test_names_beside_the_rows_go_by_keyword() -> None:
+    """Weights in third place, as elsewhere, would otherwise be taken for tasks."""
+    X, y = np.arange(8.0)[:, None], np.arange(8) % 2
+    for call in (RHFedMTLClassifier().fit, RHFedMTLRegressor().fit, RHFedMTLClassifier().score):
+        with pytest.raises(TypeError, match="positional"):
+            call(X, y, np.ones(8))
+
+
+def test_frames_with_nullable_types() -> None:
+    """Gaps of pandas' own types are gaps."""
+    n = 40
+    frame = pd.DataFrame(
+        {
+            "i": pd.array([None if i % 8 == 0 else i for i in range(n)], dtype="Int64"),
+            "b": pd.array([None if i % 5 == 0 else i % 2 == 0 for i in range(n)], dtype="boolean"),
+            "s": pd.array([None if i % 7 == 0 else "uv"[i % 2] for i in range(n)], dtype="string"),
+        }
+    )
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(frame, np.arange(n) % 2)
+    assert model.models_.feature_names == ("i", "b", "i missing", "b missing", "s missing", "s=u", "s=v")
+    assert model.models_.preparation is not None
+    np.testing.assert_allclose(model.models_.preparation.fill[:2], [frame["i"].mean(), frame["b"].mean()])
+
+
+def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation) -> None:
+    """A row whose norm overflows, or without a number, would get the intercept for its score."""
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(small.X, small.y)
+    row = np.array(small.X[:1], dtype=np.float64)
+    for strange in (1e200, np.nan):
+        row[0, 0] = strange
+        with pytest.raises(ValueError, match=str(strange) if np.isnan(strange) else r"beyond 1e\+100"):
+            model.models_.predict(row)
 
 
 def test_sparse_rows_are_refused_clearly() -> None:

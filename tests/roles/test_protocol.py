@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.roles.channels import SAMPLES
@@ -135,8 +136,24 @@ class FaultsThroughChannels(Faults):
     channels = tuple(name for name in SAMPLES if name != "identity")
 
 
-TestFaults = Faults.TestCase
-TestFaultsThroughChannels = FaultsThroughChannels.TestCase
-TestFaults.settings = TestFaultsThroughChannels.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class ManyFaults(Faults):
+    """More of the same."""
+
+
+class ManyFaultsThroughChannels(FaultsThroughChannels):
+    """More of the same."""
+
+
+def machine(rules: type[Faults], examples: int) -> type[Any]:
+    """The test of a machine, with so many sequences of 40 steps."""
+    case: type[Any] = rules.TestCase
+    case.settings = settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    return case
+
+
+TestFaults = machine(Faults, 80)
+TestFaultsThroughChannels = machine(FaultsThroughChannels, 80)
+TestManyFaults = pytest.mark.slow(machine(ManyFaults, 1000))
+TestManyFaultsThroughChannels = pytest.mark.slow(machine(ManyFaultsThroughChannels, 1000))

@@ -32,6 +32,8 @@ from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
@@ -241,11 +243,13 @@ def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
     console().print(table)
 
 
-def _text(found: StudyResult, cell: Cell) -> str:
+def _text(found: StudyResult, cell: Cell) -> str | Text:
+    from rich.text import Text
+
     if cell.mean is None:
         return "-"
     text = _with_half(cell.mean, cell.half, ".3f", found.study.seeds)
-    return f"[bold]{text}[/bold]*" if found.best(cell.at) == cell.variant else text
+    return Text.assemble((text, "bold"), "*") if found.best(cell.at) == cell.variant else text
 
 
 def _with_half(value: float, half: float, form: str, seeds: int) -> str:

@@ -40,7 +40,7 @@ def predict(
     task: Annotated[str | None, typer.Option("--task", help="Task of all rows, instead of a column.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to say what is right.")] = None,
     drop: Annotated[str, typer.Option("--drop", help="Columns that are no features: a,b,c.")] = "",
-    out: Annotated[Path | None, typer.Option("--out", help="File for the predictions. [standard output]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="CSV file for the predictions. [standard output]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict new rows, each with the model of its task; tasks that were not learned get the mean model, with a note.
@@ -53,6 +53,8 @@ def predict(
     """
     from rhfedmtl.models.task_models import TaskModels
 
+    if out is not None and out.suffix.lower() in (".parquet", ".npz", ".json", ".xlsx", ".gz", ".tsv"):
+        raise ConfigError(f"--out {out}: predictions are written as CSV; name it {out.with_suffix('.csv')}")
     models = TaskModels.load(model)
     asked = _Asked(models, path, task_column, task, label, list(parse_names(drop)))
     found = _predicted(models, asked)
@@ -71,10 +73,10 @@ def predict(
         typer.echo(f"note: not learned, so predicted with the mean model: task {names}", err=True)
     if out is None:
         _table(sys.stdout, found)
-        return
-    typer.echo(f"{facts['rows']} rows predicted, written to {out}")
-    for name, value in facts["metrics"].items():
-        typer.echo(f"{name.replace('_', ' ')} {value:.4f} (mean over tasks)")
+    else:
+        typer.echo(f"{facts['rows']} rows predicted, written to {out}")
+    for name, value in facts["metrics"].items():  # beside the table, not in it
+        typer.echo(f"{name.replace('_', ' ')} {value:.4f} (mean over tasks)", err=out is None)
 
 
 def export(

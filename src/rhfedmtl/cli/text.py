@@ -23,10 +23,10 @@ def width() -> int:
 
 
 def console() -> Console:
-    """A console for tables, no wider than that."""
+    """A console for tables, no wider than that; names with brackets or colons are shown as they are."""
     from rich.console import Console
 
-    return Console(width=width(), soft_wrap=False, highlight=False)
+    return Console(width=width(), soft_wrap=False, highlight=False, markup=False, emoji=False)
 
 
 def fact(name: str, text: str, column: int = 14) -> None:

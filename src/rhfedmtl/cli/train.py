@@ -300,6 +300,18 @@ def _state(progress: Progress) -> str:
 
 
 def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, weights: str) -> None:
+    if result.metrics:
+        _print_metrics(facts, tasks, result)
+    else:
+        typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
+    for name, text in _closing_facts(facts):
+        fact(name, text)
+    if weights:
+        fact("weights", weights)
+    typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
+
+
+def _print_metrics(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
     from rich.table import Table
 
     typer.echo(f"{facts['algorithm']}: test results by task")
@@ -314,11 +326,6 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result,
     table.add_section()
     table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
     console().print(table)
-    for name, text in _closing_facts(facts):
-        fact(name, text)
-    if weights:
-        fact("weights", weights)
-    typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from rhfedmtl.errors import DataError
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 LARGEST = 1e100
-"""Features beyond this are refused: their squares, summed, would overflow."""
+"""Features and labels beyond this are refused: their squares, summed, would overflow."""
 Kind = Literal["binary", "classes", "regression"]
 
 
@@ -293,9 +293,11 @@ def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
         return check_codes(y, len(class_names), "class")
     if y.dtype.kind not in "fiub":
         raise DataError(f"labels of a regression must be numbers, got dtype {y.dtype}; or give class names")
-    bad = np.flatnonzero(~np.isfinite(y)) if y.dtype.kind == "f" else np.empty(0, dtype=np.int64)
+    bad = np.flatnonzero(~(np.abs(y) <= LARGEST)) if y.dtype.kind == "f" else np.empty(0, dtype=np.int64)
     if len(bad):
-        raise DataError(f"row {bad[0]}: label {y[bad[0]]} is not a finite number: drop or repair such rows")
+        raise DataError(
+            f"row {bad[0]}: label {y[bad[0]]} is not a finite number of at most {LARGEST:g}: drop, repair or rescale it"
+        )
     return None
 
 
@@ -310,7 +312,8 @@ def check_finite(X: FloatArray, feature_names: tuple[str, ...], where: Callable[
             row, column = (int(i) for i in np.argwhere(~finite)[0])
             name = repr(feature_names[column]) if feature_names else str(column)
             value, row = X[start + row, column], start + row
-            raise DataError(f"row {row}{where(row)}, column {name} holds {value}: drop or fill such rows first")
+            why = f", beyond {LARGEST:g}" if np.isfinite(value) else ""
+            raise DataError(f"row {row}{where(row)}, column {name} holds {value}{why}: drop or fill such rows first")
 
 
 def _read_only(array: Any) -> Any:

@@ -167,7 +167,7 @@ def choose_tasks(names: tuple[str, ...], wanted: int | tuple[str, ...] | None, s
 
 
 def _choices(word: str, names: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5) or names[:6]
+    close = names if len(names) <= 6 else difflib.get_close_matches(word, names, n=3, cutoff=0.5) or names[:6]
     more = f" … ({len(names)} in all)" if len(names) > len(close) else ""
     return f"choose from {', '.join(close)}{more}" if names else "it has no classes"
 

@@ -257,7 +257,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if task is None and len(models.tasks) > 1:
-            self._warn("no task was given: the mean model of all tasks predicts every row; name them with task=…")
+            self._warn(
+                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines, "
+                "searches and scorers of scikit-learn pass it on under metadata routing alone)"
+            )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
             strangers = sorted({str(name) for name in task[models.find(task) < 0].tolist()})

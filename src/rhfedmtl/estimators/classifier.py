@@ -158,6 +158,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         self,
         X: Any,
         y: Any,
+        *,
         task: Any = None,
         terminal: Any = None,
         sample_weight: Any = None,
@@ -208,6 +209,6 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X, task)))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, sample_weight: Any = None, task: Any = None) -> float:
         """Share of all rows predicted right."""
         return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))

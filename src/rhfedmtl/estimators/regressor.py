@@ -28,6 +28,7 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
         self,
         X: Any,
         y: Any,
+        *,
         task: Any = None,
         terminal: Any = None,
         sample_weight: Any = None,
@@ -47,6 +48,6 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
         """Number for every row, by the model of its task."""
         return self._scores(X, task)[:, 0]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, sample_weight: Any = None, task: Any = None) -> float:
         """R² over all rows."""
         return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))

@@ -81,14 +81,14 @@ class Places:
 
 def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
-    if n_terminals < 1:
-        raise ConfigError(f"n_terminals must be at least 1, got {n_terminals}")
+    if n_terminals < 1 or n_terminals != int(n_terminals):
+        raise ConfigError(f"n_terminals must be at least 1 and a whole number, got {n_terminals}")
     kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
     _check_present(tasks, task, kept)
     task = task[kept]
     if rows.terminal is None:
-        terminal = _shared_out(rows.y[kept], task, tasks, n_terminals, seed)
+        terminal = _shared_out(rows.y[kept], task, tasks, int(n_terminals), seed)
     else:
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
@@ -118,14 +118,18 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
 
 
 def features_of(X: Any) -> tuple[Any, Preparation | None]:
-    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
-    if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
+    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how.
+
+    Reasons to leave a column out come without the option of the command line that would take it.
+    """
+    if not hasattr(X, "columns") or not hasattr(X, "to_numpy") or not len(X):
         return X, None
     names, coded, spelled, left_out = coded_features(frame_table(X), "X")
     if not left_out and not any(words is not None for words in spelled) and not np.isnan(coded).any():
         return X, None
     if left_out:
-        warnings.warn("left out: " + "; ".join(f"{name!r} {why}" for name, why in left_out.items()), stacklevel=4)
+        reasons = (f"{name!r} {why.partition(' (--')[0]}" for name, why in left_out.items())
+        warnings.warn("left out: " + "; ".join(reasons), stacklevel=4)
     preparation = Preparation.learned(names, coded, spelled)
     return preparation.encode(coded, spelled), preparation
 
@@ -150,7 +154,8 @@ def column(values: Any, n_rows: int, what: str) -> Array:
     if all(isinstance(value, int | float | np.number) for value in known):
         return np.array(known)
     if not all(isinstance(value, str) for value in known):
-        raise DataError(f"{what} mixes types, as {known[0]!r}: use text or numbers for all of them")
+        found = "mixes types, as" if len({type(value) for value in known}) > 1 else "holds"
+        raise DataError(f"{what} {found} {known[0]!r}: use text or numbers for all of them")
     return array.astype(np.str_)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl import array_file
-from rhfedmtl.data.federation import Federation, Kind, as_rows, kind_of
+from rhfedmtl.data.federation import Federation, Kind, as_rows, check_finite, kind_of
 from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
@@ -341,6 +341,7 @@ class TaskModels:
         rows = as_rows(X)
         if rows.shape[1] != self.n_features:
             raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
+        check_finite(rows, self.feature_names, lambda row: "")
         return rows
 
     def __repr__(self) -> str:

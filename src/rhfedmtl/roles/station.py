@@ -335,7 +335,7 @@ class BaseStation:
         if self._take_out_suspects():
             return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
-        if not by_id or (self._probe_noise is None and set(by_id) != set(self.members)):
+        if set(by_id) != set(self.members) and (self._probe_noise is None or not by_id):
             return None
         parts = [_told(by_id[t]) for t in sorted(by_id)]
         for told in parts:

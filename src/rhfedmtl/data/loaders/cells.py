@@ -24,8 +24,14 @@ GAP_WORD = "nan"
 TRUTH = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
 MOST_CLASSES = 20
 """More different whole numbers than this are a quantity, not a name."""
+NESTS = (list, tuple, dict, set, np.ndarray)
 EMPTY = "is empty"
 DATES = "holds dates: make numbers of them"
+NESTED = "holds lists or records: make columns of numbers or texts of them"
+GROUPED = r"\d{1,3}(?P<mark>[ ,.'’\u00a0\u202f])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
+DRESSED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?[%$€£¥]?")
+"""A number that people read as one: thousands parted, with a unit of money or a per cent sign, a decimal comma."""
+PLAIN = "write 1234.5, without marks for thousands or units"
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
 
@@ -80,6 +86,8 @@ def features(column: Array, notation: Notation, text: bool, most: int, where: st
         return _coded(notation.words(column), most)
     numbers = column.astype(np.float64) if column.dtype.kind in "fiub" else None
     if numbers is None:
+        if column.dtype.kind == "O" and any(isinstance(value, NESTS) for value in column):
+            return NESTED
         words = notation.words(column)
         numbers = notation.numbers([GAP_WORD if word is None else word for word in words])
     if numbers is None:
@@ -97,8 +105,8 @@ def check_size(numbers: Float64Array, where: str, place: Place) -> None:
     if bad.any():
         row = int(np.argmax(bad))
         raise DataError(
-            f"{where}, {place(row)} holds {numbers[row]:g}: repair it, or take it for a gap with --na and the word as "
-            "it is written"
+            f"{where}, {place(row)} holds {numbers[row]:g}: repair it (numbers go to {LARGEST:g}), or take it for a "
+            "gap (--na with the word as it is written; NaN in a frame)"
         )
 
 
@@ -110,7 +118,7 @@ def _refuse_mixture(words: list[str | None], notation: Notation, where: str, pla
     if strange and numbers > max(MOST_CLASSES, len(strange)):
         raise DataError(
             f"{where}, {place(words.index(strange[0]))} holds {strange[0]!r} among numbers: repair it, take it for a "
-            f"gap (--na {strange[0]!r}), or leave the column out (--drop)"
+            f"gap (--na {strange[0]!r}; NaN in a frame), or leave the column out (--drop)"
         )
 
 
@@ -121,8 +129,15 @@ def _coded(words: list[str | None], most: int) -> Cells | str:
     if all(DATE.fullmatch(word) for word in known):
         return DATES
     if len(known) > most:
+        if dressed(known):
+            return f"holds numbers like {known[0]!r}: {PLAIN}"
         return f"holds {len(known):,} different texts, more than {most} (--set most_values={len(known)} takes it)"
     return Cells(np.where(codes < 0, np.nan, codes), known)
+
+
+def dressed(known: Sequence[str]) -> bool:
+    """Whether all values of a text are numbers to a reader, and not all of them to a program."""
+    return all(DRESSED.fullmatch(word) for word in known) and Notation().numbers(known) is None
 
 
 def spelled(column: Array) -> list[str | None]:
@@ -136,7 +151,7 @@ def spelled(column: Array) -> list[str | None]:
 def _word(value: Any) -> str | None:
     # NaN and NaT are not equal to themselves, and pandas' NA will not say.
     same = value == value  # noqa: PLR0124
-    if value is None or value == "" or not (isinstance(same, bool | np.bool_) and bool(same)):
+    if value is None or not (isinstance(same, bool | np.bool_) and bool(same)) or value == "":
         return None
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
@@ -185,8 +200,9 @@ def labels(column: Array, notation: Notation, kind: str | None, most: int, where
         words = [_word(number) for number in numbers.tolist()]
     codes, names = factorised(words)
     if kind is None and len(names) > most:
+        way = f"if {names[0]!r} is a number, {PLAIN}; else name" if dressed(names) else "name"
         raise DataError(
-            f"{where} holds {len(names):,} different texts: name the column of labels, or say --kind classes"
+            f"{where} holds {len(names):,} different texts: {way} the column of labels, or say --kind classes"
         )
     what = "texts" if numbers is None else "whole numbers" if _are_names(numbers) else "numbers"
     way = "" if numbers is None else "regression"

@@ -113,13 +113,17 @@ def from_frame(frame: Any, columns: Columns | None = None) -> Source:
 
 def frame_table(frame: Any) -> RawTable:
     """Columns of a pandas or Polars frame."""
+    names = [str(name) for name in frame.columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"the frame has two columns {twice!r}: rename one of them")
     return RawTable({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
 def _from_series(series: Any) -> Array:
     """Values of a column; masked and categorical types become plain objects."""
     values = np.asarray(series.to_numpy())
-    return values if values.dtype.kind in "fiubOUM" else values.astype(object)
+    return values if values.dtype.kind in "fiubOUMm" else values.astype(object)
 
 
 def from_table(table: RawTable, columns: Columns, where: str) -> Source:
@@ -290,6 +294,9 @@ class _Maker:
         if texts:
             more = ", and one for gaps" if texts.keys() & gaps.keys() else ""
             self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value{more}")
+        told = set(self.columns.texts())
+        for name in (name for name, words in texts.items() if name not in told and cells.dressed(words)):
+            self.notes.append(f"{name!r} holds numbers like {texts[name][0]!r}, read as text: {cells.PLAIN}")
         if numbers := {name: count for name, count in gaps.items() if name not in texts}:
             self.notes.append(
                 f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import re
+import zlib
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from rhfedmtl.data.loaders.cells import GAPS, Array, Notation, Place
 from rhfedmtl.errors import DataError, MissingExtraError
 
 BLOCK_ROWS = 16384
+GZIP = ".gz"
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 PARTED = re.compile(r"[+-]?([1-9]\d{0,2}( \d{3})+|\d{1,3})")
 """A whole number whose thousands are parted, or a small one."""
@@ -35,11 +38,14 @@ class RawTable(NamedTuple):
 
 def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
     """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
-    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        return read_csv(cache.existing(path), text, gaps)
+    if Path(path.name.lower().removesuffix(GZIP)).suffix in (".csv", ".tsv", ".txt"):
+        try:
+            return read_csv(cache.existing(path), text, gaps)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path} cannot be unpacked ({error}): copy it again") from error
     readers = {".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
-        known = ".csv, .tsv, .txt, .parquet, .npz"
+        known = ".csv, .tsv, .txt (or these with .gz), .parquet, .npz"
         raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {known}; export it as CSV")
     return RawTable(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
 
@@ -50,7 +56,7 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS
     Columns in ``text`` are kept as they are written; the others become numbers where all of them are. Unless commas
     separate, numbers may have a decimal comma. The encoding is that of the byte order mark, UTF-8 or Windows-1252.
     """
-    with path.open("rb") as stream:
+    with _open(path, "rb") as stream:
         start = stream.read(4)
     encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if start.startswith(mark)), "utf-8")
     try:
@@ -60,6 +66,11 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS
             raise DataError(f"{path} cannot be read as {encoding} ({error}): save it as UTF-8") from error
     table = _Reader(path, OLD_WINDOWS, gaps).read(set(text))
     return table._replace(notes=(f"{path.name} is not UTF-8, so it was read as Windows-1252 (Latin-1)", *table.notes))
+
+
+def _open(path: Path, mode: str, **how: Any) -> IO[Any]:
+    """The file, unpacked where its name says that it is packed."""
+    return cast("IO[Any]", gzip.open(path, mode, **how) if path.suffix.lower() == GZIP else path.open(mode, **how))
 
 
 class _Reader:
@@ -86,7 +97,7 @@ class _Reader:
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
-        with self.path.open(encoding=self.encoding, errors=errors, newline="") as stream:
+        with _open(self.path, "rt", encoding=self.encoding, errors=errors, newline="") as stream:
             header = stream.readline()
             if "\0" in header:
                 raise DataError(f"{self.path} is no text, or UTF-16 without a byte order mark: save it as UTF-8")
@@ -109,14 +120,14 @@ class _Reader:
         return np.concatenate(lines), columns
 
     def _look_for_thousands(self, name: str, cells: tuple[str, ...]) -> None:
-        """Keep an example of a column that may part thousands by what is not its decimal mark."""
-        whole, mark = "".join(cells), "." if self.notation.comma else ","
-        self.decimal_commas |= self.notation.comma and "," in whole
-        if name not in self.thousands or mark not in whole:
+        """Keep an example of a column of numbers that may part thousands by dots, beside decimal commas."""
+        whole = "".join(cells) if self.notation.comma else ""
+        self.decimal_commas |= "," in whole
+        if name not in self.thousands or "." not in whole:
             return
         known = [cell for cell in cells if cell not in self.notation.gaps]
-        if all(PARTED.fullmatch(cell.replace(mark, " ")) for cell in known):
-            self.thousands[name] = self.thousands[name] or next((cell for cell in known if mark in cell), "")
+        if all(PARTED.fullmatch(cell.replace(".", " ")) for cell in known):
+            self.thousands[name] = self.thousands[name] or next((cell for cell in known if "." in cell), "")
         else:
             del self.thousands[name]
 
@@ -124,10 +135,9 @@ class _Reader:
         """What may be meant otherwise than it was read."""
         for name, column in columns.items():
             example = self.thousands.get(name)
-            if example and (self.decimal_commas or not self.notation.comma):
-                taken = "as fractions" if column.dtype.kind == "f" else "as text"
-                plain = example.replace(".", "").replace(",", "")
-                yield f"{name!r} holds values like {example}, read {taken}: if these are thousands, write {plain}"
+            if example and self.decimal_commas and column.dtype.kind == "f":
+                plain = example.replace(".", "")
+                yield f"{name!r} holds values like {example}, read as fractions: if these are thousands, write {plain}"
 
     def _parsed(self, cells: tuple[str, ...], as_text: bool) -> Array:
         numbers = None if as_text else self.notation.numbers(cells)
@@ -141,7 +151,8 @@ def _header(fields: list[str], path: Path) -> list[str]:
     """Names of the columns; those without one get the name that pandas gives them."""
     names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(fields)]
     if len(names) < 2:
-        raise DataError(f"{path} has no header with two or more columns, its first line must name them")
+        first = repr(names[0][:40]) if names and fields[0].strip() else "empty"
+        raise DataError(f"{path} has no header with two or more columns: its first line must name them, and is {first}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path}: the header names the column {twice!r} twice: rename one of them")

@@ -34,6 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 CACHE_LINE = 64
 # Additions may be reordered into vector lanes; nothing else changes a result.
 _VECTOR_LANES = {"reassoc", "contract", "nsz"}
+# Parts are called by kernels alone: ways in for Python and C would take a sixth of the time to compile.
+_PART = {"error_model": "numpy", "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # The types that numba declares leave out some of what its functions take.
 _njit: Any = numba.njit
 _register: Any = register_jitable
@@ -89,7 +91,7 @@ def compiled(function: F) -> F:
     and it spares counting references, which at small rows costs more than the rows do.
     """
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES}"
-    kernel = _njit(nogil=True, error_model="numpy", _nrt=False)(function)
+    kernel = _njit(nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True)(function)
     kernel._cache = _Cache(function)
     kernel.compile = _by_one_process(kernel)
     return cast(F, kernel)
@@ -126,12 +128,12 @@ def compiled_sum(function: F) -> F:
 
     The order is then that of the machine code: fixed on one kind of CPU, whatever the number of threads.
     """
-    return cast(F, _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_VECTOR_LANES)(function))
+    return cast(F, _njit(nogil=True, fastmath=_VECTOR_LANES, **_PART)(function))
 
 
 def inlined(function: F) -> F:
     """A part of kernels, and a function of Python too; its machine code is put where it is called."""
-    return cast(F, _register(forceinline=True, error_model="numpy")(function))
+    return cast(F, _register(**_PART)(function))
 
 
 def _make_fetch(typing_context: Any, array: Any, offset: Any) -> Any:
