@@ -120,7 +120,7 @@ def table(name: str, found: dict[str, dict[str, Any]]) -> str:
     seeds = len(next(each for each in ours.values() if each)["values"])
     lines = [f"{name}: {study.metric} | relative gap, at {', '.join(f'{b:g}' for b in study.budgets)}; {seeds} splits"]
     compared = []
-    for method, cells in found.items():
+    for method, cells in sorted(found.items(), key=lambda each: each[0] != OURS):
         means = (f"{100 * np.mean(each['values']):6.2f}" if each else f"{'-':>6}" for each in cells.values())
         gaps = (f"{np.exp(np.mean(np.log(each['gaps']))):7.1g}" if each else f"{'-':>7}" for each in cells.values())
         lines.append(f"  {method:9} {' '.join(means)} | {' '.join(gaps)}")

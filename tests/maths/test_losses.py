@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import losses
-from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge, check_loss
+from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge, check_loss, has_corners
 from rhfedmtl.maths.registry import LOSSES
 
 ALL = [LOSSES[name]() for name in LOSSES] + [SmoothedHinge(1e-3), SmoothedHinge(50.0)]
@@ -251,3 +251,15 @@ def test_a_smoothing_that_makes_no_sense_is_refused(gamma: float) -> None:
     """γ must be a finite number above zero; the message says what to use for zero."""
     with pytest.raises(ConfigError, match="use loss 'hinge'"):
         check_loss(SmoothedHinge(gamma))
+
+
+def test_rows_rest_only_where_line_tells_their_slope() -> None:
+    """Of the library's losses the hinge alone; never where the conjugate has a corner that `line` does not describe."""
+
+    class Cornered(Hinge):
+        """A hinge whose `line` says nothing."""
+
+        quadratic = False
+
+    assert [name for name in LOSSES.own if has_corners(LOSSES[name]())] == ["hinge"]
+    assert not has_corners(Cornered())

@@ -352,8 +352,8 @@ def is_quadratic(loss: Loss) -> bool:
 
 
 def has_corners(loss: Loss) -> bool:
-    """Whether the loss is not smooth, so that most of its rows come to rest at an end of their box, in kernels."""
-    return loss.smoothness == 0.0
+    """Whether most rows come to rest at an end of their box, as it is not smooth, and `line` tells their slope."""
+    return loss.smoothness == 0.0 and loss.quadratic
 
 
 def check_loss(loss: Loss) -> None:
