@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 import threading
+import tomllib
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,13 @@ def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
         nets.build(folder, nets.small(2, 2, 40))
     with pytest.raises(ConfigError, match="a station was to be started"):
         read_station(folder / "cloud" / "cloud.toml")
+
+
+def test_every_text_is_written_as_it_is_read() -> None:
+    """Names of tasks come from people's tables: with line breaks, quotes, brackets and worse."""
+    names = ("a\nb", 'c"]\n[node]', "d\\", "\x7f\x00\r\t", "Köln 🙂", "e\u2028f")
+    learning = Learning(features=1, tasks=names)
+    assert toml.build(Learning, tomllib.loads(toml.write(learning))) == learning
 
 
 @pytest.mark.parametrize(
