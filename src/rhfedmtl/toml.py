@@ -5,6 +5,7 @@ A word that is not known is answered with the nearest one that is.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -111,7 +112,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # a text of JSON but for this character
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_text(each) for each in value) + "]"
     return repr(value)

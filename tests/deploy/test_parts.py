@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 import threading
+import tomllib
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,13 @@ def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
         read_station(folder / "cloud" / "cloud.toml")
 
 
+def test_every_text_is_written_as_it_is_read() -> None:
+    """Names of tasks come from people's tables: with line breaks, quotes, brackets and worse."""
+    names = ("a\nb", 'c"]\n[node]', "d\\", "\x7f\x00\r\t", "Köln 🙂", "e\u2028f")
+    learning = Learning(features=1, tasks=names)
+    assert toml.build(Learning, tomllib.loads(toml.write(learning))) == learning
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -421,6 +429,9 @@ def test_slow_terminals_get_fewer_steps() -> None:
     plan = Careful(Fixed(50), 1, 1.0).plan(s)
     assert plan is not None
     assert plan.local_steps.tolist() == [50, 50, 10, 50]
+    alike = Careful(Fixed(50), 1, 1.0, alike=True).plan(s)
+    assert alike is not None
+    assert alike.local_steps.tolist() == [10, 10, 10, 10]
 
 
 class Loop:

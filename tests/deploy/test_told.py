@@ -59,6 +59,24 @@ def test_a_training_says_whom_it_waits_for(net: Path, tmp_path: Path) -> None:
     inside.run(body)
 
 
+def test_what_nodes_write_does_not_steer_the_terminal_of_an_operator(net: Path, tmp_path: Path) -> None:
+    """A terminal says freely why it declines, a station what went wrong: as text, and on one line."""
+
+    async def body() -> None:
+        cloud = inside.make_cloud(net, tmp_path)
+        strange = "no\x1b[2J\x1b]52;c;YQ==\x07\r\n● station 1 fine"
+        seats = [wire.Seat(terminal=0, n_samples=5, incarnation=1, connected=True)]
+        roster = wire.Roster(seats=seats, declined={0: strange}, quarantined={1: strange})
+        outlook = wire.Outlook(roster=roster, last_error=strange)
+        await inside.say(cloud, inside.attach(cloud, net, 0), outlook=outlook)
+        said = text_of(await cloud.operator_api.command("status"))
+        assert "its site declines no" in said
+        assert not {"\x1b", "\x07", "\r"} & set(said)
+        assert all("fine" not in line or "no�" in line for line in said.splitlines())
+
+    inside.run(body)
+
+
 def test_before_it_begins_a_training_names_who_is_missing(net: Path, tmp_path: Path) -> None:
     """A terminal that is expected and did not come is named, with a station that has none."""
 

@@ -26,6 +26,7 @@ from rhfedmtl.cli import (
     train,
 )
 from rhfedmtl.cli.options import print_json
+from rhfedmtl.cli.text import printable
 from rhfedmtl.errors import BusyError, RHFedMTLError
 
 app = typer.Typer(
@@ -128,7 +129,7 @@ def main() -> None:
     if as_json:
         print_json({"error": words})
     else:
-        typer.echo(f"error: {words}", err=True)
+        typer.echo("\n".join(map(printable, f"error: {words}".split("\n"))), err=True)
     raise SystemExit(status)
 
 

@@ -29,6 +29,7 @@ from rhfedmtl.cli.options import (
     print_json,
     with_learning_options,
 )
+from rhfedmtl.cli.text import printable
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
@@ -599,7 +600,8 @@ def audit(
     for entry in shown:
         facts = {name: value for name, value in entry.items() if name not in ("number", "time", "who", "event", "hash")}
         more = "  ".join(f"{name}={_word(name, value)}" for name, value in facts.items())
-        typer.echo(f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {more}".rstrip())
+        line = f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {more}"
+        typer.echo(printable(line).rstrip())
     typer.echo(f"the chain of {len(entries)} entries is whole; hash {head[:16] or 'of none'}")
 
 

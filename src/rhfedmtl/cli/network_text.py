@@ -7,15 +7,15 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from rhfedmtl.cli.text import amount, certified, private_facts
+from rhfedmtl.cli.text import amount, certified, printable, private_facts
 from rhfedmtl.roles.words import in_words
 
 
 def tree(facts: dict[str, Any]) -> Tree:
     """Cloud, stations and terminals, with how each stands."""
-    root = Tree(Text(f"{facts['network']}  ").append(_training(facts["training"])))
+    root = Tree(_plain(f"{facts['network']}  {_training(facts['training'])}"))
     if facts.get("last_error"):
-        root.add(Text(f"last error: {facts['last_error'][:200]}", style="yellow"))
+        root.add(_plain(f"last error: {facts['last_error'][:200]}", "yellow"))
     for station in facts["stations"]:
         terminals = station["terminals"]
         here = sum(terminal["connected"] for terminal in terminals)
@@ -23,18 +23,18 @@ def tree(facts: dict[str, Any]) -> Tree:
         line += f"  {here}/{len(terminals)} terminals"
         branch = root.add(_line(line, station["connected"]))
         if station["last_error"]:
-            branch.add(Text(station["last_error"][:200], style="yellow"))
+            branch.add(_plain(station["last_error"][:200], "yellow"))
         away = [t for t in terminals if t.get("declined") or t.get("waits") or not t["connected"]]
         shown = terminals if len(terminals) <= 8 else away[:8]
         for terminal in shown:
             samples = f"  {terminal['samples']} samples" if terminal["samples"] is not None else "  not a member"
             branch.add(_line(f"terminal {terminal['terminal']}{samples}", terminal["connected"]))
             if terminal.get("quarantined"):
-                branch.add(Text(f"  in quarantine: it told {terminal['quarantined']}", style="yellow"))
+                branch.add(_plain(f"  in quarantine: it told {terminal['quarantined']}", "yellow"))
             if terminal.get("waits"):
-                branch.add(Text(f"  {terminal['waits']}", style="yellow"))
+                branch.add(_plain(f"  {terminal['waits']}", "yellow"))
             if terminal.get("declined"):
-                branch.add(Text(f"  its site declines {terminal['declined']}", style="yellow"))
+                branch.add(_plain(f"  its site declines {terminal['declined']}", "yellow"))
     return root
 
 
@@ -78,5 +78,11 @@ def _certified(status: dict[str, Any], words: str = "") -> str:
     return "" if number is None else f" ({words}round {number}{missed})"
 
 
+def _plain(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
+
+
 def _line(text: str, connected: bool) -> Text:
-    return Text("● " if connected else "○ ", style="green" if connected else "red").append(text, style="default")
+    return Text("● " if connected else "○ ", style="green" if connected else "red").append(
+        printable(text), style="default"
+    )

@@ -29,6 +29,11 @@ def console() -> Console:
     return Console(width=width(), soft_wrap=False, highlight=False, markup=False, emoji=False)
 
 
+def printable(text: str) -> str:
+    """A text without characters that steer a terminal or begin a line: other nodes may have written it."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
 def fact(name: str, text: str, column: int = 14) -> None:
     """Print one fact, its name in front, wrapped under itself."""
     paragraph(text, first=f"{name:<{column - 1}} ", others=" " * column)
