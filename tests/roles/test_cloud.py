@@ -14,6 +14,7 @@ from rhfedmtl.algorithms.merges import Auto
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Report, StationSums
 
@@ -99,6 +100,19 @@ def test_the_best_dual_is_kept_for_the_same_problem_only() -> None:
     assert anew is not None
     assert worse.dual == first.dual
     assert anew.dual < first.dual
+
+
+def test_without_duals_too_the_bound_is_kept_for_the_same_members_only() -> None:
+    """Losses of rows that are gone bound nothing: as members change, it starts anew."""
+    cloud, models, relationship = AveragingCloud(np.zeros((1, 2)), 1), np.zeros((1, 1, 2)), MeanRegularised(1.0, 1.0)
+
+    def dual(loss: float, membership: int) -> float:
+        told = StationSums(0, 1, np.array([loss, loss]), np.zeros(2), np.zeros((1, 2)), 1, membership)
+        found = cloud.certify(models, [told], relationship)
+        assert found is not None
+        return found.dual
+
+    assert [dual(0.5, 0), dual(0.2, 0), dual(0.2, 1)] == [0.5, 0.5, 0.2]
 
 
 def test_two_terminals_of_equal_size_that_change_places_are_a_new_problem() -> None:

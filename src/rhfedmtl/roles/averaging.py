@@ -35,6 +35,7 @@ class AveragingCloud(CloudStates):
         self._models: Models = np.broadcast_to(initial, (n_tasks, *initial.shape)).copy()
         self._n = np.ones(n_tasks)
         self._best_dual = 0.0
+        self._members: tuple[int, ...] = ()  # for whom that is, by counts of their changes
         self._server = Server() if server is None else server
         self._sent = self._models
         self._memory = self._server.begin(self._models)
@@ -96,7 +97,9 @@ class AveragingCloud(CloudStates):
         found = certify_models(models, sums, relationship)
         if found is None:
             return None
-        self._best_dual = max(self._best_dual, found.dual)
+        members = tuple(s.membership for s in sums if s is not None)
+        kept = self._best_dual if members == self._members else 0.0  # others have another problem
+        self._best_dual, self._members = max(kept, found.dual), members
         return replace(found, dual=self._best_dual)
 
     def learn(self) -> None:
