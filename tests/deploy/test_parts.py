@@ -429,6 +429,9 @@ def test_slow_terminals_get_fewer_steps() -> None:
     plan = Careful(Fixed(50), 1, 1.0).plan(s)
     assert plan is not None
     assert plan.local_steps.tolist() == [50, 50, 10, 50]
+    alike = Careful(Fixed(50), 1, 1.0, alike=True).plan(s)
+    assert alike is not None
+    assert alike.local_steps.tolist() == [10, 10, 10, 10]
 
 
 class Loop:

@@ -110,9 +110,16 @@ class Opened(Message):
     shares: bytes
 
 
-def seat(incarnation: int, applied_round: int, local_steps: int) -> bytes:
-    """What a terminal is asked that others are not: part of the masks of its pairs."""
-    return struct.pack("<HII", incarnation & 0xFFFF, applied_round, local_steps)
+def seat(incarnation: int, rows: int, local_steps: int) -> bytes:
+    """What a terminal is asked that others are not, and its rows: part of the masks of its pairs."""
+    return struct.pack("<HII", incarnation & 0xFFFF, rows, local_steps)
+
+
+def worked_alike(seats: Iterable[bytes]) -> bool:
+    """Whether all take as many steps, or as many whole passes over their rows."""
+    work = [struct.unpack("<HII", each)[1:] for each in seats]
+    passes = {divmod(steps, rows) if rows else (0, 1) for rows, steps in work}
+    return len({steps for _, steps in work}) == 1 or (len(passes) == 1 and min(passes)[1] == 0)
 
 
 def to_bits(members: Iterable[int]) -> bytes:
@@ -300,6 +307,12 @@ class Masker:
         self._refuse_parts(everyone)
         if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
+        of_group = [partners.seats[SEAT * k : SEAT * (k + 1)] for k, t in enumerate(asked) if t in self._own]
+        if not worked_alike([own_seat, *of_group]):
+            raise PeerError(
+                f"terminal {self.terminal} is to work more, or less, than others of its group: what one of them told "
+                "could be subtracted; as many steps, or as many passes, must be asked of all"
+            )
         total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
         held = {}
         for place, t in enumerate(asked):

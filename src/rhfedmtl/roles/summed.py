@@ -56,12 +56,11 @@ def content_of(asked: SumRequest) -> bytes:
     return hashlib.sha256(b"".join([head, shapes, *(each.tobytes() for each in arrays)])).digest()
 
 
-def seat_of(asked: SumRequest) -> bytes:
-    """What one terminal is asked that others are not."""
+def seat_of(asked: SumRequest, rows: int) -> bytes:
+    """What one terminal is asked that others are not, and how many rows it has."""
     if isinstance(asked, RowProbe | Trial):
-        return seat(0, 0, 0)
-    steps = asked.local_steps if isinstance(asked, WorkOrder) else 0
-    return seat(asked.verdict.incarnation, asked.verdict.round, steps)
+        return seat(0, rows, 0)
+    return seat(asked.verdict.incarnation, rows, asked.local_steps if isinstance(asked, WorkOrder) else 0)
 
 
 def words_of(answer: Update | Sums | Vector, channel: FixedPoint, summed: Any = slice(0)) -> Words:

@@ -36,12 +36,14 @@ METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 class Careful:
     """Another policy, within what terminals allow: never fewer steps than ``least``, and no more than time permits.
 
-    A ``least`` of 0 is one pass over each terminal's own rows.
+    A ``least`` of 0 is one pass over each terminal's own rows. Where sums are masked all work ``alike``: as much as the
+    slowest can, or as the one with most rows must.
     """
 
     policy: Policy
     least: int
     deadline: float | None = None
+    alike: bool = False
 
     def plan(self, situation: Situation) -> Plan | None:
         """The other policy's plan, made fit; None where the least H cannot be paid."""
@@ -53,6 +55,8 @@ class Careful:
             event = situation.round_event(1)
             steps = np.minimum(steps, steps_by_deadline(situation.prices, event, {"time": self.deadline}))
         steps = np.maximum(steps, self.least or np.maximum(situation.sizes, 1))
+        if self.alike and np.ptp(steps) and np.ptp(steps / np.maximum(situation.sizes, 1)):
+            steps = np.full_like(steps, steps.max() if self.deadline is None else steps.min())
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
 
 

@@ -292,10 +292,12 @@ class OperatorApi:
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the only one of station {old}: a task needs one at least")
-        if self._masked and set(registry.homes(old)) <= set(self._stations.group(terminal)):
+        least = self._trainer.network.method.channel.least
+        few = len({*registry.homes(old), *self._stations.members(old)}) < 2 * least
+        if self._masked and (few or set(registry.homes(old)) <= set(self._stations.group(terminal))):
             raise ConfigError(
                 f"terminal {terminal} counts together with all others of station {old}, so nobody leaves it: invite "
-                f"{self._trainer.network.method.channel.least} new terminals or more first"
+                f"{least} new terminals or more first"
             )
         registry.place(terminal, station)
         self._stations.tell_access()

@@ -368,9 +368,10 @@ class Trainer:
         if isinstance(policy, Measured):
             policy = replace(policy, least_steps=least and max(least, policy.least_steps))
         timed = "time" in cost and cost["time"].adds == "elapsed"
-        if least == 1 and not timed:
+        masked = self.network.method.channel.sums_only
+        if least == 1 and not timed and not masked:
             return policy
-        return Careful(policy, least, self._config.resources.deadline if timed else None)
+        return Careful(policy, least, self._config.resources.deadline if timed else None, masked)
 
     def _watch(self, progress: Progress) -> bool:
         ledger, run = progress.left, self._run

@@ -47,7 +47,7 @@ async def hold(
         messages = {t: wire.TerminalDown(circle=codec.to_wire(circle)) for t, circle in circles.items()}
         others.append(await members.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
-    seats = {t: seat_of(order) for t, order in orders.items()}
+    seats = {t: seat_of(order, members.rows(t)) for t, order in orders.items()}
     summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return SummedRound(None, nobody, None, others)

@@ -142,6 +142,10 @@ class TerminalSessions:
         here = [t for t in sorted(members) if self._incarnation(t) == members[t].incarnation and t not in self._silent]
         return [t for t in here if t in self.room] if self._memory.masked else here
 
+    def rows(self, terminal: int) -> int:
+        """How many rows a member has."""
+        return self._memory.station.members[terminal].n_samples
+
     def changes(self, terminal: int) -> bool:
         """Whether a terminal waits to be let out, or in anew: it answers nothing before."""
         return terminal in self._wishes

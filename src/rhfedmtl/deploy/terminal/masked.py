@@ -65,7 +65,8 @@ class MaskedAnswers:
             words = words_of(answer, self.channel, self._summed)
             if isinstance(self.channel, NoisedSums) and isinstance(asked, WorkOrder | Probe):
                 words = words + noise_for(words, asked, self.channel, self._secret)
-            sent = self._masker.mask(partners, content_of(asked), seat_of(asked), words, told + role.history)
+            own = seat_of(asked, role.n_samples)
+            sent = self._masker.mask(partners, content_of(asked), own, words, told + role.history)
             if self.group != self._masker.group:
                 self.group = self._masker.group
                 self._save()
