@@ -73,7 +73,8 @@ def test_a_limit_makes_certificates_rare_and_reserves_the_last() -> None:
 def test_a_budget_without_its_last_certificate_is_refused() -> None:
     """Before anything was sent but round zero."""
     zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
-    with pytest.raises(BudgetError, match="cannot pay one round"):
+    told = rf"budget bytes={zero + one / 2:.12g}, of which bytes=\d+ is spent before it, cannot pay one round"
+    with pytest.raises(BudgetError, match=told):
         learn(f"bytes={zero + one / 2}")
 
 

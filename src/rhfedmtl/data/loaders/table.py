@@ -6,6 +6,7 @@ the training rows; texts as one column for each value. What was assumed and what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,10 +114,9 @@ def from_frame(frame: Any, columns: Columns | None = None) -> Source:
 
 def frame_table(frame: Any) -> RawTable:
     """Columns of a pandas or Polars frame."""
-    names = [str(name) for name in frame.columns]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"the frame has two columns {twice!r}: rename one of them")
+    names = Counter(map(str, frame.columns))
+    if len(names) < len(frame.columns):
+        raise DataError(f"the frame has two columns {names.most_common(1)[0][0]!r}: rename one of them")
     return RawTable({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
