@@ -265,6 +265,18 @@ def test_numbers_that_are_dressed_up_are_named_as_such(tmp_path: Path, cell: str
         load(write(tmp_path, text), Columns(label="money", drop="y"))
 
 
+def test_names_that_differ_in_case_alone_are_pointed_out(tmp_path: Path) -> None:
+    """They stay two, as they may be meant; names that differ in more are not mentioned."""
+    text = "task,a,y\n" + "".join(
+        f"{task},{i},{y}\n" for i, (task, y) in enumerate([("s", "Yes"), ("S", "no"), ("s", "yes")])
+    )
+    source = load(write(tmp_path, text))
+    assert source.class_names == ("Yes", "no", "yes")
+    assert "labels 'Yes' and 'yes' differ in case alone" in said(source)
+    assert "tasks 'S' and 's' differ in case alone" in said(source)
+    assert "in case" not in said(load(write(tmp_path, rows(9, "t{b},{r},{c}"))))
+
+
 def test_codes_and_versions_are_no_dressed_numbers(tmp_path: Path) -> None:
     """Nothing is said of whole numbers that are taken as text, of addresses and of versions."""
     text = rows(120, "t,1{i:04},10.0.0.{i},{r},{b}", "task,zip,address,a,y")

@@ -177,6 +177,12 @@ def factorised(words: Iterable[str | None]) -> tuple[npt.NDArray[np.int64], tupl
     return np.array([at[word] for word in words], dtype=np.int64), tuple(names)
 
 
+def alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two names that differ in case alone."""
+    seen: dict[str, str] = {}
+    return next(((other, name) for name in names if (other := seen.setdefault(name.casefold(), name)) != name), None)
+
+
 class Labels(NamedTuple):
     """Class codes with their names, or numbers without; and what kind was assumed, in words."""
 

@@ -201,6 +201,11 @@ class _Maker:
         texts = {name: each.words for name, each in found.items() if each.words is not None}
         gaps = {name: int(each.gaps.sum()) for name, each in found.items() if each.gaps.any()}
         self._say(texts, gaps)
+        for part, names in (("labels", label.class_names), ("tasks", task_names)):
+            if alike := cells.alike(names):
+                self.notes.append(
+                    f"{part} {alike[0]!r} and {alike[1]!r} differ in case alone: write them alike if they are"
+                )
         return Source(
             X=np.column_stack([each.values for each in found.values()]),
             y=label.y,
