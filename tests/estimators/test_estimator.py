@@ -524,6 +524,8 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"options": {"lambda1": 0.1}}, {}, "lambda1 is a parameter of its own"),
         ({"options": {"mu": 0.1}}, {}, "mu has no effect on rhfedmtl"),
         ({"budget": 2000}, {}, "energy=2000"),
+        ({"budget": np.int64(2000)}, {}, "energy=2000"),
+        ({"budget": [2000]}, {}, "names no resource type"),
         ({}, {"task": "site"}, "task is 'site' for 60 rows"),
         ({"options": {"merge": "add all"}}, {}, "unknown merge"),
         ({"policy": "measured", "local_steps": 3}, {}, "decides H, K and M itself"),

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -214,9 +215,11 @@ class Budget(Mapping[str, float]):
             return cls.from_toml(given)
         if isinstance(given, Mapping):
             return cls(given)
-        if isinstance(given, float | int):
+        if isinstance(given, Real):
             raise ConfigError(f"budget {given:g} names no resource type; write it as in energy={given:g}")
         texts = [given] if isinstance(given, str) else list(given)
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"budget {texts} names no resource type; write it as in ['energy=1400']")
         items = [item for text in texts for item in _split(text, "--budget energy=1400")]
         _refuse_repeats(name for name, _ in items)
         return cls({name: _number(f"budget {name}", spec) for name, spec in items})
