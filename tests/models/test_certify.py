@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,19 @@ def test_our_own_models_have_the_objective_of_their_run_and_a_bound_below_the_op
     assert found.primal == pytest.approx(result.certificate.primal, rel=1e-9)
     assert found.zero == pytest.approx(result.certificate.zero, rel=1e-9)
     assert 0.99 * found.primal <= found.dual <= result.certificate.primal
+
+
+def test_features_are_found_by_their_names() -> None:
+    """Columns in another order are the same data; a column that the models do not know is refused."""
+    federation, result = solved()
+    models = TaskModels.from_result(federation, result, Options().chosen_loss(federation.kind))
+    order = [3, 0, 4, 1, 2]
+    names = tuple(federation.feature_names[j] for j in order)
+    found = certify(models, replace(federation, X=federation.X[:, order], feature_names=names))
+    assert found.primal == pytest.approx(certify(models, federation).primal, rel=1e-9)
+    assert found.primal == pytest.approx(result.certificate.primal, rel=1e-9)
+    with pytest.raises(DataError, match="'height' that the models do not know, and lacks 'x0'"):
+        certify(models, replace(federation, feature_names=("height", *federation.feature_names[1:])))
 
 
 def test_the_bound_of_any_weights_holds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +62,10 @@ def certify(
 
 
 def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, list[Scaler]]:
-    """Model and scaler of every task of the federation, by name; tasks that were not learned get the mean model."""
+    """Model and scaler of every task of the federation, by names of tasks and features.
+
+    Tasks that were not learned get the mean model.
+    """
     if models.n_features != federation.n_features or len(models.classes) != len(federation.class_names):
         raise DataError(
             f"models of {models.n_features} features and {len(models.classes)} classes do not fit the data, which has "
@@ -73,7 +78,35 @@ def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, 
         )
     places = models.find(list(federation.task_names)).tolist()
     parts = [models.model_of(b) for b in places]
-    return np.array([model for _, model in parts]), [scaler for scaler, _ in parts]
+    order = _order(models.feature_names, federation.feature_names)
+    weights, scalers = np.array([model for _, model in parts]), [scaler for scaler, _ in parts]
+    if order is None:
+        return weights, scalers
+    weights[:, :, : len(order)] = weights[:, :, order]
+    return weights, [_reordered(scaler, order) for scaler in scalers]
+
+
+def _order(learned: Sequence[str], given: Sequence[str]) -> list[int] | None:
+    """Which of the learned features is each of the given ones; None where they are in order, or have no names."""
+    if not learned or not given or tuple(learned) == tuple(given):
+        return None
+    place = {name: j for j, name in enumerate(learned)}
+    foreign = [name for name in given if name not in place]
+    if foreign or len(place) < len(learned):
+        lacking = next(iter(place.keys() - set(given)), None)
+        raise DataError(
+            f"the data has a feature {foreign[0]!r} that the models do not know, and lacks {lacking!r}: certify with "
+            "the columns that they were trained on"
+            if foreign
+            else "several features of the models have the same name, and those of the data are in another order"
+        )
+    return [place[name] for name in given]
+
+
+def _reordered(scaler: Scaler, order: list[int]) -> Scaler:
+    if scaler.mean is None or scaler.scale is None:
+        return scaler
+    return replace(scaler, mean=scaler.mean[order], scale=scaler.scale[order])
 
 
 def _given(models: npt.ArrayLike, intercept: npt.ArrayLike | None, federation: Federation) -> Float64Array:
