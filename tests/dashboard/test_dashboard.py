@@ -29,6 +29,7 @@ from rhfedmtl.plain import plain
 from rhfedmtl.runs import lookup, progress, session
 from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.training.config import RunConfig
+from rhfedmtl.training.result import Progress
 
 NASTY = '<img src=x onerror="alert(1)">'
 
@@ -213,9 +214,11 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     """A run that is under way has its rounds, one whose process was killed is interrupted, one that ended is done."""
     monkeypatch.setattr(progress, "LINES_A_SECOND", 1e9)
     run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
-    index, seen = Index(tmp_path), []
+    index, seen, told = Index(tmp_path), [], []
 
-    def watch(now: object) -> None:
+    def watch(now: Progress) -> None:
+        assert now.certificate is not None
+        told.append(now.certificate.gap)
         index.refresh()
         seen.extend(row.state for row in index.rows)
 
@@ -226,7 +229,8 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert so_far.rounds is not None
     assert so_far.result is not None
     assert so_far.rounds.round == list(range(1, result.rounds + 1))
-    assert so_far.result.gap == pytest.approx(result.history[-1].gap, rel=1e-9)
+    assert so_far.result.gap == pytest.approx(told[-1], rel=1e-9)
+    assert result.history[-1].gap <= told[-1]  # the last certificate of all comes when nobody watches any more
     shown = CliRunner().invoke(app, ["runs", "show", str(run.folder)])
     assert "it has not ended" in shown.output
     assert lookup.pick(tmp_path, run.folder.name).result == so_far.result
