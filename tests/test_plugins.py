@@ -154,6 +154,7 @@ def loss_of(loss, z, y):
 """
 
 
+@pytest.mark.slow
 def test_an_edited_loss_of_a_package_is_not_answered_from_the_cache(tmp_path: Path) -> None:
     """Nor does the cache need the package of a loss to be there when another loss is compiled."""
     files = {"other/__init__.py": "", "other/loss.py": STEEP, "kernel.py": KERNEL}

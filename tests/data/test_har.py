@@ -54,6 +54,7 @@ def test_reading_and_splitting_needs_at_most_twice_the_data(real_file: Callable[
     assert peak <= 2 * size
 
 
+@pytest.mark.slow
 def test_npz_and_official_text_are_the_same(real_file: Callable[[str], Path], tmp_path: Path) -> None:
     """All rows, labels, subjects and names are equal to the bit when read from the official text layout."""
     path = real_file("har.npz")

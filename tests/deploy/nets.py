@@ -81,10 +81,11 @@ def _rows(made: Federation) -> tuple[Any, Any]:
     return made.terminal_offsets[made.task_offsets], made.test_offsets
 
 
-def restart(supervisor: Supervisor, name: str) -> None:
-    """Kill a node, and start it again."""
+def restart(supervisor: Supervisor, name: str, meanwhile: Callable[[], Any] = lambda: None) -> None:
+    """Kill a node, and start it again: at once the first time, and then as soon as its supervisor does."""
     supervisor.kill(name)
     supervisor.processes[name].join()
+    meanwhile()
     while name not in supervisor.keep_up():
         time.sleep(0.02)
 

@@ -109,9 +109,7 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path, kind: str) ->
         operator.command("train", budget=["energy=3000"])
         for number in (5, 70):
             nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
-            supervisor.kill("cloud")
-            supervisor.processes["cloud"].join()
-            supervisor.keep_up()
+            nets.restart(supervisor, "cloud")
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
         operator.export(tmp_path / "out")
@@ -259,9 +257,7 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
         assert all(spent[name] > 0 for name in ("time", "bytes", "energy"))
         assert spent["bytes"] <= 60_000 + 2_000
         assert status["accuracy"] is not None
-        supervisor.kill("cloud")
-        supervisor.processes["cloud"].join()
-        supervisor.keep_up()
+        nets.restart(supervisor, "cloud")
         nets.wait(operator, lambda s: s["training"].get("spent") == spent and nets.all_connected(s))
         # A terminal and then a station that hang do not make time run over: the ledger counts what was waited.
         limit = spent["time"] + 3.0

@@ -47,11 +47,12 @@ def number_of(operator: Operator) -> int:
 
 def put_back(supervisor: Supervisor, folder: Path, name: str, copy: Path) -> None:
     """Kill a node, and start it from a copy of its state."""
-    supervisor.kill(name)
-    supervisor.processes[name].join()
-    shutil.rmtree(folder / name / "state")
-    shutil.copytree(copy, folder / name / "state")
-    supervisor.keep_up()
+
+    def swap() -> None:
+        shutil.rmtree(folder / name / "state")
+        shutil.copytree(copy, folder / name / "state")
+
+    nets.restart(supervisor, name, swap)
 
 
 @pytest.mark.parametrize(

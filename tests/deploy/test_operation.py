@@ -196,12 +196,13 @@ def test_a_damaged_station_is_made_anew_from_its_terminals(net: Any) -> None:
 
 def _damage(path: Path, supervisor: Supervisor, name: str) -> None:
     """Kill a node, flip a bit of its file, start it again."""
-    supervisor.kill(name)
-    supervisor.processes[name].join()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-    supervisor.keep_up()
+
+    def flip() -> None:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+
+    nets.restart(supervisor, name, flip)
 
 
 def test_a_training_waits_while_all_terminals_are_away(net: Any) -> None:

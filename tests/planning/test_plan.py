@@ -269,6 +269,7 @@ def test_the_predicted_interval_holds_most_final_gaps() -> None:
     assert np.mean(inside) >= 0.8
 
 
+@pytest.mark.slow
 def test_the_predicted_interval_holds_for_regressions() -> None:
     """The squared loss goes on more slowly than its pilots; intervals are wide enough for that, and not for all."""
     inside, widths = [], []

@@ -137,6 +137,7 @@ def test_graph_and_clusters_find_planted_clusters(name: str) -> None:
         assert adjusted_rand_score(np.arange(12) % 3, relationship.members(12)) >= 0.9
 
 
+@pytest.mark.slow
 def test_unrelated_tasks_are_not_harmed() -> None:
     """On strangers, `learned` with a tuned λ stays within 0.5 points of `none` with a tuned λ, over several seeds."""
     request = Request(

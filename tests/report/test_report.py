@@ -407,6 +407,7 @@ def test_without_matplotlib_there_is_a_report_and_no_figures(
         report.write(results, tmp_path / "report.html", draw=True)
 
 
+@pytest.mark.slow
 def test_every_chart_becomes_a_figure(results: Path, tmp_path: Path) -> None:
     """Each chart of the page is there as PDF and PNG, of every kind, and the same records give the same bytes."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib")

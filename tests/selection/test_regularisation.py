@@ -140,6 +140,7 @@ def test_a_start_at_the_optimum_is_not_taken_for_divergence() -> None:
         assert again.relationship == MeanRegularised(lambda1, 1e-2)
 
 
+@pytest.mark.slow
 def test_warm_trials_show_what_cold_ones_do() -> None:
     """Every trial of a path has the score that its weights have when solved alone."""
     data = federation()
