@@ -75,6 +75,7 @@ def test_liblinear_solves_the_problem_that_we_solve(loss: SquaredHinge | Hinge) 
     assert -1e-12 <= solver.solve_here(X, y, loss).certificate.relative_gap <= solver.GAP
 
 
+@pytest.mark.slow
 def test_figures_of_kernels_are_whole() -> None:
     """Every figure is a positive number, on the smallest of problems too."""
     figures = [

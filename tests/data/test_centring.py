@@ -88,9 +88,8 @@ def test_without_an_intercept_labels_stay_as_they_are() -> None:
     assert (bytes_up[1][0] - bytes_up[0][0], bytes_up[1][1] - bytes_up[0][1]) == sizes
 
 
-@pytest.mark.parametrize(
-    "rows", [pytest.param(5, marks=pytest.mark.slow), 12, pytest.param(30, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [5, 12, 30])
 def test_levels_help_on_real_data_with_few_rows_and_many(rows: int) -> None:
     """Diabetes of scikit-learn, labels of ten groups by age and sex moved apart: the error is as if they were not."""
     X, y = load_diabetes(return_X_y=True, scaled=False)

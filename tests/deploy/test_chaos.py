@@ -204,7 +204,8 @@ def check(folder: Path, faults: int, seed: int, lies: Sequence[str] = (), *, lig
     return done
 
 
-@pytest.mark.parametrize("light", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("light", [False, True])
 def test_a_short_storm(tmp_path: Path, light: bool) -> None:
     """Some faults on all tiers: sums, budget and charges are right afterwards, and the gap is reached."""
     check(tmp_path / "net", faults=25, seed=1, light=light)
