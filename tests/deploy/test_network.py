@@ -238,6 +238,7 @@ def _first_rounds(ledger: Ledger) -> float:
     return sum(amount for number, amount in ledger.totals("round")["bytes"].items() if number <= 5)
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_charged(tmp_path: Path) -> None:
     """Time, bytes and energy are measured: all are spent, and none beyond its limit by more than a message."""
     federation = nets.small(2, 2, 40)

@@ -411,6 +411,7 @@ def test_under_a_budget_the_choice_of_weights_is_part_of_the_bill() -> None:
     assert (model.relationship_.lambda1, model.relationship_.lambda2) == tuple(record.chosen.values())
 
 
+@pytest.mark.slow
 def test_groups_are_held_out_together_when_the_coupling_is_chosen() -> None:
     """Random folds see too much of windows that overlap: with groups, tasks are coupled more strongly."""
     try:

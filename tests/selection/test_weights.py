@@ -74,6 +74,7 @@ def test_without_a_budget_folds_decide_and_nothing_is_charged() -> None:
     assert found.config.options.lambda2 == found.selection.chosen["lambda2"]
 
 
+@pytest.mark.slow
 def test_the_coupling_that_nobody_gives_is_chosen_where_nothing_limits_the_run() -> None:
     """As by "auto"; under a limit, with one task or too few rows, or where nothing is coupled, it is as usual."""
     data = REQUEST.federation(0)

@@ -29,6 +29,7 @@ def test_heart_has_the_rows_and_columns_of_flamby() -> None:
 
 
 @needs_heart
+@pytest.mark.slow
 def test_the_table_has_every_printed_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours stands beside those that we have a method for; on the heart we are at or above the best that was printed."""
     heart = replace(published.TABLES[2], printed={"FedYogi": (73.1, "fedyogi"), "a network": (68.5, None)})
