@@ -223,9 +223,10 @@ def share_of(folder: Path, member: wire.MemberFile) -> Any:
     rows = load_rows(
         folder / f"terminal-{member.terminal}" / "data.npz", record.job.features, tuple(record.job.classes)
     )
-    X = codec.from_wire(Scaling, record.scaling).scaler.transform(rows.X)
+    scaler = codec.from_wire(Scaling, record.scaling).scaler
+    X = scaler.transform(rows.X)
     if method_of(record.job).intercept:
-        X = np.column_stack([X, np.ones(len(X))])
+        X = np.column_stack([X, np.full(len(X), scaler.constant(X.shape[1]))])
     return alpha.T @ X - kept
 
 

@@ -43,7 +43,7 @@ def rows_of(loss: str, intercept: bool) -> rounds.Rows:
     weight = rng.choice([0.0, 0.5, 1.0, 2.0], size=24)
     X = rng.normal(size=(24, D))
     ids = np.array([4, 7, 9])
-    return rounds.make_rows(X, y, np.array([0, 9, 10, 24]), ids=ids, weight=weight, intercept=intercept)
+    return rounds.make_rows(X, y, np.array([0, 9, 10, 24]), ids=ids, weight=weight, constant=0.4 if intercept else 0.0)
 
 
 def orders_of(number: int, shape: tuple[int, int], uniform: bool, scale: float = 3.0) -> rounds.Orders:

@@ -71,10 +71,9 @@ def one_terminal(loss: Any, *, steps: int, columns: int = 1, dtype: Any = np.flo
     duals = duals_of(loss, rows)
     duals.alpha[:] *= rows.weight[:, None]
     before = duals.alpha.copy()
-    intercept = rows.norm[0] > (rows.X[0].astype(float) ** 2).sum() + 0.5
-    orders = orders_of(rows, 1, steps, uniform=uniform, intercept=int(intercept))
+    orders = orders_of(rows, 1, steps, uniform=uniform, intercept=int(rows.constant > 0.0))
     answers = run(loss, rows, duals, orders, [0])
-    X = np.column_stack([rows.X, np.ones(6)]) if intercept else rows.X.astype(float)
+    X = np.column_stack([rows.X, np.full(6, rows.constant)]) if rows.constant else rows.X.astype(float)
     told: list[tuple[float, float]] = []
     active = isinstance(loss, Hinge) and not uniform
     order = active_visits(6, 9, 13, 6, steps, told) if active else visits(6, 9, 13, 6, steps, uniform)
@@ -109,9 +108,9 @@ def test_steps_spared_on_rows_that_rest_are_taken_on_others() -> None:
     "more",
     [
         {"uniform": True},
-        {"intercept": True},
+        {"constant": 0.4},
         {"weight": np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25])},
-        {"weight": np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25]), "intercept": True, "columns": 3},
+        {"weight": np.array([0.0, 0.5, 1.0, 3.0, 2.0, 0.25]), "constant": 1.0, "columns": 3},
     ],
     ids=["uniform", "intercept", "weights", "all at once"],
 )
@@ -122,7 +121,7 @@ def test_options_equal_plain_loops(more: dict[str, Any]) -> None:
     np.testing.assert_allclose(answers.delta[0], plain.delta, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("more", [{}, {"columns": 3}, {"uniform": True}, {"intercept": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"columns": 3}, {"uniform": True}, {"constant": 0.4}], ids=str)
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_gram_matrix_gives_the_same_iterates(name: str, more: dict[str, Any]) -> None:
     """Many steps on few rows go by the Gram matrix, and equal plain loops that never make one."""
@@ -327,7 +326,7 @@ def optimum(rows: rounds.Rows, lam_n: float, loss: Any) -> Any:
     """Model at the optimum of one terminal: λn w = Xᵀα."""
     duals = rounds.make_duals(rows)
     layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, rows.ids)
-    width = rows.X.shape[1] + int(rows.norm[0] > (rows.X[0] ** 2).sum() + 0.5)
+    width = rows.X.shape[1] + int(rows.constant > 0.0)
     w = np.zeros((1, 1, width))
     for number in range(400):
         orders = rounds.Orders(w, np.array([lam_n]), np.array([len(rows.X)]), np.uint64(0), np.uint64(number), False)
@@ -351,8 +350,8 @@ def test_an_intercept_is_a_constant_column() -> None:
     """The constant feature that is never stored acts like one that is."""
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(8, 3)), rng.choice([-1.0, 1.0], size=(8, 1))
-    implied = rounds.make_rows(X, y, np.array([0, 8]), intercept=True)
-    stored = rounds.make_rows(np.column_stack([X, np.ones(8)]), y, np.array([0, 8]))
+    implied = rounds.make_rows(X, y, np.array([0, 8]), constant=0.4)
+    stored = rounds.make_rows(np.column_stack([X, np.full(8, 0.4)]), y, np.array([0, 8]))
     np.testing.assert_allclose(implied.norm, stored.norm, rtol=1e-14)
     np.testing.assert_allclose(
         optimum(implied, 2.0, SmoothedHinge()), optimum(stored, 2.0, SmoothedHinge()), atol=1e-10

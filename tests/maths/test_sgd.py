@@ -38,7 +38,7 @@ def problem(loss: Any, rng: np.random.Generator) -> tuple[Any, Any, Any]:
 
 def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: Slots, steps: Any, **how: Any) -> Any:
     """One round of all terminals under one station, with an intercept; answers of the station."""
-    rows = make_rows(X, y, OFFSETS, weight=weight, intercept=True)
+    rows = make_rows(X, y, OFFSETS, weight=weight, constant=1.0)
     layout = make_layout(np.zeros(len(SIZES), dtype=np.int64), 1, rows.ids)
     uniform, threads = how.get("uniform", False), how.get("threads", 1)
     orders = Orders(matrix[None], np.array([ETA]), np.asarray(steps), np.uint64(SEED), np.uint64(ROUND), uniform)

@@ -60,3 +60,27 @@ def levels(labels: Float64Array) -> Float64Array:
     trust = between / (between + within / n)
     level = trust @ mean / trust.sum()
     return np.asarray(level + trust * (mean - level))
+
+
+def with_intercepts(models: Float64Array, constant: float, levels: Float64Array | None = None) -> Float64Array:
+    """Models (station, column, feature) whose last number is the intercept itself, levels of labels included.
+
+    As learned it is the weight of a feature of this constant value.
+    """
+    if constant == 1.0 and levels is None:
+        return models
+    given = models.copy()
+    given[:, :, -1] *= constant
+    if levels is not None:
+        given[:, :, -1] += levels[:, None]
+    return given
+
+
+def without_intercepts(models: Float64Array, constant: float, levels: Float64Array | None = None) -> Float64Array:
+    """Models as they are learned: undoes `with_intercepts`."""
+    learned = models.copy()
+    if levels is not None:
+        learned[:, :, -1] -= levels[:, None]
+    if constant != 1.0:
+        learned[:, :, -1] /= constant
+    return learned

@@ -5,6 +5,7 @@ Only arithmetic lives here; who sends what to whom is the business of the roles.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from functools import reduce
@@ -17,6 +18,8 @@ from rhfedmtl.data.mapped import room_like
 from rhfedmtl.errors import ConfigError
 
 SCALES = ("standard-unit", "standard-rms", "standard", "unit", "none")
+FEATURES_WORTH, LEAST_CONSTANT = 3.0, 0.25
+"""Size of the constant feature, in typical features of a row of norm 1; and where many features leave little of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,14 @@ class Scaler:
     mean: npt.NDArray[np.float64] | None = None
     scale: npt.NDArray[np.float64] | None = None
     unit: bool = False
+
+    def constant(self, features: int) -> float:
+        """Value of the constant feature that stands for an intercept, beside rows scaled like this.
+
+        In a row of norm 1 one of d features is about 1/√d. A constant of 1 would outweigh them: all rows share it, so
+        all terminals move it at once, and the first rounds go into it. The size of a few features learns sooner.
+        """
+        return min(1.0, max(LEAST_CONSTANT, FEATURES_WORTH / math.sqrt(max(features, 1)))) if self.unit else 1.0
 
     @classmethod
     def from_moments(cls, moments: Moments | None, how: str) -> Scaler:

@@ -66,8 +66,12 @@ class InProcess:
         present: IntArray | None = None,
         ids: IntArray | None = None,
         first_station: int = 0,
+        constant: float = 1.0,
     ) -> None:
-        """Where the federation is a part of a larger one, ``ids`` of terminals and stations in it address all draws."""
+        """Where the federation is a part of a larger one, ``ids`` of terminals and stations in it address all draws.
+
+        ``constant`` stands for the intercept, where there is one, until rows are scaled.
+        """
         method.check(federation)
         self.method = method
         self.seed = seed
@@ -82,7 +86,7 @@ class InProcess:
             np.asarray(federation.terminal_offsets, dtype=np.int64),
             ids=ids,
             weight=None if weight is None else np.asarray(weight, dtype=np.float64),
-            intercept=method.intercept,
+            constant=constant * method.intercept,
             norms=loops.row_norms,
         )
         self._ends = rows.ends
@@ -383,7 +387,7 @@ class InProcess:
         if not self._centred:
             self._centred = True
             level = np.repeat(levels[self._home], self._ends - self._rows.starts)
-            self._remake(self._rows.X, self._rows.y - level[:, None])
+            self._remake(self._rows.X, self._rows.y - level[:, None], self._rows.constant)
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale all rows. Told again, it changes nothing."""
@@ -403,9 +407,9 @@ class InProcess:
                 own = self._home == b
                 span = slice(old.starts[own].min(), self._ends[own].max())
                 scaler.transform(old.X[span], out=X[span])
-        self._remake(X, old.y)
+        self._remake(X, old.y, first.constant(X.shape[1]) * self.method.intercept)
 
-    def _remake(self, X: FloatArray, y: Float64Array) -> None:
+    def _remake(self, X: FloatArray, y: Float64Array, constant: float) -> None:
         """Take these rows and labels instead, with all else as it is."""
         old = self._rows
         offsets = np.append(old.starts, len(X))
@@ -415,7 +419,7 @@ class InProcess:
             offsets,
             ids=old.ids,
             weight=old.weight,
-            intercept=self.method.intercept,
+            constant=constant,
             norms=loops.row_norms,
         )
         self._rows = rounds.with_sizes(rows, old.sizes)

@@ -42,16 +42,18 @@ def certify(
         weights, scalers = _learned(models, federation)
         if models.loss is not None:
             options = {"loss": loss_name(models.loss), **models.loss._asdict(), **options}  # type: ignore[attr-defined]
-        constant = models.intercept
+        has_intercept = models.intercept
     else:
-        weights, constant = _given(models, intercept, federation), intercept is not None
+        weights, has_intercept = _given(models, intercept, federation), intercept is not None
         scalers = [Scaler()] * federation.n_tasks
-    method = Options.of(**{**options, "intercept": constant}).method(federation.kind)
+    method = Options.of(**{**options, "intercept": has_intercept}).method(federation.kind)
     network = InProcess(federation, method, threads=threads)
-    if constant and federation.kind == "regression":
-        levels = centring.levels(network.labels())
-        network.centre(levels)
-        weights[:, :, -1] -= levels[:, None]
+    if has_intercept:
+        levels = None
+        if federation.kind == "regression":
+            levels = centring.levels(network.labels())
+            network.centre(levels)
+        weights = centring.without_intercepts(weights, scalers[0].constant(federation.n_features), levels)
     network.scale(scalers)
     relationship = method.relationship
     if relationship.learns() is not None:  # the one that these models show

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.centring import with_intercepts, without_intercepts
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.coupling import Relationship, mix
 from rhfedmtl.maths.gaussian_privacy import epsilon_of
@@ -56,7 +57,7 @@ def noised(
         "noise": noise,
         "target_gap": gap,
     }
-    return in_noise(models.models, relationship, noise, address), statement
+    return in_noise(models, relationship, noise, address), statement
 
 
 class Releases:
@@ -103,19 +104,20 @@ def _put_down(account: Path, releases: list[dict[str, float]]) -> list[dict[str,
 
 
 def in_noise(
-    models: Float64Array, relationship: Relationship, noise: float, address: tuple[int, ...] | None = None
+    models: Learned, relationship: Relationship, noise: float, address: tuple[int, ...] | None = None
 ) -> Float64Array:
     """W + Z, Z with covariance s²G across tasks."""
-    dense = relationship.dense(len(models))
+    learned = without_intercepts(models.models, models.constant)
+    dense = relationship.dense(len(learned))
     root = (dense.U / np.sqrt(dense.kappa)) @ dense.U.T
-    return np.asarray(models + noise * mix(root, standard_normal(models.shape, address)))
+    return with_intercepts(learned + noise * mix(root, standard_normal(learned.shape, address)), models.constant)
 
 
 def sensitivity_of(models: Learned, relationship: Relationship, gap: float) -> float:
     """How far one row can move models that are within a gap of the best, in Q-norm."""
     tasks, columns = models.models.shape[:2]
     n = np.array(models.provenance["data"]["rows"], dtype=np.float64)
-    radius = math.sqrt(1.0 + models.intercept)
+    radius = math.hypot(1.0, models.constant) if models.intercept else 1.0
     moved = float(np.max(np.sqrt(np.diag(relationship.dense(tasks).G)) / n))
     return 2.0 * radius * math.sqrt(columns) * moved + 2.0 * math.sqrt(2.0 * tasks * gap)
 

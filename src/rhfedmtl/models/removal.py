@@ -65,4 +65,4 @@ def removal(
         f" In noise of {noise:.3g}, as in released.npz, nobody can tell them from models of a network that never had "
         f"it, learned to the same gap, but within (epsilon, delta) = ({privacy.epsilon:g}, {privacy.delta:g})."
     )
-    return statement, in_noise(models.models, options.chosen_relationship(), noise)
+    return statement, in_noise(models, options.chosen_relationship(), noise)

@@ -136,6 +136,11 @@ class TaskModels:
         return bool(self.models.shape[-1] > self.n_features)
 
     @property
+    def constant(self) -> float:
+        """Value of the feature whose weight the intercepts were learned as; 1 where there is none."""
+        return self.scalers[0].constant(self.n_features) if self.intercept else 1.0
+
+    @property
     def kind(self) -> Kind:
         """``binary``, ``classes`` (three or more) or ``regression``."""
         return kind_of(tuple(map(str, self.classes)))

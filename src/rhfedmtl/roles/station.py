@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -473,7 +474,8 @@ class BaseStation:
     def scaled(self, scaling: Scaling) -> None:
         """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
         if scaling.unit:
-            self.row_norm = float(np.sqrt(1.0 + self.method.intercept))
+            constant = scaling.scaler.constant(self.shape[1] - 1) * self.method.intercept
+            self.row_norm = math.sqrt(1.0 + constant * constant)
         for t, member in self.members.items() if self.method.has_duals else ():
             with self._noting():
                 self._bounds(t, member).check_share(member.share)

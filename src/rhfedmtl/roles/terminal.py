@@ -144,7 +144,7 @@ class Terminal:
         self.method = method
         self.seed = seed
         self._kernel = find_kernel() if kernel is None else kernel
-        self._X, self._y, self._weight = X, y, weight
+        self._X, self._y, self._weight, self._constant = X, y, weight, 1.0
         self._load_rows()
         self._duals = rounds.make_duals(self._rows)
         self._scaled = self._centred = False
@@ -221,6 +221,7 @@ class Terminal:
         if self._scaled:
             return
         self._scaled = True
+        self._constant = scaling.scaler.constant(self._X.shape[1])
         self._X = scaling.scaler.transform(self._X)
         self._load_rows()
 
@@ -387,7 +388,7 @@ class Terminal:
             np.array([0, len(self._X)]),
             ids=np.array([self.identity]),
             weight=self._weight,
-            intercept=self.method.intercept,
+            constant=self._constant * self.method.intercept,
         )
         self._layout = rounds.make_layout(np.zeros(1, dtype=np.int64), 1, self._rows.ids)
 

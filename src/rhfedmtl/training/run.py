@@ -581,20 +581,18 @@ class Run:
             models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
         return NoisedCertificate.made(self.round, models, np.inf, 0.0, np.nan)
 
+    @property
+    def constant(self) -> float:
+        """Value of the feature that stands for the intercept; 1 where there is none."""
+        return self.scalers[0].constant(self.network.shape[1] - 1) if self.method.intercept else 1.0
+
     def as_given(self, models: Models) -> Models:
-        """Models of the stations for labels as they were given: levels stand in the intercepts."""
-        return self._shifted(models, 1.0)
+        """Models of the stations whose last number is the intercept itself, for labels as they were given."""
+        return centring.with_intercepts(models, self.constant, self.levels)
 
     def as_learned(self, models: Models) -> Models:
-        """Models of the stations for labels without their levels, as rounds have them: undoes `as_given`."""
-        return self._shifted(models, -1.0)
-
-    def _shifted(self, models: Models, sign: float) -> Models:
-        if self.levels is None:
-            return models
-        shifted = models.copy()
-        shifted[:, :, -1] += sign * self.levels[:, None]
-        return shifted
+        """Models of the stations as rounds have them: undoes `as_given`."""
+        return centring.without_intercepts(models, self.constant, self.levels)
 
     def _round_zero(self, federation: Federation) -> tuple[list[Scaler], npt.NDArray[np.float64] | None]:
         """Common scaling and levels of labels, from sums over training rows, charged by their bytes alone."""

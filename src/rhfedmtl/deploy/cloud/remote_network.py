@@ -201,10 +201,13 @@ class RemoteNetwork:
     def trial(self, models: Float64Array, combination: Float64Array | None) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
         weights = None if combination is None else combination.tolist()
+        known = self.scalers if self.method.intercept else None
+        constant = known[0].constant(self.shape[1] - 1) if known else 1.0
 
         def asked(b: int) -> wire.Request:
             model = codec.tensor(models[b])
-            model.MergeFrom(wire.Tensor(weights=weights, shift=0.0 if self.levels is None else self.levels[b]))
+            shift = 0.0 if self.levels is None else self.levels[b]
+            model.MergeFrom(wire.Tensor(weights=weights, shift=shift, constant=constant))
             return wire.Request(trial=wire.TrialRequest(model=model))
 
         requests = self._all(asked)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.data.centring import with_intercepts
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
@@ -91,7 +92,7 @@ class ModelMemory:
 
     def _mixture(self, given: wire.Tensor, model: codec.Vector) -> wire.Tensor:
         """What the model is made of, if it is what the weights say."""
-        short = wire.Tensor(shape=given.shape, weights=given.weights, shift=given.shift)
+        short = wire.Tensor(shape=given.shape, weights=given.weights, shift=given.shift, constant=given.constant)
         asked = self._asked()
         known = 0 < len(asked) == len(given.weights)
         return short if known and np.array_equal(_combined(short, asked), model) else codec.tensor(model)
@@ -136,13 +137,13 @@ def _shared(written: bytes) -> codec.Vector:
 
 
 def _combined(given: wire.Tensor, models: list[codec.Vector]) -> codec.Vector:
-    if len(given.weights) != len(models) or not np.isfinite([*given.weights, given.shift]).all():
+    if len(given.weights) != len(models) or not np.isfinite([*given.weights, given.shift, given.constant]).all():
         raise PeerError(f"a combination of {len(given.weights)} models, of which {len(models)} are known here")
     made = combined(np.array(given.weights), np.array(models))
     if made.shape != tuple(given.shape):
         raise PeerError(f"a combination of shape {tuple(given.shape)}, of models of {made.shape}")
-    made[:, -1] += given.shift
-    return made
+    (whole,) = with_intercepts(made[None], given.constant or 1.0, np.array([given.shift]))
+    return np.asarray(whole)
 
 
 def _models_in(message: Any) -> tuple[str, Any]:

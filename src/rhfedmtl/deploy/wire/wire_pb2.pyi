@@ -19,7 +19,7 @@ INT8: Precision
 INT16: Precision
 
 class Tensor(_message.Message):
-    __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift", "reported", "share")
+    __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift", "constant", "reported", "share")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Tensor(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_FIELD_NUMBER: _ClassVar[int]
     REPORTED_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -36,9 +37,10 @@ class Tensor(_message.Message):
     base: int
     weights: _containers.RepeatedScalarFieldContainer[float]
     shift: float
+    constant: float
     reported: int
     share: int
-    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ..., step: _Optional[float] = ..., base: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., shift: _Optional[float] = ..., reported: _Optional[int] = ..., share: _Optional[int] = ...) -> None: ...
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., precision: _Optional[_Union[Precision, str]] = ..., data: _Optional[bytes] = ..., step: _Optional[float] = ..., base: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., shift: _Optional[float] = ..., constant: _Optional[float] = ..., reported: _Optional[int] = ..., share: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest", "newest", "network", "software", "node", "incarnation", "pending_round", "round", "epoch", "membership", "prepared", "process")

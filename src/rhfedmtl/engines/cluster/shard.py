@@ -305,6 +305,7 @@ class Shard:
             present=present,
             ids=self._ids,
             first_station=self._part.station,
+            constant=self._scalers[0].constant(self._federation.n_features) if self._scalers else 1.0,
         )
 
     @staticmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -74,7 +74,13 @@ class CardLayout:
     """How rows and models lie on the card: ``stride`` numbers a row, held as ``main`` and ``rest``."""
 
     features: int
-    intercept: bool
+    constant: float
+    """Value of the feature that stands for the intercept; on the card a model holds their product."""
+
+    @property
+    def intercept(self) -> bool:
+        """Whether models have one."""
+        return self.constant > 0.0
 
     @property
     def stride(self) -> int:
@@ -113,12 +119,12 @@ class CardLayout:
         padded = np.zeros((*models.shape[:-1], self.width), dtype)
         padded[..., : self.features] = models[..., : self.features]
         if self.intercept:
-            padded[..., -1] = models[..., -1]
+            padded[..., -1] = models[..., -1] * self.constant
         return padded
 
     def cut(self, sums: Float64Array) -> Float64Array:
         """What the card returned, without the padding."""
-        own = [sums[..., -1:]] if self.intercept else []
+        own = [sums[..., -1:] * self.constant] if self.intercept else []
         return np.concatenate([sums[..., : self.features], *own], axis=-1)
 
 
@@ -153,7 +159,7 @@ class Gpu(InProcess):
         bounds = np.asarray(federation.terminal_offsets)[federation.task_offsets]
         self._home_rows = [slice(a, b) for a, b in pairwise(bounds.tolist())]
         self._loss = {"LOSS": loss, "WEIGHTED": federation.sample_weight is not None}
-        self._card_shape = CardLayout(federation.n_features, method.intercept)
+        self._card_shape = CardLayout(federation.n_features, float(method.intercept))
         self._refuse_size()
         self._device = "cpu" if interpreted() else "cuda"
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
@@ -193,6 +199,8 @@ class Gpu(InProcess):
         else:
             for rows, scaler in zip(self._home_rows, scalers, strict=True):
                 self._scale(rows, scaler)
+        constant = scalers[0].constant(self._card_shape.features) * self.method.intercept
+        self._card_shape = replace(self._card_shape, constant=constant)
         self._measure()
 
     def _refuse_size(self) -> None:
@@ -229,7 +237,7 @@ class Gpu(InProcess):
         """‖x‖² of all rows, with the constant feature."""
         self._norm = self._torch.empty(len(self._X), dtype=self._torch.float32, device=self._device)
         for part in _pieces(slice(0, len(self._X)), self._card_shape.stride):
-            self._norm[part] = (self._X[part].double().square().sum(1) + float(self.method.intercept)).float()
+            self._norm[part] = (self._X[part].double().square().sum(1) + self._card_shape.constant**2).float()
 
     def _moments(self, rows: slice) -> Moments:
         total: Moments | None = None
@@ -268,7 +276,8 @@ class Gpu(InProcess):
         total = np.zeros(self.shape)
         for part in _pieces(rows, self._card_shape.stride):
             X, alpha = self._X[part, : self._card_shape.features].double(), self._card_alpha[part]
-            products = [(alpha.T @ X), *([alpha.sum(0)[:, None]] if self.method.intercept else [])]
+            own = self._card_shape.constant * alpha.sum(0)[:, None]
+            products = [(alpha.T @ X), *([own] if self._card_shape.intercept else [])]
             total += self._torch.cat(products, 1).cpu().numpy()
         return total
 
@@ -303,7 +312,7 @@ class Gpu(InProcess):
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,
                 cohort.blocks, card.station_of_block, models, scales, cohort.sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
-                WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
+                WIDTH=shape.width, INTERCEPT=shape.constant**2, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
                 CURVE=CURVE, ONCE=cohort.once and not orders.uniform,
             )  # fmt: skip
         profile = self._profiles(card, cohort)

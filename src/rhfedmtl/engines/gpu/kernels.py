@@ -233,7 +233,7 @@ def ascend(
             rest += factor * x_rest
             total_rest += change * x_rest.to(tl.float64)
         if INTERCEPT:
-            own += factor
+            own += factor * INTERCEPT
             total_own += change
         if ONCE:
             mine = tl.where(point == f - begin, change, mine)

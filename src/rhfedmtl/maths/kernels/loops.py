@@ -70,26 +70,29 @@ def dot_four(X: Any, rows: Any, w: Any, r: Any) -> Any:
 
 
 @inlined
-def score(X: Any, i: Any, w: Any, r: Any) -> Any:
-    """Score x_iᵀw_r; a model one longer than the row ends in its intercept."""
-    z = np.float64(dot(X, i, w, r))
-    return z + w[r, X.shape[1]] if w.shape[1] > X.shape[1] else z
+def score(rows: Any, i: Any, w: Any, r: Any) -> Any:
+    """Score x_iᵀw_r, the constant feature included."""
+    d = rows.X.shape[1]
+    z = np.float64(dot(rows.X, i, w, r))
+    return z + rows.constant * w[r, d] if w.shape[1] > d else z
 
 
 @inlined
-def add_row(c: Any, X: Any, i: Any, w: Any, r: Any) -> None:
+def add_row(c: Any, rows: Any, i: Any, w: Any, r: Any) -> None:
     """w_r += c x_i, the constant feature included."""
-    add(c, X, i, w, r, X.shape[1])
-    if w.shape[1] > X.shape[1]:
-        w[r, X.shape[1]] += w.dtype.type(c)
+    d = rows.X.shape[1]
+    add(c, rows.X, i, w, r, d)
+    if w.shape[1] > d:
+        w[r, d] += w.dtype.type(c * rows.constant)
 
 
 @inlined
-def add_rows(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
+def add_rows(c: Any, rows: Any, four: Any, w: Any, r: Any) -> None:
     """w_r += Σ c_k x_k over four rows, the constant feature included."""
-    _add_four(c, X, rows, w, r)
-    if w.shape[1] > X.shape[1]:
-        w[r, X.shape[1]] += c[0] + c[1] + c[2] + c[3]
+    d = rows.X.shape[1]
+    _add_four(c, rows.X, four, w, r)
+    if w.shape[1] > d:
+        w[r, d] += (c[0] + c[1] + c[2] + c[3]) * rows.constant
 
 
 @inlined
@@ -109,9 +112,9 @@ def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
 
 
 @compiled
-def _row_norms(X: Any, constant: Any, norm: Any) -> None:
+def _row_norms(X: Any, first: Any, norm: Any) -> None:
     for i in range(len(X)):
-        total = constant
+        total = first
         for j in range(X.shape[1]):
             total += np.float64(X[i, j]) * np.float64(X[i, j])
         norm[i] = total
@@ -120,7 +123,7 @@ def _row_norms(X: Any, constant: Any, norm: Any) -> None:
 def row_norms(X: FloatArray, constant: float) -> Float64Array:
     """As `rounds.row_norms`, to the bit, for millions of rows."""
     norm = np.empty(len(X))
-    _row_norms(rounds.fixed(X), constant, norm)
+    _row_norms(rounds.fixed(X), constant * constant, norm)
     return norm
 
 

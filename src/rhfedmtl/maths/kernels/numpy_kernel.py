@@ -24,7 +24,6 @@ from rhfedmtl.maths.kernels.rounds import (
     Answers,
     Duals,
     Float64Array,
-    FloatArray,
     IntArray,
     Layout,
     Orders,
@@ -82,26 +81,28 @@ def _deal(key: Any, h: int, deck: list[int], n: int) -> list[int]:
     return deck[:n]
 
 
-def _scores(X: Any, models: Any) -> Any:
-    """Scores of rows (or of one row) under models, one to a row; a model longer than the rows ends in its intercept."""
+def _scores(rows: Rows, which: Any, models: Any) -> Any:
+    """Scores of some rows (or of one) under models, one to a row, the constant feature included."""
+    X = rows.X[which]
     d = X.shape[-1]
     z = np.asarray(X @ models[:, :d].T, dtype=np.float64)
-    return z + models[:, d] if models.shape[1] > d else z
+    return z + rows.constant * models[:, d].astype(np.float64) if models.shape[1] > d else z
 
 
-def _add_row(c: Any, x: Any, models: Any) -> None:
-    """models += c xᵀ, the constant feature included."""
-    d = len(x)
-    models[:, :d] += np.multiply.outer(c.astype(models.dtype), x)
+def _add_row(c: Any, rows: Rows, i: int, models: Any) -> None:
+    """models += c x_iᵀ, the constant feature included."""
+    d = rows.X.shape[1]
+    models[:, :d] += np.multiply.outer(c.astype(models.dtype), rows.X[i])
     if models.shape[1] > d:
-        models[:, d] += c.astype(models.dtype)
+        models[:, d] += (c * rows.constant).astype(models.dtype)
 
 
-def _products(factors: Float64Array, X: FloatArray, width: int) -> Float64Array:
-    """Σ_i f_i x_iᵀ for each column of factors, in double precision, the constant feature included."""
+def _products(factors: Float64Array, rows: Rows, which: Any, width: int) -> Float64Array:
+    """Σ_i f_i x_iᵀ over some rows for each column of factors, in double precision, the constant feature included."""
+    X = rows.X[which].astype(np.float64, copy=False)
     total = np.empty((factors.shape[1], width))
-    total[:, : X.shape[1]] = factors.T @ X.astype(np.float64, copy=False)
-    total[:, X.shape[1] :] = factors.sum(axis=0)[:, None]
+    total[:, : X.shape[1]] = factors.T @ X
+    total[:, X.shape[1] :] = factors.sum(axis=0)[:, None] * rows.constant
     return total
 
 
@@ -131,7 +132,7 @@ def ascend(
             _settle(duals, job)
             order = _ascend(loss, rows, duals, orders, job, answers.gains[job.row])
             visited = np.unique(order) + job.here.start
-            answers.delta[job.row] += _products(duals.pending[visited], rows.X[visited], shape[1])
+            answers.delta[job.row] += _products(duals.pending[visited], rows, visited, shape[1])
             if profile_length:
                 _add_profile(answers.profile[job.row], _profile(loss, rows, duals, job, profile_length), loss.quadratic)
     return answers
@@ -177,7 +178,7 @@ class _Column:
 
     def __init__(self, loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int) -> None:
         self.loss, self.corners = loss, has_corners(loss)
-        self.X, self.per_scale = rows.X[job.here], 1.0 / float(orders.scale[job.station])
+        self.X, self.per_scale, self.constant = rows.X[job.here], 1.0 / float(orders.scale[job.station]), rows.constant
         self.y, self.weight, self.norm = (
             part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm)
         )
@@ -193,14 +194,14 @@ class _Column:
         s, x, loss = self.weight[k], self.X[k], self.loss
         if s <= 0.0:
             return 0.0, 0.0, np.inf
-        z = float(x @ self.w) + (float(self.intercept[0]) if len(self.intercept) else 0.0)
+        z = float(x @ self.w) + (self.constant * float(self.intercept[0]) if len(self.intercept) else 0.0)
         y, a, q = self.y[k], (self.alpha[k] + self.change[k]) / s, s * self.norm[k] * self.per_scale
         step = loss.dual_step(a, y, z, q)
         gain = s * (loss.conjugate(a, y) - loss.conjugate(a + step, y) - step * z - q * step * step / 2.0)
         if step != 0.0:
             self.change[k] += s * step
             self.w += self.w.dtype.type(s * step * self.per_scale) * x
-            self.intercept += self.w.dtype.type(s * step * self.per_scale)
+            self.intercept += self.w.dtype.type(s * step * self.per_scale * self.constant)
         held = abs(loss.line(a + step, y, 1.0)[0] - z - q * step) if self.corners else 0.0
         return gain, q * abs(step), held
 
@@ -254,8 +255,8 @@ def sums(
     for job in _jobs(rows, layout):
         _settle(duals, job)
         kept = np.flatnonzero(rows.weight[job.here]) + job.here.start
-        X, y, s = rows.X[kept], rows.y[kept], rows.weight[kept, None]
-        scores = np.array([_scores(X, model) for model in models[:, job.station]])
+        y, s = rows.y[kept], rows.weight[kept, None]
+        scores = np.array([_scores(rows, kept, model) for model in models[:, job.station]])
         for k, point in enumerate(points):
             losses[job.row, k] += float(np.sum(s * value(np.einsum("m,mic->ic", point, scores), y)))
         dual_sums[job.row] += _dual_terms(loss, duals.alpha[kept] / s, y, s)
@@ -280,7 +281,7 @@ def settle(rows: Rows, layout: Layout, duals: Duals) -> None:
 def shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
     """u_t = X_tᵀα_t of every terminal, in the order of the layout."""
     settle(rows, layout, duals)
-    return np.array([_products(duals.alpha[job.here], rows.X[job.here], width) for job in _jobs(rows, layout)])
+    return np.array([_products(duals.alpha[job.here], rows, job.here, width) for job in _jobs(rows, layout)])
 
 
 def descend(
@@ -320,7 +321,7 @@ def _descend(
     slopes, rho = np.zeros((job.n, columns)), 1.0 - eta * slots.lam
     for h, k in enumerate(_row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)):
         i = job.here.start + k
-        s, y, z = float(rows.weight[i]), np.tile(rows.y[i], len(slots.mu)), _scores(rows.X[i], models)
+        s, y, z = float(rows.weight[i]), np.tile(rows.y[i], len(slots.mu)), _scores(rows, i, models)
         q = _responsibilities(loss, w, z, y, slots, columns)
         share, total = share + s * q, total + s
         g = s * np.repeat(q, columns) * slope(z, y).astype(np.float64)
@@ -328,7 +329,7 @@ def _descend(
             g, pull = g[columns:], eta * slots.mu[1] * models[:columns]
         moving *= keep
         moving += pull
-        _add_row(-eta * g, rows.X[i], moving)
+        _add_row(-eta * g, rows, i, moving)
         if drift is not None:
             slopes[k] += rho ** (steps - 1 - h) * g
             models -= eta * drift
@@ -340,13 +341,13 @@ def _descend(
         p = slots.control if slots.control > 0.0 else 1.0 / steps
         change = p * job.n * slopes - p * float(np.sum(rho ** np.arange(steps))) * duals.alpha[job.here]
         duals.pending[job.here], duals.n_visited[job.terminal] = change, ANY
-        w[columns:] += _products(change, rows.X[job.here], w.shape[1]) / job.n
+        w[columns:] += _products(change, rows, job.here, w.shape[1]) / job.n
     return w
 
 
 def _drift(rows: Rows, duals: Duals, job: _Job, common: Float64Array) -> Float64Array:
     """c − c_t."""
-    return common - _products(duals.alpha[job.here], rows.X[job.here], common.shape[1]) / job.n
+    return common - _products(duals.alpha[job.here], rows, job.here, common.shape[1]) / job.n
 
 
 def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns: int) -> Float64Array:
@@ -379,9 +380,9 @@ def _estimate(
 
 def _gradient(loss: Loss, rows: Rows, chosen: IntArray, lam: float, models: Float64Array) -> tuple[float, Float64Array]:
     """Mean loss over the chosen rows, with the model's norm, and its gradient."""
-    X, y, s = rows.X[chosen], rows.y[chosen], rows.weight[chosen, None] / len(chosen)
-    z = _scores(X, models)
+    y, s = rows.y[chosen], rows.weight[chosen, None] / len(chosen)
+    z = _scores(rows, chosen, models)
     values = s * np.frompyfunc(loss.value, 2, 1)(z, y).astype(np.float64)
     slopes = s * np.frompyfunc(loss.slope, 2, 1)(z, y).astype(np.float64)
     total = float(lam * np.sum(models**2) / 2.0 + np.sum(values))
-    return total, lam * models + _products(slopes, X, models.shape[1])
+    return total, lam * models + _products(slopes, rows, chosen, models.shape[1])

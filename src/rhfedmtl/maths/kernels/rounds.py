@@ -45,8 +45,8 @@ _CHUNK = 2**16
 class Rows(NamedTuple):
     """What the terminals hold: rows one after the other, terminal ``t`` from ``starts[t]`` up to ``ends[t]``.
 
-    Rows between an end and the next start have not arrived yet. ``norm`` is ‖x‖², with the constant feature where
-    the models have one.
+    Rows between an end and the next start have not arrived yet. ``constant`` is the value of the feature that stands
+    for the intercept, 0 where models have none; ``norm`` is ‖x‖² with it.
     """
 
     X: FloatArray
@@ -56,6 +56,7 @@ class Rows(NamedTuple):
     starts: IntArray
     ends: IntArray
     ids: IntArray
+    constant: float
 
     @property
     def sizes(self) -> IntArray:
@@ -183,7 +184,7 @@ def make_rows(
     *,
     ids: IntArray | None = None,
     weight: Float64Array | None = None,
-    intercept: bool = False,
+    constant: float = 0.0,
     norms: Callable[[FloatArray, float], Float64Array] | None = None,
 ) -> Rows:
     """Rows ready for the kernels; ``X`` is used where it lies, never copied if it is contiguous.
@@ -191,12 +192,13 @@ def make_rows(
     ``norms`` may do what `row_norms` does, faster.
     """
     X = np.ascontiguousarray(X)
-    norm = (norms or row_norms)(X, 1.0 if intercept else 0.0)
+    norm = (norms or row_norms)(X, constant)
     weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
     ids = np.arange(len(offsets) - 1) if ids is None else ids
     y = np.ascontiguousarray(y, dtype=np.float64)
     starts, ends = _integers(offsets[:-1]), _integers(offsets[1:])
-    return Rows(*(fixed(part) for part in (X, y, weight, norm, starts, ends, _integers(ids))))
+    X, y, weight, norm, starts, ends, ids = (fixed(p) for p in (X, y, weight, norm, starts, ends, _integers(ids)))
+    return Rows(X, y, weight, norm, starts, ends, ids, constant)
 
 
 def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
@@ -244,11 +246,11 @@ def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) 
 
 
 def row_norms(X: FloatArray, constant: float) -> Float64Array:
-    """constant + Σ_j x_j² of every row, added from left to right."""
+    """constant² + Σ_j x_j² of every row, added from left to right."""
     norm, step = np.empty(len(X)), max(1, _CHUNK // (X.shape[1] + 1))
     for start in range(0, len(X), step):
         part = X[start : start + step]
-        terms = np.full((len(part), X.shape[1] + 1), constant)
+        terms = np.full((len(part), X.shape[1] + 1), constant * constant)
         np.square(part, out=terms[:, 1:], dtype=np.float64)
         norm[start : start + step] = np.add.accumulate(terms, axis=1)[:, -1]
     return norm

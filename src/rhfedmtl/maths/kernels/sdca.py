@@ -92,14 +92,13 @@ def _prepare(rows: Any, orders: Any, start: Any, n: Any, b: Any, by_gram: Any, w
         for j in range(workspace.w.shape[1]):
             workspace.w[c, j] = orders.models[b, c, j]
     if by_gram:
-        _tabulate(rows.X, start, n, workspace)
+        _tabulate(rows, start, n, workspace)
 
 
 @inlined
-def _tabulate(X: Any, start: Any, n: Any, workspace: Any) -> None:
+def _tabulate(rows: Any, start: Any, n: Any, workspace: Any) -> None:
     """Products of all rows with each other and with the model, constant feature included."""
-    constant = 1.0 if workspace.w.shape[1] > X.shape[1] else 0.0
-    last = start + n - 1
+    X, constant, last = rows.X, rows.constant, start + n - 1
     for k in range(0, n, 4):
         i = start + k
         four = (i, min(i + 1, last), min(i + 2, last), min(i + 3, last))
@@ -108,11 +107,11 @@ def _tabulate(X: Any, start: Any, n: Any, workspace: Any) -> None:
             for p in range(4):
                 workspace.scores[c, k + p] = products[p]
                 if constant > 0.0:
-                    workspace.scores[c, k + p] += workspace.w[c, X.shape[1]]
+                    workspace.scores[c, k + p] += constant * workspace.w[c, X.shape[1]]
         for m in range(k, n):
             products = dot_four(X, four, X, start + m)
             for p in range(4):
-                workspace.gram[k + p, m] = workspace.gram[m, k + p] = products[p] + constant
+                workspace.gram[k + p, m] = workspace.gram[m, k + p] = products[p] + constant * constant
 
 
 @inlined
@@ -130,7 +129,7 @@ def _step(
     for c in range(duals.alpha.shape[1]):
         if s > 0.0:
             y = rows.y[i, c]
-            z = workspace.scores[c, k] if by_gram else score(rows.X, i, workspace.w, c)
+            z = workspace.scores[c, k] if by_gram else score(rows, i, workspace.w, c)
             a = (duals.alpha[i, c] + duals.pending[i, c]) / s
             step = dual_step(loss, a, y, z, q)
             gain += s * (conjugate(loss, a, y) - conjugate(loss, a + step, y) - step * z - q * step * step / 2.0)
@@ -139,7 +138,7 @@ def _step(
                 if by_gram:
                     add(s * step * per_scale, workspace.gram, k, workspace.scores, c, n)
                 else:
-                    add_row(s * step * per_scale, rows.X, i, workspace.w, c)
+                    add_row(s * step * per_scale, rows, i, workspace.w, c)
             if has_corners(loss):
                 moved = max(moved, q * abs(step))
                 held = min(held, abs(line(loss, a + step, y, 1.0)[0] - z - q * step))
@@ -215,7 +214,7 @@ def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, an
         for k in range(0, n, 4):
             four = (changed[k], changed[k + 1], changed[k + 2], changed[k + 3])
             by = (factors[k], factors[k + 1], factors[k + 2], factors[k + 3])
-            add_rows(by, rows.X, four, workspace.delta, c)
+            add_rows(by, rows, four, workspace.delta, c)
         for j in range(width if n else 0):
             answers.delta[block, c, j] += workspace.delta[c, j]
 
@@ -331,7 +330,7 @@ def _add_losses(
     columns = rows.y.shape[1]
     for c in range(columns):
         for m in range(points.shape[1]):
-            own.scores[m] = score(rows.X, i, models, (m * n_stations + station) * columns + c)
+            own.scores[m] = score(rows, i, models, (m * n_stations + station) * columns + c)
         for k in range(points.shape[0]):
             z = 0.0
             for m in range(points.shape[1]):
@@ -422,7 +421,7 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
             for i in range(rows.starts[t], rows.ends[t]):
                 for c in range(columns):
                     if duals.alpha[i, c] != 0.0:
-                        add_row(duals.alpha[i, c], rows.X, i, shares, place * columns + c)
+                        add_row(duals.alpha[i, c], rows, i, shares, place * columns + c)
 
 
 def _make_workspace(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:

@@ -83,7 +83,7 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
     for p in range(n_slots):
         q[p] = np.log(max(w[n_slots * columns, p], 1e-12))
         for c in range(columns):
-            q[p] -= value(loss, score(rows.X, i, w, p * columns + c), rows.y[i, c])
+            q[p] -= value(loss, score(rows, i, w, p * columns + c), rows.y[i, c])
         top = max(top, q[p])
     total = 0.0
     for p in range(n_slots):
@@ -100,7 +100,7 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
     for p in range(1 if slots.inner > 0 else 0, len(slots.mu)):
         for c in range(columns):
             row = p * columns + c
-            z = score(rows.X, i, w, row)
+            z = score(rows, i, w, row)
             g = rows.weight[i] * q[p] * slope(loss, z, rows.y[i, c])
             keep = 1.0 - eta * (slots.lam + slots.mu[p])
             pull = eta * slots.mu[p]
@@ -108,7 +108,7 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
             for j in range(w.shape[1]):
                 held = w[reference, j] if slots.inner > 0 else start[reference, j]
                 w[row, j] = keep * w[row, j] + pull * held
-            add_row(-eta * g, rows.X, i, w, row)
+            add_row(-eta * g, rows, i, w, row)
 
 
 @inlined
@@ -128,7 +128,7 @@ def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
         for j in range(workspace.w.shape[1]):
             workspace.drift[c, j] = workspace.start[columns + c, j]
         for i in range(start, stop):
-            add_row(-alpha[i, c] / (stop - start), rows.X, i, workspace.drift, c)
+            add_row(-alpha[i, c] / (stop - start), rows, i, workspace.drift, c)
             workspace.slopes[i - start, c] = 0.0
 
 
@@ -136,7 +136,7 @@ def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
 def _note_gradient(loss: Any, rows: Any, t: Any, i: Any, share: Any, workspace: Any) -> None:
     """What the step to come, for row i, adds to c_t."""
     for c in range(rows.y.shape[1]):
-        g = rows.weight[i] * slope(loss, score(rows.X, i, workspace.w, c), rows.y[i, c])
+        g = rows.weight[i] * slope(loss, score(rows, i, workspace.w, c), rows.y[i, c])
         workspace.slopes[i - rows.starts[t], c] += share * g
 
 
@@ -161,7 +161,7 @@ def _renew_correction(rows: Any, t: Any, steps: Any, rho: Any, slots: Any, duals
         for i in range(start, stop):
             change = p * (stop - start) * workspace.slopes[i - start, c] - p * total * duals.alpha[i, c]
             duals.pending[i, c] = change
-            add_row(change / (stop - start), rows.X, i, workspace.w, columns + c)
+            add_row(change / (stop - start), rows, i, workspace.w, columns + c)
     duals.n_visited[t] = ANY
 
 
@@ -183,10 +183,10 @@ def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, gradients: An
             total += lam * w[c, j] * w[c, j] / 2.0
         for k in range(len(chosen)):
             i = chosen[k]
-            z = score(rows.X, i, w, c)
+            z = score(rows, i, w, c)
             total += rows.weight[i] * value(loss, z, rows.y[i, c]) / len(chosen)
             g = rows.weight[i] * slope(loss, z, rows.y[i, c]) / len(chosen)
-            add_row(g, rows.X, i, gradients, first + c)
+            add_row(g, rows, i, gradients, first + c)
     return total
 
 
