@@ -18,7 +18,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.selection.folds import hold_out, make_folds
-from rhfedmtl.selection.tuning import TRIALS, Validation, candidates, tune
+from rhfedmtl.selection.tuning import TRIALS, Candidate, Validation, best_of, candidates, tune, worth_of
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
 
@@ -97,12 +97,43 @@ def test_the_best_on_validation_rows_wins_and_the_record_says_what_was_tried() -
     tried, record = tuned.record.tried, tuned.record
     assert [trial.settings for trial in tried] == candidates(config(), data(), SMALL, TRIALS, 0)
     assert record.trials == len(tried) == 4
-    finalists = [trial for trial in tried if trial.finalist]
-    assert len(finalists) == 2
-    assert record.value == max(trial.metrics["balanced_accuracy"] for trial in finalists)
+    assert record.parts == record.folds == 4
+    (chosen,) = (trial for trial in tried if trial.settings == record.chosen)
+    assert record.value == chosen.metrics["balanced_accuracy"]
     assert record.charged is False
     assert {name: tuned.config.options[name] for name in SMALL} == record.chosen
     assert replace(tuned.config, options=Options()) == config()
+
+
+def tried_at(values: dict[tuple[float, str], float], **metrics: float) -> list[Candidate]:
+    """Candidates of a grid of a number and a name, with these metrics."""
+    return [Candidate({"lambda2": x, "merge": m}, {"accuracy": v, **metrics}) for (x, m), v in values.items()]
+
+
+def test_a_lucky_candidate_among_bad_ones_does_not_win() -> None:
+    """Each is judged with its neighbours in the grid: those whose number is the next one, and nothing else differs."""
+    lucky = {(0.1, "add"): 0.70, (1.0, "add"): 0.92, (10.0, "add"): 0.70, (100.0, "add"): 0.90, (1000.0, "add"): 0.91}
+    assert best_of(tried_at(lucky), "accuracy").settings["lambda2"] == 1000.0
+    assert worth_of(tried_at(lucky), "accuracy")[1] == pytest.approx((0.92 + 0.5 * 1.4) / 2.0)
+    names = {(1.0, name): value for name, value in (("add", 0.70), ("average", 0.92), ("auto", 0.70))}
+    assert best_of(tried_at(names), "accuracy").settings["merge"] == "average"
+
+
+def test_a_candidate_that_failed_is_neither_chosen_nor_a_neighbour() -> None:
+    """It has no metric, so it says nothing of those beside it."""
+    tried = tried_at({(0.1, "add"): 0.8, (1.0, "add"): 0.9})
+    tried.insert(1, Candidate({"lambda2": 0.3, "merge": "add"}, {}, "diverged"))
+    worth = worth_of(tried, "accuracy")
+    assert worth.tolist() == [0.8, -np.inf, 0.9]
+    assert best_of(tried, "accuracy").settings["lambda2"] == 1.0
+
+
+def test_how_rows_are_ordered_counts_beside_their_classes() -> None:
+    """Where as many rows are on the right side, the larger AUC wins; errors count downwards, and alone."""
+    one, other = (Candidate({"lambda2": x}, {"accuracy": 0.9, "auc": auc}) for x, auc in ((0.1, 0.92), (10.0, 0.97)))
+    assert best_of([one, other], "accuracy") is other
+    errors = [Candidate({"lambda2": x}, {"rmse": value}) for x, value in ((0.1, 2.0), (10.0, 1.0))]
+    assert best_of(errors, "rmse") is errors[1]
 
 
 def test_test_rows_play_no_part() -> None:
@@ -152,15 +183,10 @@ def test_steps_fit_the_length_of_rows() -> None:
 
 
 def test_more_parts_are_averaged_and_other_metrics_may_decide() -> None:
-    """Each part is held out in turn, for the best third; AUC instead of balanced accuracy."""
-    by_auc = Validation(folds=3, parts=3, metric="auc")
-    record, first = (
-        tune(config(), data(), grid=SMALL, validation=each).record for each in (by_auc, replace(by_auc, parts=1))
-    )
-    best = sorted(first.tried, key=lambda trial: trial.metrics["auc"], reverse=True)[:2]
-    finalists = [trial for trial in record.tried if trial.finalist]
-    assert [trial.settings for trial in finalists] == [t.settings for t in first.tried if t in best]
-    assert record.value == max(trial.metrics["auc"] for trial in finalists)
+    """Each part is held out in turn; AUC instead of balanced accuracy."""
+    by_auc = Validation(folds=3, metric="auc")
+    record = tune(config(), data(), grid=SMALL, validation=by_auc).record
+    assert (record.folds, record.parts) == (3, 3)
     alone = tune(config(), data(), grid={name: (value,) for name, value in record.chosen.items()}, validation=by_auc)
     parts = [config(options=Options.of(**record.chosen)).run(hold_out(data(), 3, k, seed=0)) for k in range(3)]
     assert alone.record.value == pytest.approx(np.mean([mean(each.metrics["auc"]) for each in parts]))
@@ -182,7 +208,7 @@ def test_a_target_gap_is_no_end_for_a_method_without_a_gap() -> None:
     assert result.stopped == "limit on rounds reached"
 
 
-@pytest.mark.parametrize(("folds", "parts"), [(1, 1), (3, 0), (3, 4)])
+@pytest.mark.parametrize(("folds", "parts"), [(1, 1), (3, -1), (3, 4)])
 def test_parts_that_are_not_there_are_refused(folds: int, parts: int) -> None:
     """The error names both numbers."""
     with pytest.raises(ConfigError, match=f"{folds} parts"):

@@ -29,8 +29,8 @@ ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
-EARLY = 0.1
-"""Of samples the first anchors count so many: they know nothing of other tasks, so models stay closer."""
+EARLY = 0.5
+"""Of a terminal's rows the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 FADES = 0.7
 """What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
 APART = 1.5
@@ -212,7 +212,7 @@ class Cloud(CloudStates):
         samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down; ``samples`` are what first anchors count."""
+        """``channel`` is that of models on their way down; first anchors go by the ``samples`` of a terminal."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers

@@ -1,18 +1,19 @@
 """Fair tuning: the same number of trials for every method, on a validation part of the training rows alone.
 
 Every candidate of a method's grid is run with the same prices, budget and faults as the run it is tuned for, and judged
-by rows that it did not see; the best third of them by other such rows too. The best of these wins, and is then trained
-anew on all training rows. What was tried is on record; it is not charged.
+by rows that it did not see, all training rows in turn. Such rows are few, and their verdict is noisy: a candidate is
+judged together with its neighbours in the grid, and by how it orders rows beside which side it puts them on. The best
+is then trained anew on all training rows. What was tried is on record; it is not charged.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import build
@@ -25,14 +26,18 @@ from rhfedmtl.selection.folds import DRAW, hold_out
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import mean
 
+Vector = npt.NDArray[np.float64]
+
 TRIALS = 24
 """Candidates of every method that has anything to tune."""
 NEVER = 10**9
-FINALISTS = 3
-"""One candidate of so many is judged on all parts: where a part is a few recordings, one alone misleads."""
+NEIGHBOUR = 0.5
+"""How much a candidate one step away in the grid counts beside a candidate's own metric."""
+ORDER = 0.5
+"""How much the AUC counts beside a metric of predicted classes, which a few rows move in steps."""
 ENOUGH_SAID = 0.4
 """Relative gap below which a certificate tells enough; with all rows it is a little larger than in a trial."""
-SLACK = 0.01
+SLACK = 0.003
 """Share of the metric that a certificate which tells enough may cost: validation rows are few, and tell no better."""
 
 
@@ -40,15 +45,13 @@ SLACK = 0.01
 class Candidate:
     """Settings that were tried, and their metrics on the validation rows; or why there are none.
 
-    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better. A
-    ``finalist`` was judged on all parts.
+    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better.
     """
 
     settings: dict[str, Any]
     metrics: Annotated[dict[str, float], BESIDE]
     failed: str | None = None
     tells: bool = True
-    finalist: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,21 +78,20 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True)
 class Validation:
-    """How candidates are judged: ``parts`` of ``folds`` parts of the training rows are held out, one after the other.
+    """How candidates are judged: ``parts`` of ``folds`` parts of the training rows (0: all) are held out in turn.
 
-    All are judged on the first of them, the best third on the others too. ``metric`` is the balanced accuracy, or for a
-    regression the error, unless another is named. Ties go to the larger AUC where there is one, then to the candidate
-    that comes first.
+    ``metric`` is the balanced accuracy, or for a regression the error, unless another is named. Ties go to the
+    candidate that comes first.
     """
 
     folds: int = 4
-    parts: int = 2
+    parts: int = 0
     metric: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse parts that are not there."""
-        if self.folds < 2 or not 1 <= self.parts <= self.folds:
+        if self.folds < 2 or not 0 <= self.parts <= self.folds:
             raise ConfigError(f"of {self.folds} parts (2 or more) {self.parts} cannot be held out in turn")
 
 
@@ -117,18 +119,14 @@ def tune(
     A grid with more candidates than ``trials`` is drawn from with the seed. Test rows play no part.
     """
     validation = validation or Validation(seed=config.seed)
-    held = [hold_out(federation, validation.folds, part, validation.seed) for part in range(validation.parts)]
+    held = [
+        hold_out(federation, validation.folds, part, validation.seed)
+        for part in range(validation.parts or validation.folds)
+    ]
     metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
     every = candidates(config, federation, grid, trials, validation.seed)
-    tried = [_judge(config, settings, held[:1], metric, threads) for settings in every]
-    if len(held) > 1:
-        order = sorted(range(len(tried)), key=lambda k: _rank(tried[k], metric), reverse=True)
-        finalists = math.ceil(len(tried) / FINALISTS)
-        for k in order[:finalists]:
-            tried[k] = _joined(tried[k], _judge(config, every[k], held[1:], metric, threads), len(held))
-        for k in order[finalists:]:
-            tried[k] = replace(tried[k], finalist=False)
-    best = _best(tried, metric)
+    tried = [_judge(config, settings, held, metric, threads) for settings in every]
+    best = best_of(tried, metric)
     if best.failed is not None:
         raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best.failed}")
     record = TuningRecord(
@@ -138,7 +136,7 @@ def tune(
         len(tried),
         tried,
         validation.folds,
-        validation.parts,
+        len(held),
         validation.seed,
     )
     return Tuned(_with(config, best.settings), record)
@@ -194,28 +192,40 @@ def _judge(
     return Candidate(settings, means, tells=told)
 
 
-def _joined(first: Candidate, others: Candidate, parts: int) -> Candidate:
-    """Judged on the first part and on the others, of so many in all: means over all of them."""
-    if first.failed or others.failed:
-        return first if first.failed else others
-    means = {name: value + (others.metrics[name] - value) * (1 - 1 / parts) for name, value in first.metrics.items()}
-    return replace(first, metrics=means, tells=first.tells and others.tells)
+def best_of(tried: list[Candidate], metric: str) -> Candidate:
+    """The best on the validation rows, or one nearly as good whose certificate tells more; a failed one if all are."""
+    worth = worth_of(tried, metric)
+    order = sorted(range(len(tried)), key=lambda k: -worth[k])
+    enough = worth[order[0]] - SLACK * abs(worth[order[0]])
+    return tried[next((k for k in order if tried[k].tells and worth[k] >= enough), order[0])]
 
 
-def _best(tried: list[Candidate], metric: str) -> Candidate:
-    """The best finalist on the validation rows, or one nearly as good whose certificate tells more."""
-    finalists = [each for each in tried if each.finalist]
-    first = max(finalists, key=lambda candidate: _rank(candidate, metric))
-    slack = SLACK * abs(_rank(first, metric)[0])
-    near = [each for each in finalists if each.tells and _rank(each, metric)[0] >= _rank(first, metric)[0] - slack]
-    return max(near, key=lambda candidate: _rank(candidate, metric), default=first)
+def worth_of(tried: list[Candidate], metric: str) -> Vector:
+    """Metric of every candidate, smoothed over its neighbours: one value of a number apart. Of failed ones −∞."""
+    ran = np.array([each.failed is None for each in tried])
+    own = np.array([_value(each.metrics, metric) if each.failed is None else 0.0 for each in tried])
+    weight = np.where(_apart(tried) == 1, NEIGHBOUR, 0.0) * ran
+    np.fill_diagonal(weight, 1.0)
+    return np.where(ran, weight @ own / weight.sum(axis=1), -np.inf)
 
 
-def _rank(candidate: Candidate, metric: str) -> tuple[float, float]:
-    if candidate.failed is not None:
-        return -np.inf, -np.inf
-    value = candidate.metrics[metric]
-    return -value if metric == "rmse" else value, candidate.metrics.get("auc", 0.0)
+def _value(metrics: dict[str, float], metric: str) -> float:
+    if metric == "rmse":
+        return -metrics[metric]
+    return metrics[metric] + (ORDER * metrics.get("auc", 0.0) if metric != "auc" else 0.0)
+
+
+def _apart(tried: list[Candidate]) -> npt.NDArray[np.int64]:
+    """Steps in the grid between any two candidates; what is no number is never near."""
+    steps = np.zeros((len(tried), len(tried)), dtype=np.int64)
+    for name in tried[0].settings:
+        values = [each.settings[name] for each in tried]
+        if all(isinstance(value, int | float) for value in values):
+            place = np.unique(values, return_inverse=True)[1]
+            steps += np.abs(place[:, None] - place)
+        else:
+            steps += np.array([[0 if a == b else len(tried) for b in values] for a in values])
+    return steps
 
 
 def _step_unit(config: RunConfig, federation: Federation) -> float:

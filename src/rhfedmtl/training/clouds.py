@@ -13,12 +13,9 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 
-FIRST_TERMINALS = 10
-"""Of a station's terminals the first anchors count so many at most: what thousands of them add up to goes too far."""
-
 
 def make_cloud(method: Method, samples: npt.NDArray[np.float64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud of a method; ``samples`` are what its first anchors count of each station."""
+    """The cloud of a method; ``samples`` are those of a terminal of each station, for its first anchors."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
         return Cloud(method.relationship, n_tasks, shape, method.channel, samples=samples, steers=method.adapts)

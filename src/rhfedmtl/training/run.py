@@ -57,7 +57,7 @@ from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
-from rhfedmtl.training.clouds import FIRST_TERMINALS, make_cloud, regularisation, solvers
+from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
 from rhfedmtl.training.privacy import PrivatePlan, Released
@@ -198,9 +198,8 @@ class Run:
             else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
         )
         terminals = np.maximum(np.diff(federation.task_offsets), 1)
-        rows = np.diff(federation.terminal_offsets[federation.task_offsets]) / terminals
-        samples = rows * np.minimum(terminals, FIRST_TERMINALS)
-        self.cloud = make_cloud(method, samples, self.network.shape)
+        rows = np.diff(federation.terminal_offsets[federation.task_offsets])
+        self.cloud = make_cloud(method, rows / terminals, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
         self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done
