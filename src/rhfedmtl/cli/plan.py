@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,31 +60,12 @@ POWER = "Power"
 LINKS = "Links (Shannon rate)"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file to ``app``."""
-    app.command("plan")(_optional_data(plan))
-    app.command("calibrate")(calibrate)
-
-
-def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
-    """Shared data options, of which both ``--data`` and ``--path`` may be left out: then ``with_data`` is False."""
-    shared = with_data_options(command)
-
-    @functools.wraps(command)
-    def optional(**values: Any) -> None:
-        shared(with_data=(values["data"] or values["path"]) is not None, **values)
-
-    parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "with_data"]
-    optional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    optional.__annotations__ = {p.name: p.annotation for p in parameters}
-    return optional
-
-
+@with_data_options
 @with_planning_options
 def plan(
+    context: typer.Context,
     request: Request,
     options: Options,
-    with_data: bool = False,
     budget: Budgets = None,
     cost: Prices = None,
     privacy: PrivacyText = "",
@@ -146,7 +125,7 @@ def plan(
     asked = PlanRequest(
         request,
         options,
-        with_data,
+        (context.params["data"] or context.params["path"]) is not None,
         tuple(cost or ()),
         tuple(budget or ()),
         features,

@@ -28,11 +28,6 @@ NAMES = 26
 """Columns for the names of facts."""
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands."""
-    root.add_typer(app, name="runs")
-
-
 @app.command("list")
 def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     """List runs: algorithm, data, seed, budget, result, certified gap. Files that cannot be read are named.
