@@ -89,6 +89,14 @@ class RemoteNetwork:
             return False
         return hello.round < known.round or hello.membership < known.membership
 
+    def agreed(self, station: int) -> jobs.Agreement:
+        """What a station, and its terminals, were told before the first round."""
+        return jobs.Agreement(
+            None if self.scalers is None else Scaling.of(self.scalers[station]),
+            None if self.levels is None else Centring(float(self.levels[station])),
+            self.noising,
+        )
+
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""

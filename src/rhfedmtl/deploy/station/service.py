@@ -42,13 +42,10 @@ from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.messages import (
     WIDE,
     Anchor,
-    Centring,
     LabelsReport,
     MomentsReport,
-    Noising,
     Probe,
     RowProbe,
-    Scaling,
     StationSums,
     Sums,
     Trial,
@@ -147,13 +144,8 @@ class StationService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
         begins = memory.begin(welcome.job)
-        if welcome.HasField("scaling") and memory.scaling is None:
-            memory.scaling = codec.from_wire(Scaling, welcome.scaling)
-            memory.station.scaled(memory.scaling)
-        if welcome.HasField("centring") and memory.centring is None:
-            memory.centring = codec.from_wire(Centring, welcome.centring)
-        if welcome.HasField("noising") and memory.noising is None:
-            memory.hide(codec.from_wire(Noising, welcome.noising))
+        told, known = jobs.Agreement.read(welcome), vars(memory.agreed)
+        memory.agree(replace(told, **{name: None for name, part in known.items() if part is not None}))
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if welcome.epoch == memory.epoch:
             await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
@@ -464,13 +456,7 @@ class StationService:
         return sums
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.scaling = codec.from_wire(Scaling, content)
-            self.memory.station.scaled(self.memory.scaling)
-            self.members.heed_quarantine()
-            self.memory.save()
-        await self._tell_all("scaled", scaling=content)
-        answer.done.SetInParent()
+        await self._agree("scaled", answer, scaling=content)
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
         if self.memory.masked is not None:
@@ -483,18 +469,10 @@ class StationService:
         answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.centring = codec.from_wire(Centring, content)
-            self.memory.save()
-        await self._tell_all("centred", centring=content)
-        answer.done.SetInParent()
+        await self._agree("centred", answer, centring=content)
 
     async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.hide(codec.from_wire(Noising, content))
-            self.memory.save()
-        await self._tell_all("noised", noising=content)
-        answer.done.SetInParent()
+        await self._agree("noised", answer, noising=content)
 
     async def _told(
         self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
@@ -506,12 +484,17 @@ class StationService:
             raise PeerError(f"no terminal of station {self.memory.task} told its {kind}")
         return [asked.arrived[t].content for t in sorted(asked.arrived)]
 
-    async def _tell_all(self, done: str, **body: Any) -> None:
+    async def _agree(self, done: str, answer: wire.Answer, **body: Any) -> None:
         """Round zero: let every terminal know what was agreed on, and wait until the members have heeded it."""
+        async with self.memory.turn:
+            self.memory.agree(jobs.Agreement.read(wire.Welcome(**body)))
+            self.members.heed_quarantine()
+            self.memory.save()
         told, here = wire.TerminalDown(**body), self.members.present()
         for t in self.members.acceptor.sessions.keys() - set(here):
             self.members.tell(t, **body)  # it was greeted before anything was agreed on, and is about to join
         await self.members.ask(done, dict.fromkeys(here, told), self.config.waits.answer)
+        answer.done.SetInParent()
 
     async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.models.CopyFrom(codec.tensor(self.memory.station.model))
@@ -569,7 +552,7 @@ class StationService:
 
     def _measure(self, model: Any) -> dict[str, float]:
         """Metrics on the test rows that lie here."""
-        job, scaling = self.memory.job, self.memory.scaling
+        job, scaling = self.memory.job, self.memory.agreed.scaling
         assert job is not None
         if self._tests is None:
             self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, tuple(job.classes))
