@@ -392,14 +392,20 @@ def calibrate(
 
     if links is not None and terminal_up is not None:
         raise ConfigError("--links and --terminal-up both give the uplinks of terminals: give one of them")
-    given = (terminal_up, terminal_down, station_up, station_down)
-    up, *others = [None if text is None else _link(text) for text in given]
-    used = calibration.Links(read_links(links) if links is not None else up, *others)
+    given = {
+        "terminal_up": terminal_up,
+        "terminal_down": terminal_down,
+        "station_up": station_up,
+        "station_down": station_down,
+    }
+    used = {name: _link(text) for name, text in given.items() if text is not None}
+    if links is not None:
+        used["terminal_up"] = read_links(links)
     power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
     bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
     _check_writable(out)
     measured = calibration.calibrate(bench)
-    cost = measured.cost(power, used)
+    cost = measured.cost(power, **used)
     out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
     if as_json:
         print_json({"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)})
