@@ -325,7 +325,7 @@ def _plan_target(
             cost=cost,
             budget=budget,
             resource=resource,
-            search=targets.Search(points),
+            points=points,
             watch=watch,
         )
 

@@ -20,7 +20,7 @@ from rhfedmtl.report.words import (
 )
 from rhfedmtl.runs.records import Record, RoundTable, Summary
 from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, StudyResult, Variant
+from rhfedmtl.studies.study import At, StudyResult
 
 INTERVALS = "Lines are means over seeds, bands their 95 % intervals."
 PRINTED = "printed in the paper"
@@ -79,7 +79,8 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChar
         cells = [result.cell(name, place) for place in places]
         known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
         if known:
-            series.append(_cells(variant, known, looks[name], several=result.study.seeds > 1))
+            xs_known, pairs = [x for x, _, _ in known], [(mean, half) for _, mean, half in known]
+            series.append(_banded(result, variant.label, xs_known, pairs, looks[name], level=variant.yardstick))
         printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
         if printed:
             label = f"{variant.label}, printed"
@@ -90,11 +91,19 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChar
     return LineChart("", said(at), _x(result), y, tuple(series))
 
 
-def _cells(variant: Variant, known: Sequence[tuple[float, float, float]], look: Style, *, several: bool) -> Series:
-    kind = "level" if variant.yardstick else "line"
-    low = [mean - half for _, mean, half in known] if several else []
-    high = [mean + half for _, mean, half in known] if several else []
-    return Series(variant.label, [x for x, _, _ in known], [mean for _, mean, _ in known], low, high, look, kind)
+def _banded(
+    result: StudyResult,
+    label: str,
+    x: Sequence[float],
+    pairs: Sequence[tuple[float, float]],
+    look: Style,
+    *,
+    level: bool = False,
+) -> Series:
+    """A line of means, each with half of its interval; one seed has none. Yardsticks are ``level``."""
+    low, high = ([mean + sign * half for mean, half in pairs] for sign in (-1.0, 1.0))
+    bounds = (low, high) if result.study.seeds > 1 else ([], [])
+    return Series(label, x, [mean for mean, _ in pairs], *bounds, look, "level" if level else "line")
 
 
 def work(result: StudyResult, styles: Styles) -> list[Chart]:
@@ -126,9 +135,8 @@ def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float
             if done:
                 xs.append(x)
                 pairs.append(interval(np.array(done)))
-        low, high = ([m - h for m, h in pairs], [m + h for m, h in pairs]) if result.study.seeds > 1 else ([], [])
         if xs:
-            found.append(Series(result.labels[name], xs, [m for m, _ in pairs], low, high, looks[name]))
+            found.append(_banded(result, result.labels[name], xs, pairs, looks[name]))
     return LineChart("", said(at), _x(result), y, tuple(found))
 
 
@@ -318,13 +326,9 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
     for variant in (v for v in result.study.variants if v.name in known):
         rows = known[variant.name]
         ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if down else 1]
-        pairs = [interval(column) for column in ordered.T]
-        chosen = thinned(len(pairs), along.GRID)
-        low, high = ([pairs[i][0] + s * pairs[i][1] for i in chosen] for s in (-1.0, 1.0))
-        bounds = (low, high) if result.study.seeds > 1 else ([], [])
-        kind = "level" if variant.yardstick else "line"
-        places, means = [i + (0.0 if named else 1.0) for i in chosen], [pairs[i][0] for i in chosen]
-        series.append(Series(variant.label, places, means, *bounds, looks[variant.name], kind))
+        chosen = thinned(ordered.shape[1], along.GRID)
+        places, pairs = [i + (0.0 if named else 1.0) for i in chosen], [interval(ordered[:, i]) for i in chosen]
+        series.append(_banded(result, variant.label, places, pairs, looks[variant.name], level=variant.yardstick))
     name = metric_name(result.study.metric)
     told = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
     note = f"{told} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import kind_of
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
-from rhfedmtl.deploy.methods import algorithm_of, options_of
+from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
@@ -296,7 +297,7 @@ class Trainer:
             gamma=network.method.loss.smoothness,
             bytes=network.message_sizes,
         )
-        options = options_of(json.loads(learning.job().options))
+        options = Options.of(**json.loads(learning.job().options))
         self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
         network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
         return plan.ledger(ledger), plan
