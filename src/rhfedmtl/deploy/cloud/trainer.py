@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,15 +43,10 @@ from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
 BILL_S = 2.0
+Ready = Callable[..., list[str]]
+"""Waits so many seconds for all that are expected, or only for ``members``, and says who is not there."""
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
-
-
-class Ready(Protocol):
-    """Waits so many seconds for stations and terminals to be there, and says who is not."""
-
-    def __call__(self, seconds: float, *, members: bool = False) -> list[str]:
-        """All that are expected, or only ``members``: whoever came to be counted."""
 
 
 class Training(StrEnum):
