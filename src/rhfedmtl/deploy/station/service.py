@@ -31,13 +31,12 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
-from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions, checked_tally
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.station.trials import Trials
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
-from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.messages import (
     WIDE,
@@ -48,7 +47,6 @@ from rhfedmtl.roles.messages import (
     RowProbe,
     StationSums,
     Sums,
-    Trial,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
@@ -78,6 +76,7 @@ class StationService:
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
         self.members.heed_access()
+        self._trials = Trials(config, self.memory, self.members)
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
@@ -86,7 +85,6 @@ class StationService:
         self._failed = ""
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
-        self._tests: jobs.NodeRows | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -500,10 +498,8 @@ class StationService:
         answer.models.CopyFrom(codec.tensor(self.memory.station.model))
 
     async def _trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
-        model = codec.array(content.model, "a model")
         answer.metrics.SetInParent()
-        found = self._measure(model) if self.config.test else await self._measure_below(content.model)
-        answer.metrics.values.update(found)
+        answer.metrics.values.update(await self._trials.measure(content.model))
 
     async def _tell_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.roster.CopyFrom(self._roster())
@@ -547,45 +543,6 @@ class StationService:
         "roster": _tell_roster,
         "transfer": _transfer,
     }
-
-    # Evaluation.
-
-    def _measure(self, model: Any) -> dict[str, float]:
-        """Metrics on the test rows that lie here."""
-        job, scaling = self.memory.job, self.memory.agreed.scaling
-        assert job is not None
-        if self._tests is None:
-            self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, tuple(job.classes))
-        if not len(self._tests.y):
-            return {}
-        X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
-        return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
-
-    async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
-        """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
-        number = time.monotonic_ns()
-        if self.memory.masked is not None:
-            return await self._measure_masked(self.memory.masked, Trial(number, codec.array(model, "a model")))
-        trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
-        here = await self.members.gather(self.memory.station.members)
-        question = await self.members.ask(
-            "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
-        )
-        return _from_tallies([arrival.content for arrival in question.arrived.values()])
-
-    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
-        """The same from one sum over all members; nothing where one of them is away."""
-        classes = len(self.memory.job.classes) if self.memory.job is not None else 0
-        await self.members.gather(role.members)
-        async with self.memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
-            length = WIDE * (2 + classes * classes)
-            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
-        if held.words is None:
-            return {}
-        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
-        told = codec.tensor(np.reshape(counts, (classes, classes)))
-        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
 
     # How the station stands.
 
@@ -671,18 +628,3 @@ def _masked_effort(held: SummedRound, order: WorkOrder, answered: bool) -> wire.
             more = _effort(other, order.terminal, 0, answered)
             effort.bytes_down, effort.bytes_up = effort.bytes_down + more.bytes_down, effort.bytes_up + more.bytes_up
     return effort
-
-
-def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
-    rows = sum(tally.rows for tally in tallies)
-    if not rows:
-        return {}
-    counts = np.sum([codec.array(tally.counts, "counts") for tally in tallies], axis=0)
-    if not counts.size:
-        return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
-    of_class = counts.sum(axis=1)
-    seen = of_class > 0
-    return {
-        "accuracy": float(np.trace(counts) / rows),
-        "balanced_accuracy": float(np.mean(np.diag(counts)[seen] / of_class[seen])),
-    }
