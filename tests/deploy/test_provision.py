@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import read_cloud
-from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
@@ -210,7 +209,7 @@ def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
     assert json.loads(done.output) == {"folder": str(folder), "nodes": 7}
 
 
-def test_charges_survive_folding() -> None:
+def test_charges_survive_a_checkpoint() -> None:
     """Charges of all nodes, of some, and with an amount for each come back in their order, to the bit."""
     layouts = [Placement(np.array([0, 0, 1]), 2), Placement(np.array([0, 1, 1]), 2)]
     charges = [
@@ -221,16 +220,16 @@ def test_charges_survive_folding() -> None:
     ]
     ledger = Ledger("energy=1,1,time=1,1")
     ledger.charge(charges)
-    found = unfolded(ledger)
+    found = put_away(ledger)
     assert len(found) == 4
     assert found == ledger
-    assert len(unfolded(Ledger("energy=1,1"))) == 0
+    assert len(put_away(Ledger("energy=1,1"))) == 0
 
 
-def unfolded(ledger: Ledger) -> Ledger:
-    """A ledger that goes through the columns of a checkpoint."""
+def put_away(ledger: Ledger) -> Ledger:
+    """A ledger that goes through a checkpoint."""
     found = Ledger(ledger.cost, ledger.budget)
-    unfold(folded(ledger), found)
+    found.recall(Ledger.from_dict(ledger.to_dict()).charges(), ledger.exact())
     return found
 
 
@@ -241,7 +240,7 @@ def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
     for number in range(1, 200):
         ledger.charge(RoundEvent(number, layout, np.array([1, 2, number])))
         ledger.condense(20)
-    found = unfolded(ledger)
+    found = put_away(ledger)
     assert len(found) == len(ledger) < 20
     for number in range(200, 300):
         assert (found.spent, found.left) == (ledger.spent, ledger.left)

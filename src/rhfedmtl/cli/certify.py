@@ -22,11 +22,6 @@ PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 SplitSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(certify)
-
-
 def _with_problem(command: Any) -> Any:
     own = {option.name for known in (LOSSES, RELATIONSHIPS) for entry in known.values() for option in entry.options}
     return expand(command, "problem", {n: o for n, o in LEARNING.items() if n in PROBLEM or n in own}, told)

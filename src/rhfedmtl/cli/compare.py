@@ -50,11 +50,6 @@ SweepEngine = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(compare)
-
-
 @with_data_options
 @with_learning_options
 def compare(

@@ -24,13 +24,6 @@ Model = Annotated[
 FORMATS = ("onnx", "npz", "json")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(predict)
-    app.command()(export)
-    app.command()(release)
-
-
 def predict(
     model: Model,
     path: Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)],

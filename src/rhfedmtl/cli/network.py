@@ -58,13 +58,6 @@ Bound = Annotated[
 Gap = Annotated[float | None, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", min=0.0)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(serve_app, name="serve")
-    app.add_typer(network_app, name="network")
-    app.command()(status)
-
-
 @serve_app.command()
 def cloud(config: Annotated[Path, typer.Option("--config", help="cloud.toml")], as_json: AsJson = False) -> None:
     """Run the cloud until SIGTERM.

@@ -28,11 +28,6 @@ MEANING = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(reproduce)
-
-
 def reproduce(
     what: Annotated[
         list[str] | None,

@@ -15,11 +15,12 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.methods import method_of, options_of
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import (
@@ -225,9 +226,9 @@ class OperatorApi:
         """Take out a terminal that will not come back; ``certified``, only where it can be said what is left of it."""
         self._refuse_noised(terminal)
         learned = self._trainer.network.scalers or []
-        options = options_of(self._config.learning.options)
+        relationship = Options.of(**self._config.learning.options).relationship
         rows = any(scaler.mean is not None for scaler in learned)
-        if certified and (why := obstacle(scaled_by_rows=rows, relationship=options.relationship)):
+        if certified and (why := obstacle(scaled_by_rows=rows, relationship=relationship)):
             raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
         if holder < 0 and terminal not in self._registry.station:
@@ -236,10 +237,7 @@ class OperatorApi:
         if self._registry.station.get(terminal, -1) >= 0:
             facts = self._place(terminal, -1)
         if holder >= 0:
-            transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, forget=True))
-            answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
-            if answer.trouble:
-                raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+            await self._transfer(holder, wire.Transfer(terminal=terminal, forget=True))
         if certified and self._masked and self._stations.station_of(terminal) >= 0:
             raise ConfigError(f"terminal {terminal} {self._waiting(holder, terminal)}: say it again when it is out")
         return facts
@@ -249,11 +247,14 @@ class OperatorApi:
         holder = next((b for b, o in self._stations.outlooks.items() if terminal in o.roster.quarantined), None)
         if holder is None:
             raise ConfigError(f"terminal {terminal} is in quarantine at no station that is there")
-        transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, readmit=True))
-        answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
-        if answer.trouble:
-            raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        await self._transfer(holder, wire.Transfer(terminal=terminal, readmit=True))
         return {"terminal": terminal, "station": holder}
+
+    async def _transfer(self, station: int, wish: wire.Transfer) -> None:
+        """Have a station do something about a terminal; refused where it does not."""
+        answer = await self._stations.ask(station, wire.Request(transfer=wish), self._config.waits.answer)
+        if answer.trouble:
+            raise ConfigError(f"station {station}: {answer.trouble}; say it again when it is there")
 
     @property
     def _masked(self) -> bool:

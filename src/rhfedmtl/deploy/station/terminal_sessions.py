@@ -293,12 +293,7 @@ class TerminalSessions:
         self._resting.discard(t)
         self.declined.pop(t, None)
         self.room.forget(t)  # its key was for the stream before
-        if memory.scaling is not None and not hello.prepared:
-            welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
-        if memory.centring is not None and not hello.prepared:
-            welcome.centring.CopyFrom(codec.to_wire(memory.centring))
-        if memory.noising is not None:
-            welcome.noising.CopyFrom(codec.to_wire(memory.noising))
+        memory.agreed.write(welcome, private_only=hello.prepared)
         if t in role.members:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and (memory.leaving[t].station != NOWHERE or memory.sealed):
