@@ -18,7 +18,7 @@ from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentia
 from rhfedmtl.deploy.node.job import TABLE, read_rows
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 
 TIMEOUT_S = 30.0
 PATIENCE_S, AGAIN_S = 3600.0, 1.0
@@ -79,7 +79,10 @@ def enrol(
     Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
-        path.write_text(toml.write(_config(token, settings, data)))
+        config = _config(token, settings, data)
+        path.write_text(toml.write(config))
+        if isinstance(config, TerminalConfig):
+            _check_rows(config, path)
     return {"role": token.role, "number": token.number, "config": str(path)}
 
 
@@ -118,6 +121,17 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
         read_rows(data)
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
+
+
+def _check_rows(config: TerminalConfig, path: Path) -> None:
+    """Say at once what `serve` would: which columns of a table are features is known with the certificate."""
+    try:
+        read_rows(Path(config.data), config.columns)
+    except DataError as error:
+        raise DataError(
+            f"{error}. The certificate is there, and {path} is written: repair the rows, then serve it; until "
+            "then every training waits for it"
+        ) from None
 
 
 def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:
