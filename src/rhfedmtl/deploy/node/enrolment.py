@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +49,24 @@ class Token:
             return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
         except (ValueError, TypeError):
             raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
+
+
+def read_token(source: str) -> str:
+    """A token from a file, standard input or the environment: alone, or within what `network invite` printed."""
+    if source == "-":
+        text = sys.stdin.read()
+    elif source:
+        try:
+            text = Path(source).read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"no file {source[:40]!r} ({error.strerror}): give a file with the token, - for standard input, or "
+                "RHFEDMTL_TOKEN; on a command line everybody here could read it"
+            ) from None
+    else:
+        text = os.environ.get("RHFEDMTL_TOKEN", "")
+    words = text.replace('"', " ").replace(":", " ").replace(",", " ").split()
+    return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
 
 
 RULES = ("columns", "least_steps", "least_summed", "epsilon", "delta")
