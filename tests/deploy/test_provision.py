@@ -28,7 +28,7 @@ from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.warm_up import warm_up
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
 from rhfedmtl.resources.billing import Charge, Placement, RoundEvent
@@ -275,5 +275,10 @@ def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> No
         nets.wait(operator, lambda s: len(s["stations"][0]["terminals"]) == 3 and nets.all_connected(s))
         with pytest.raises(ConfigError, match="used already"):
             enrol(token, folder / "terminal-2")
+        (tmp_path / "few.csv").write_text("x0,label\n1.0,0\n")
+        token = operator.command("invite", station=0)["token"]
+        words = ["network", "sign", str(folder), "--authority", str(away)]
+        with pytest.raises(DataError, match=r"few.csv has no column .* features\. The certificate is there"):
+            enrol(token, tmp_path / "few", tmp_path / "few.csv", waits=lambda: CliRunner().invoke(app, words) and None)
     assert "../ca" not in (folder / "cloud" / "cloud.toml").read_text()
     assert "/ca" not in (folder / "compose.yaml").read_text()

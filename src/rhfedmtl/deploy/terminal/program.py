@@ -23,7 +23,7 @@ _ABOUT = """\
 One terminal of a network: it owns rows, learns from them in place, and sends sums and changes of models.
 Rows and their dual variables never leave this machine; `account` shows everything that does.
 
-  rhfedmtl-terminal join TOKEN --folder my-terminal --data rows.npz     once: key, certificate, configuration
+  rhfedmtl-terminal join invitation --folder my-terminal --data rows.npz  once: key, certificate, configuration
   rhfedmtl-terminal serve my-terminal                                   work until SIGTERM
   rhfedmtl-terminal account my-terminal                                 what left, when, how many bytes
 """
@@ -80,7 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         "An operator makes the token with `rhfedmtl network invite`; it is valid once, for a day. The key never\n"
         "leaves this machine. Given again for a terminal that is there, it renews its credentials.",
     )
-    join.add_argument("token", metavar="TOKEN", help="the word that the operator gave you")
+    join.add_argument(
+        "token",
+        metavar="INVITATION",
+        nargs="?",
+        default="",
+        help="file with what the operator gave you; - is standard input (without either: RHFEDMTL_TOKEN)",
+    )
     join.add_argument("--folder", type=Path, required=True, help="folder of this terminal, made if it is not there")
     join.add_argument("--data", type=Path, help="rows of a new terminal: a .csv file, or .npz with X and y")
     account = add(
@@ -160,13 +166,13 @@ def _input_closed() -> bool:
 
 def _join(given: Any) -> None:
     from rhfedmtl.deploy.node.credentials import TERMINAL
-    from rhfedmtl.deploy.node.enrolment import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol, read_token
     from rhfedmtl.deploy.terminal.owner import Owner
 
     def say() -> None:
         sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
 
-    facts = enrol(given.token, given.folder, given.data, waits=say)
+    facts = enrol(read_token(given.token), given.folder, given.data, waits=say)
     if facts["role"] == TERMINAL:
         Owner(_config(given.folder).state).rejoin()
     if given.json:
