@@ -212,6 +212,54 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
     inside.run(attempts)
 
 
+def test_test_rows_of_a_terminal_with_a_bound_are_not_told_under_masks_either(tmp_path: Path) -> None:
+    """Also before noise was agreed on."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("masked"))
+
+    async def attempt() -> None:
+        service = inside.make_terminal(folder, tmp_path / "state")
+        service.link.hello()
+        for body in (
+            {"welcome": wire.Welcome(job=inside.job(folder), epoch="e")},
+            {"trial": wire.Trial(model=codec.tensor(inside.SHARE), partners=wire.Partners(slot=1))},
+        ):
+            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+
+    with pytest.raises(PeerError, match="test rows of a single terminal are not told"):
+        inside.run(attempt)
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone", "old"])
+def test_a_terminal_that_does_not_know_what_it_told_tells_nothing_more(tmp_path: Path, how: str) -> None:
+    """Its state is damaged, or deleted, or its station shows that it is an old copy: the bound is taken to be spent."""
+    folder, state = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("clear")), tmp_path / "state"
+    service = inside.make_terminal(folder, state)
+    service.begin(inside.job(folder))
+    service._hide(Noising(1.0, 5.0, 1e-6))
+    service.role.join()
+    service._save()
+    service.account.note("up", "update", 0, 100)
+    assert not service._refusal(15)
+    assert service._file.fsync
+    file = state / "terminal.state"
+    if how == "old":
+        again = inside.make_terminal(folder, state)
+        again._fall_back("the station knows incarnation 7", 7)
+        again._save()
+        for each in (again, inside.make_terminal(folder, state)):
+            assert "allows" in each._refusal(15)
+        return
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="to begin an account that counts nothing"):
+        inside.make_terminal(folder, state)
+    (state / "account.csv").unlink()
+    file.unlink(missing_ok=True)
+    inside.make_terminal(folder, state)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
