@@ -171,6 +171,33 @@ def test_a_private_training_is_certified_without_one_that_is_gone(tmp_path: Path
     assert not place.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("terminals")
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_leaves_a_noised_sum_stays_behind_in_it(tmp_path: Path, kind: str) -> None:
+    """Nothing is taken out, the terminal ends, another is withdrawn by its owner; the others learn on."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=learning(kind, f"{BOUND},rounds=100000"))
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e7"])
+        nets.wait(operator, lambda s: (s["training"].get("round") or 0) > 3, supervisor.keep_up)
+        for command in ("forget", "move"):
+            with pytest.raises(ConfigError, match="network leave"):
+                operator.command(command, terminal=6, **({"station": 1} if command == "move" else {}))
+        assert "stays there" in operator.command("leave", terminal=6)["waits"]
+        supervisor.processes["terminal-6"].join(nets.PATIENCE_S)
+        terminal_main(["withdraw", str(folder / "terminal-5"), "--yes"])
+        supervisor.processes["terminal-5"].join(nets.PATIENCE_S)
+        assert [supervisor.processes[f"terminal-{t}"].exitcode for t in (5, 6)] == [0, 0]
+        before = rounds(operator)
+        nets.wait(operator, lambda s: (s["training"].get("round") or 0) > before + 3)
+        said = operator.command("status")["stations"][0]["terminals"][6]["waits"]
+        assert "stays there" in said
+        assert ("terminals 4" in said) == (kind == "masked")
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    assert_declared(folder, 1)
+
+
 def test_noise_of_a_terminal_is_that_of_its_answer() -> None:
     """An order that comes again with another model gets the same update in the same noise; another update, another."""
     channel, words = NoisedSums(2.0**-20, 3, 1.0, 2.0), np.arange(21 + 32, dtype=np.uint64)
