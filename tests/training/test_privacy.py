@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from scipy.stats import norm
 from tests.conformance.test_engines_agree import assert_same, script
 from tests.engines.shards import sharded
 from tests.reference.problems import cloud_of, federation
+from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Add
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.main import app
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
@@ -211,6 +214,22 @@ def test_what_would_tell_more_is_refused_with_the_way_out(way: str) -> None:
     """Before any data is read."""
     with pytest.raises(ConfigError, match=way):
         replace(CONFIG, **REFUSED[way]).check()
+
+
+@pytest.mark.parametrize(("option", "held"), [("masked", "texts"), ("privacy", "texts"), ("privacy", "gaps")])
+@pytest.mark.parametrize("network", [False, True])
+def test_what_terminals_would_tell_of_a_table_is_refused(tmp_path: Path, option: str, held: str, network: bool) -> None:
+    """Words, and under a bound what fills gaps, which no noise hides: by `train` and by `network init`."""
+    cell = {"texts": ("red", "blue"), "gaps": ("1", "")}[held]
+    lines = [f"{t % 2},{t % 8},{t},{cell[t % 3 == 0]},{t % 5 < 2}" for t in range(160)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,device,a,b,y", *lines]) + "\n")
+    given = ["--path", str(tmp_path / "t.csv"), "--label", "y", "--task", "site", "--terminal", "device"]
+    given += ["--masked"] if option == "masked" else ["--privacy", BOUND]
+    start = ["network", "init", str(tmp_path / "net")] if network else ["train", "--budget", "energy=1000"]
+    found = CliRunner().invoke(app, [*start, *given])
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception).startswith(f"column 'b' {'holds' if held == 'texts' else 'has'} {held}")
+    assert f"leave --{option} out" in str(found.exception)
 
 
 def test_masked_terminals_bring_the_noise_themselves() -> None:
