@@ -378,7 +378,8 @@ def move(
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
     """Make a terminal leave the network, with all that it has learned.
 
-    Where sums are masked it waits until others leave with it; `network status` says so.
+    Where sums are masked it waits until others leave with it; `network status` says so. Where they are noised
+    (`--privacy`) it goes at once, and what it put into the sum stays there.
 
     Example: rhfedmtl network leave demo-net 3
     """

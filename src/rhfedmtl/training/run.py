@@ -509,12 +509,8 @@ class Run:
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
         layout, known = self._layout(), federation.preparation
         among = self.method.channel.masked_among(layout.members)
-        if among and known is not None and known.texts:
-            name = known.columns[known.texts[0]]
-            raise ConfigError(
-                f"column {name!r} holds texts, which terminals agree on word by word, and no sum hides a word: write "
-                "them as numbers, or train without --masked"
-            )
+        if known is not None and (among or self.private is not None):
+            known.refuse_told("--masked" if among else "--privacy", means=self.private is not None)
         sizes = round_zero_bytes(
             features, labels=levels is not None, preparation=known, masked_among=among, least=self.method.channel.least
         )

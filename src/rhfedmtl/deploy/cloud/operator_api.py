@@ -181,7 +181,7 @@ class OperatorApi:
                             "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
-                            "waits": self._waiting(b, t) if self._masked and t in leaving else None,
+                            "waits": self._waiting(b, t) if (self._masked or self._noised) and t in leaving else None,
                         }
                         for t in known
                     ],
@@ -260,12 +260,18 @@ class OperatorApi:
     def _masked(self) -> bool:
         return self._trainer.network.method.channel.sums_only
 
-    def _refuse_noised(self, terminal: int) -> None:
-        """Nobody can take a share out of a sum in noise: the sum without it would tell the share."""
-        if self._trainer.network.method.channel.noised or self._config.learning.privacy:
+    @property
+    def _noised(self) -> bool:
+        return self._trainer.network.method.channel.noised
+
+    def _refuse_noised(self, terminal: int, *, leaves: bool = False) -> None:
+        """Nobody can take a share out of a sum in noise: the sum without it would tell it; but it may stay behind."""
+        if leaves and self._noised:
+            return
+        if self._noised or self._config.learning.privacy:
             raise ConfigError(
-                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out, so it "
-                "stays where it is; its owner may stop it, and certificates go on without it"
+                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out; after "
+                "the first round `rhfedmtl network leave` lets it go, and its part stays in the sum, in noise"
             )
         if self._masked and not self._trainer.network.method.has_duals:
             raise ConfigError(
@@ -278,12 +284,15 @@ class OperatorApi:
         to = self._registry.station.get(terminal, -1)
         others = [t for t in self._stations.group(terminal) if self._registry.station.get(t, -1) != to]
         names = ", ".join(map(str, others))
+        if self._noised:
+            group = f"; terminals {names}, which count together with it, take part in no more sums" if names else ""
+            return f"leaves station {station}; what it put into the noised sum stays there{group}"
         needs = f"terminals {names} count together with it, and must go to the same place" if names else "it goes soon"
         return f"waits to leave station {station}, once all others there are present: {needs}; it counts until then"
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
-        self._refuse_noised(terminal)
+        self._refuse_noised(terminal, leaves=station < 0)
         registry = self._registry
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
@@ -303,7 +312,8 @@ class OperatorApi:
         registry.place(terminal, station)
         self._stations.tell_access()
         facts = {"terminal": terminal, "from": old, "to": station}
-        return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if self._masked else facts
+        said = self._masked or self._noised
+        return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if said else facts
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
         revoked = self._registry.revoke(node, serials or [])

@@ -507,7 +507,9 @@ class StationService:
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
         method = memory.station.method
-        if (method.channel.noised or (memory.masked and not method.has_duals)) and not content.readmit:
+        leaves = method.channel.noised and not content.forget and content.destination.station == NOWHERE
+        taken_out = method.channel.noised or (memory.masked and not method.has_duals)
+        if taken_out and not content.readmit and not leaves:
             raise PeerError(
                 f"sums of station {memory.task} are noised, or masked without duals: without terminal {t} they would "
                 "tell what it put into them"
@@ -517,6 +519,8 @@ class StationService:
                 memory.station.readmit(t)
                 memory.save()
                 self._tell_outlook()
+            elif leaves:
+                self.members.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 self.members.forget(t)
             else:

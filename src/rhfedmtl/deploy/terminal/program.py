@@ -219,13 +219,19 @@ def _account(given: Any) -> None:
     sys.stdout.write("\n".join(told) + "\n")
 
 
-def _told(config: Any) -> dict[str, Any]:
-    """What all that left tells of this terminal: ε at δ, from what was charged before it left."""
+def _state(config: Any) -> Any:
+    """What a terminal has written down; empty where it has not."""
     from rhfedmtl.deploy.node.state import StateFile
     from rhfedmtl.deploy.wire import wire_pb2 as wire
+
+    return wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+
+
+def _told(config: Any) -> dict[str, Any]:
+    """What all that left tells of this terminal: ε at δ, from what was charged before it left."""
     from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
-    state = wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+    state = _state(config)
     if not state.HasField("noising"):
         return {"epsilon": None}
     return {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
@@ -247,6 +253,7 @@ def _resume(given: Any) -> None:
 
 def _withdraw(given: Any) -> None:
     """Ask for it; a terminal that runs does it, else it is run until it is done."""
+    from rhfedmtl.deploy.methods import method_of
     from rhfedmtl.deploy.node.serve import serve
     from rhfedmtl.deploy.terminal.owner import Owner
     from rhfedmtl.files import Lock
@@ -254,10 +261,11 @@ def _withdraw(given: Any) -> None:
     config = _config(given.folder)
     if not given.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
-    if config.least_summed or config.epsilon:
+    job = _state(config).job
+    if config.least_summed and not config.epsilon and job.algorithm and not method_of(job).has_duals:
         raise ConfigError(
-            f"sums of {config.identity.network} are masked or noised: nobody can take out what {config.identity} "
-            "put into them; `rhfedmtl-terminal pause` keeps it out of all that follow"
+            f"{job.algorithm} keeps models, not sums, of terminals: under masks nobody leaves; "
+            "`rhfedmtl-terminal pause` keeps it out of all that follow"
         )
     owner = Owner(config.state)
     owner.withdraw()

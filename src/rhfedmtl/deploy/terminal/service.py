@@ -27,7 +27,7 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
-from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.account import DOWN, UP, Account, read
 from rhfedmtl.deploy.terminal.masked import Body, MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import SitePolicy
@@ -82,7 +82,7 @@ class TerminalService:
         self.config, self._log, self._meters = config, log, meters
         self._method_of, self._compile = method_of, warm_up
         self.identity = config.identity
-        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync)
+        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync or config.epsilon > 0.0)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
         self.agreed = jobs.Agreement()
@@ -283,7 +283,11 @@ class TerminalService:
         )
 
     def _fall_back(self, reason: str, known: int = 0) -> None:
-        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these."""
+        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these.
+
+        Its account is as old, so that what its owner allows may be spent: all of it is taken to be.
+        """
+        self.site.spend_all()
         self._log("state is old", "warning", reason=f"{reason}; joining again with what is left")
         self.role.fall_back(known)
 
@@ -459,7 +463,7 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
-        if self._masked is None or self.role.method.channel.noised:
+        if self._masked is None or self.role.method.channel.noised or self.config.epsilon:
             self._refuse_alone("test rows")
         partners = partners_of(content) if self._masked is not None else None
         asked = codec.from_wire(Trial, content)
@@ -592,14 +596,25 @@ class TerminalService:
             record.history = self.role.history
         return record
 
+    def _refuse_without_account(self, reason: str) -> None:
+        """Where an owner bounds what is told, nothing is while nobody knows what was."""
+        if self.config.epsilon:
+            raise ConfigError(
+                f"{reason}: what this terminal told is not known, where epsilon={self.config.epsilon:g} is allowed; "
+                f"put the file back, or move it and {ACCOUNT} away to begin an account that counts nothing of before"
+            )
+
     def _restore(self) -> None:
         try:
             payload = self._file.read()
         except CorruptError as error:
+            self._refuse_without_account(str(error))
             aside = self._file.set_aside()
             self._log("state damaged", "error", reason=f"{error}; kept as {aside.name}, starting anew at alpha = 0")
             return
         if payload is None:
+            if any(line.way == UP and line.kind in ("update", "masked") for line in read(self.config.state / ACCOUNT)):
+                self._refuse_without_account(f"{self._file.path} is gone")
             return
         record = wire.TerminalFile.FromString(payload)
         if record.network != self.identity.network:
