@@ -29,7 +29,7 @@ from rhfedmtl.training.run import Settings, train
 
 GAP = 1e-2
 MOST_ROUNDS = 400
-CHANNELS = {"float64": "identity", "float32": "float32", "int8": "int8"}
+CHANNELS = {"float64": "identity", "float32": "float32", "int16": "int16", "int8": "int8"}
 BUDGETS = (1e5, 3e5, 1e6, 3e6, 1e7)
 GRID = list(itertools.product((1.0, 3.0, 10.0), (5, 40)))
 

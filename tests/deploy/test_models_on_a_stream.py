@@ -141,7 +141,7 @@ def test_a_model_is_tried_on_a_stream_that_has_carried_none() -> None:
 
 def test_updates_are_as_short_as_they_were_rounded() -> None:
     """And read as they were."""
-    for channel, width in ((Float32(), 4), (Int8(), 1), (Int8().for_search, 2)):
+    for channel, width in ((Float32(), 4), (Int8(), 1), (Int8().for_gradients, 2)):
         delta = channel.send(RNG.normal(size=(1, 1, D)), None).delta[0]
         sent = codec.to_wire(Update(1, 0, delta, np.ones(3), np.empty(0), channel.dtype))
         assert width * D < len(sent.SerializeToString()) < width * D + 80

@@ -200,6 +200,7 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
         pytest.param(100, "float64", "auto", 400_000, 0.02, marks=pytest.mark.slow),
         pytest.param(1000, "float64", "auto", 2_000_000, 0.02, marks=pytest.mark.slow),
         pytest.param(1000, "int8", "auto", 1_000_000, 0.02, marks=pytest.mark.slow),
+        pytest.param(1000, "int16", "auto", 1_000_000, 0.02, marks=pytest.mark.slow),
     ],
 )
 def test_a_byte_budget_counts_what_sockets_see(

@@ -49,7 +49,7 @@ def test_every_certificate_is_charged(engine: str) -> None:
     np.testing.assert_array_equal(result.models, free.models)
 
 
-@pytest.mark.parametrize(("channel", "most"), [("identity", 1.5), ("int8", 0.45)])
+@pytest.mark.parametrize(("channel", "most"), [("identity", 1.5), ("int16", 0.45), ("int8", 0.3)])
 def test_a_round_with_its_certificate_takes_few_vectors_down(channel: str, most: float) -> None:
     """Ascent and search, from first to last: what terminals can make of models that they know is not sent."""
     built = build("rhfedmtl", Options.of(channel=channel), "classification")

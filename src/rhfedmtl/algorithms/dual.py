@@ -27,12 +27,6 @@ class DualMethod(Method):
 
     has_duals = True
 
-    def __post_init__(self) -> None:
-        """Take the channel that a search needs where there may be one."""
-        super().__post_init__()
-        if self.adapts:
-            object.__setattr__(self, "channel", self.channel.for_search)
-
     def hidden(self, channel: Channel) -> Self:
         """The same through a channel that adds noise, merged by adding."""
         return replace(self, channel=channel, merge=self.merge if type(self.merge) is Add else Add())

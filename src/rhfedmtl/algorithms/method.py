@@ -58,8 +58,8 @@ class Channel:
     noised: ClassVar[bool] = False
 
     @property
-    def for_search(self) -> Channel:
-        """The channel of runs that may search by gradients: it needs more digits than ascent, of all that is told."""
+    def for_gradients(self) -> Channel:
+        """The channel of updates that are asked for with λ_b = ∞: a search needs more of their digits."""
         return self
 
     @property

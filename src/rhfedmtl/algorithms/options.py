@@ -228,7 +228,7 @@ class Options:
         return self.told(**{option.name: option.name for option in entry.options})
 
 
-PRECISIONS = ("float64", "float32", "int8")
+PRECISIONS = ("float64", "float32", "int16", "int8")
 """Of numbers on the wire; those that round are channels."""
 LEAST_LAMBDA1 = 1e-12
 """A problem without λ1, which gradient steps can be taken on, is certified as one with so little of it."""

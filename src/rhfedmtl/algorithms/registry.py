@@ -240,9 +240,8 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
             options=(Option("clip_norm", float, 1.0, "Largest norm of an update"),),
         ),
         "float32": Entry("four bytes a number, the rest with the next update", "rhfedmtl.roles.channel:Float32"),
-        "int8": Entry(
-            "one byte a number, two with merge auto, the rest with the next update", "rhfedmtl.roles.channel:Int8"
-        ),
+        "int16": Entry("two bytes a number, the rest with the next update", "rhfedmtl.roles.channel:Int16"),
+        "int8": Entry("one byte a number, the rest with the next update", "rhfedmtl.roles.channel:Int8"),
         "fixed-point": Entry(
             "rounded to multiples of a public step, the rest with the next update",
             "rhfedmtl.roles.channel:FixedPoint",

@@ -176,8 +176,7 @@ Precision = Annotated[
     option(
         METHOD_PANEL,
         "--precision",
-        "Of numbers on the wire: float64, float32, int8 (one byte each, two with merge auto); "
-        "auto: int8 where bytes are limited or measured.",
+        "Of numbers on the wire: float64, float32, int16, int8; auto: int8 where bytes are limited or measured.",
     ),
 ]
 FreeEvaluation = Annotated[

@@ -277,7 +277,8 @@ class InProcess:
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
         worked, kept = layout.order[places], self._residual
-        sent = method.channel.send(answers.delta[places], None if kept is None else kept[worked])
+        channel = method.channel.for_gradients if np.isinf(orders.scale).all() else method.channel
+        sent = channel.send(answers.delta[places], None if kept is None else kept[worked])
         answers.delta[places] = sent.delta
         if self._sent_residual is not None and sent.residual is not None:
             self._sent_residual[worked] = sent.residual

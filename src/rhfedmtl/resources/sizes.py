@@ -32,8 +32,8 @@ class MessageSizes(NamedTuple):
     """Bytes of the messages of a round on the two links; `roles.messages.message_sizes` knows them.
 
     A station is asked for a round, and tells what came of it, by ``request`` and ``result``, with more for ``each`` of
-    its terminals. ``named`` is an order for a model that the terminal knows, ``begin`` an anchor at a model that
-    the station knows.
+    its terminals. ``named`` is an order for a model that the terminal knows, ``gradient`` the update of a search,
+    ``begin`` an anchor at a model that the station knows.
     """
 
     order: int = 0
@@ -45,4 +45,5 @@ class MessageSizes(NamedTuple):
     each_request: int = 0
     each_result: int = 0
     named: int = 0
+    gradient: int = 0
     begin: int = 0

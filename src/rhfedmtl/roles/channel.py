@@ -131,7 +131,6 @@ class Int8(Rounding):
 
     The step is a power of two, so that multiples are exact, and it can be read off an update that was rounded. Of a
     model the difference to the last one is rounded, with what that one lacked: as models settle, so does their error.
-    A search multiplies what errors there are, so that runs which may have one take two bytes for all of it.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
@@ -141,8 +140,8 @@ class Int8(Rounding):
     bits: ClassVar[int] = 7
 
     @property
-    def for_search(self) -> Channel:
-        """Two bytes a number."""
+    def for_gradients(self) -> Channel:
+        """Two bytes a number: what one leaves of a gradient would mislead the search."""
         return Int16()
 
     def rounded(self, wanted: FloatArray) -> FloatArray:

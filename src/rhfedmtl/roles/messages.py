@@ -404,6 +404,7 @@ def message_sizes(
         3,
         _delimited(3 * _WHOLE + 2 * _NUMBER + 6),
         _size(order, model=_model(shape)) + down,
+        Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
         _size(anchor, center=name, origin=name),
     )
 

@@ -449,8 +449,8 @@ class Terminal:
         )
         method, held = self.method, (self._rows, self._layout, self._duals)
         answers = method.work(self._kernel, *held, orders)
-        kept = None if self._residual is None else self._residual[None]
-        delta, factor, residual = method.channel.send(answers.delta, kept)
+        channel = method.channel.for_gradients if math.isinf(order.scale) else method.channel
+        delta, factor, residual = channel.send(answers.delta, None if self._residual is None else self._residual[None])
         profile = answers.profile
         if factor[0] < 1.0:
             self._duals.pending[:] *= factor[0]
@@ -458,7 +458,7 @@ class Terminal:
         self._sent_residual = None if residual is None else residual[0]
         gains = method.channel.counted(answers.gains)[0] * method.channel.tells_gains
         profile = method.told_profile(profile)
-        return Update(order.round, self.identity, delta[0], gains, profile[0], method.channel.dtype)
+        return Update(order.round, self.identity, delta[0], gains, profile[0], channel.dtype)
 
     def _round_seed(self, number: int) -> np.uint64:
         """Seed of a round's draws; a secret gives every round of every membership one that tells nothing of others."""

@@ -724,7 +724,8 @@ class Run:
         models = self._next_models()
         sizes = situation.bytes
         down = sizes.named if models is not None and self._is_known(models) else sizes.order
-        return replace(event, round=self.round + 1, bytes_down=float(down), bytes_up=float(sizes.update), ahead=ahead)
+        up = sizes.update if plan.solver == ASCENT else sizes.gradient
+        return replace(event, round=self.round + 1, bytes_down=float(down), bytes_up=float(up), ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
@@ -90,6 +91,11 @@ class Learning:
             features=self.features,
             least_steps=self.least_steps,
         )
+
+    @property
+    def channel(self) -> Channel:
+        """What happens to updates and models on their way."""
+        return self._options().chosen_channel()
 
     def _options(self) -> Options:
         """As they are given; a precision is that of a channel."""

@@ -15,7 +15,6 @@ import grpc
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
-from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node.credentials import STATION
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
@@ -66,7 +65,7 @@ class StationSessions:
         self._absent: set[int] = set()
         self.awaited: Callable[[], list[str]] | None = None  # who is to be there before a training goes on
         self.outlooks: dict[int, wire.Outlook] = {}
-        self._kind = method_of(config.learning.job()).channel.model_dtype
+        self._kind = config.learning.channel.model_dtype
         self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
 
     def handler(self) -> grpc.GenericRpcHandler:
