@@ -117,7 +117,7 @@ def bought(federations: list[Federation], lambda2: float, channel: str, budget: 
 
 
 def rounds(seeds: range) -> None:
-    """Print how gaps of each precision compare with those of float64 at the same round, down to 1e-3."""
+    """Print how gaps of each precision compare with those of float64 at the same round, until these are 1e-3."""
     for (name, request), lambda2 in itertools.product(requests().items(), (0.01, 1.0)):
         federations = [request.federation(seed) for seed in seeds]
         exact, *others = (
@@ -125,31 +125,32 @@ def rounds(seeds: range) -> None:
             for channel in CHANNELS.values()
         )
         for precision, found in zip(list(CHANNELS)[1:], others, strict=True):
-            compared = [np.divide(*each) for each in (_together(a, b) for a, b in zip(found, exact, strict=True))]
-            ratio = np.concatenate(compared)
-            print(
-                f"{name:22s} λ2 = {lambda2:<5g} {precision:8s} within 5 %: {np.mean(np.abs(ratio - 1) <= 0.05):.1%}, "
-                f"at most 5 % above: {np.mean(ratio <= 1.05):.1%} of {len(ratio)}; largest {ratio.max():.2f}; "
-                f"rounds to 1e-3 {np.mean([len(each) for each in found]):.1f}, "
-                f"float64 {np.mean([len(each) for each in exact]):.1f}, "
-                f"other in {sum(len(a) != len(b) for a, b in zip(found, exact, strict=True))} of {len(found)} runs",
-                flush=True,
-            )
+            print(f"{name:22s} λ2 = {lambda2:<5g} {precision:8s} {_compared(found, exact)}", flush=True)
 
 
-def gaps(data: Federation, options: Options, seed: int) -> np.ndarray:
-    """Relative gaps of all rounds of a run to 1e-3."""
-    built = build("rhfedmtl", options, data.kind)
+def gaps(data: Federation, options: Options, seed: int) -> tuple[np.ndarray, float]:
+    """Relative gaps of all rounds of a run to 1e-3, and bytes of a round but for round zero."""
+    built, ledger = build("rhfedmtl", options, data.kind), Ledger("bytes=byte:1")
     settings = Settings(certify_every=1, seed=seed, target_relative_gap=1e-3, max_rounds=MOST_ROUNDS)
-    result = train(built.regroup(data), built.method, built.policy, settings, ledger=Ledger("bytes=byte:1"))
+    result = train(built.regroup(data), built.method, built.policy, settings, ledger=ledger)
     certified = [each for each in result.history if each.certified and each.round]
-    return np.array([each.gap / max(abs(each.primal), abs(each.dual)) for each in certified])
+    zero = ledger.totals("round")["bytes"].get(0, 0.0)
+    told = np.array([each.gap / max(abs(each.primal), abs(each.dual)) for each in certified])
+    return told, (ledger.spent["bytes"] - zero) / result.rounds
 
 
-def _together(found: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds that both have, as long as the exact one is above 1e-3."""
-    n = min(len(found), int(np.sum(exact >= 1e-3)))
-    return found[:n], exact[:n]
+def _compared(found: list[tuple[np.ndarray, float]], exact: list[tuple[np.ndarray, float]]) -> str:
+    """Ratios of gaps at all rounds that both have, as long as the exact one is 1e-3 or more; of rounds; of bytes."""
+    pairs = [(a, b[b >= 1e-3]) for (a, _), (b, _) in zip(found, exact, strict=True)]
+    ratio = np.concatenate([a[: len(b)] / b[: len(a)] for a, b in pairs])
+    needed = [len(a) / len(b) for (a, _), (b, _) in zip(found, exact, strict=True)]
+    low, median, high = np.quantile(ratio, (0.05, 0.5, 0.95))
+    return (
+        f"within 5 %: {np.mean(np.abs(ratio - 1) <= 0.05):.1%} of {len(ratio)}; ratio: median {median:.3f}, geometric "
+        f"mean {np.exp(np.mean(np.log(ratio))):.3f}, 5 to 95 %: {low:.2f} to {high:.2f}, largest {ratio.max():.2f}; "
+        f"rounds to 1e-3: {np.mean(needed):.3f} ({min(needed):.2f} to {max(needed):.2f}); "
+        f"bytes a round: {np.sum([each[1] for each in found]) / np.sum([each[1] for each in exact]):.3f}"
+    )
 
 
 def over(federations: list[Federation], algorithm: str, options: Options) -> tuple[float, float]:

@@ -5,16 +5,21 @@ the best of a grid of step sizes, rounds and clips for each ε, chosen in hindsi
 model for all tasks, ``--tasks 1`` is the fair race. ``… clips`` tries clips around the planned one, ``… large`` has
 one task of 100,000 terminals at ε = 0.5, ``… release`` HAR (30 tasks) and a 5-task cut of watch at row level,
 ``… groups`` masked sums over groups where terminals drop out, ``… time`` the ratio of rounds with clip and noise to
-rounds without. Prints tables; nothing is asserted.
+rounds without, ``… enough`` what a plan says that is lost beside what is. Prints tables; nothing is asserted. With
+``--kept FILE`` each run is written there as it ends, and one that is there is not repeated: a study can be stopped, and
+goes on with the same command. The file is of one version of the code: take another after a change.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +36,7 @@ from rhfedmtl.roles.channel import Noised
 from rhfedmtl.roles.messages import Anchor
 from rhfedmtl.training import faults as schedule
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.privacy import Privacy, private
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import mean
 
 EPSILONS = (0.5, 1.0, 2.0, 8.0)
@@ -41,16 +46,17 @@ FEDAVG = [(step, rounds, clip) for step in (0.3, 1.0, 3.0) for rounds in (5, 12,
 Job = tuple[Any, ...]
 
 
-def synthetic(tasks: int = 5, terminals: int = 1500) -> Request:
+def synthetic(tasks: int = 5, terminals: int = 1500, **more: float) -> Request:
     """The federation of the claims."""
-    settings = {"samples": 16, "features": 32, "test": 2000}
+    settings = {"samples": 16, "features": 32, "test": 2000, **more}
     return Request(data="synthetic", tasks=tasks, terminals=terminals, settings=settings)
 
 
 def learn(job: Job) -> float:
     """Test accuracy of one run; the budget pays as many rounds of a terminal whatever their number."""
     request, algorithm, options, privacy, seed = job
-    budget = f"energy={1e6 / 7500 * request.tasks * request.terminals}"
+    rows = max(1.0, request.settings["samples"] / 16)
+    budget = f"energy={1e6 / 7500 * request.tasks * request.terminals * rows}"
     config = RunConfig(algorithm, request, options, budget=(budget,), privacy=privacy, seed=seed, scale="unit")
     return mean(config.run(config.federation(), execution=ONE).metrics["accuracy"])
 
@@ -68,8 +74,23 @@ def bound(epsilon: float, rounds: int | None = None, clip: float | None = None) 
 def spread(values: Iterable[float]) -> str:
     """Mean and half of its 95 % interval, in points."""
     x = 100.0 * np.array(list(values))
-    half = student(0.95, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else 0.0
+    half = student(0.95, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
     return f"{x.mean():6.2f} ± {half:.2f}"
+
+
+def plan_of(request: Request, epsilon: float) -> PrivatePlan:
+    """What is planned for an ε, where the budget is no limit."""
+    return private("rhfedmtl", Options(), request.federation(0), Ledger({}), Privacy.parse(bound(epsilon)))[1]
+
+
+def without(request: Request) -> dict[str, tuple[str, Options]]:
+    """Ways to learn without privacy: what is lost is lost against the best of them."""
+    plan = plan_of(request, 8.0)
+    return {
+        "weights of a plan": ("rhfedmtl", Options(lambda1=plan.lambda1, lambda2=plan.lambda2)),
+        "three times its lambda1": ("rhfedmtl", Options(lambda1=3.0 * (plan.lambda1 or 0.0), lambda2=1e-6)),
+        "default weights": ("rhfedmtl", Options()),
+    }
 
 
 def terminals(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
@@ -77,8 +98,7 @@ def terminals(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
     request = synthetic(tasks, terminals=300 if small else 1500)
     runs = seeds_of(seeds)
     unbounded = {
-        "the weights of ε = 1": ("rhfedmtl", Options(lambda1=1.0 / 32, lambda2=1e-6)),
-        "default weights": ("rhfedmtl", Options()),
+        **without(request),
         **{f"fedavg, step {step:g}": ("fedavg", Options.of(step=step, local_steps=16)) for step in (0.3, 1.0, 3.0)},
     }
     found = {
@@ -88,7 +108,7 @@ def terminals(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
     print(f"{request.tasks} tasks of {request.terminals:,} terminals, {seeds} seeds. Without privacy:")
     for name, values in found.items():
         print(f"  {name}: {spread(values)}", flush=True)
-    free = max((values for name, values in found.items() if "weights" in name), key=np.mean)
+    free = max((found[name] for name in without(request)), key=np.mean)
     for epsilon in EPSILONS:
         own = {
             name: np.array(list(pool.map(learn, [(request, name, Options(), bound(epsilon), s) for s in runs])))
@@ -106,10 +126,55 @@ def terminals(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
         print(f"epsilon {epsilon:g}: {row}  fedavg {spread(best)}  lost {lost}  ahead of fedavg {ahead}", flush=True)
 
 
+CUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"tasks": 5},
+    {"terminals": 300},
+    {"terminals": 6000},
+    {"features": 8},
+    {"features": 128},
+    {"samples": 4},
+    {"samples": 64, "terminals": 500},
+    {"samples": 64, "features": 128},
+    {"noise": 0.2},
+    {"tasks": 3, "terminals": 400, "samples": 64},
+    {"classes": 4},
+)
+"""Other than one task, 1,500 terminals, 16 rows, 32 features, 5 % false labels, two classes."""
+
+
+def best_without(pool: Any, request: Request, seeds: int) -> np.ndarray[Any, Any]:
+    """Accuracy without privacy, the best way in the mean."""
+    found = [
+        list(pool.map(learn, [(request, *way, "", s) for s in seeds_of(seeds)])) for way in without(request).values()
+    ]
+    return np.array(max(found, key=np.mean))
+
+
+def enough(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
+    """What a plan says that is lost, and how many terminals lose a point, beside what they lose."""
+    for cut in CUTS[: 3 if small else None]:
+        request = synthetic(**{"tasks": 1, **cut})
+        free = best_without(pool, request, seeds)
+        print(f"{cut or 'as it is'}: {spread(free)} without privacy")
+        for epsilon in (0.25, *EPSILONS):
+            plan = plan_of(request, epsilon)
+            jobs = [(request, "rhfedmtl", Options(), bound(epsilon), s) for s in seeds_of(seeds)]
+            lost, said = free - np.array(list(pool.map(learn, jobs))), 100.0 * plan.buys[1]["lost"]
+            print(
+                f"  epsilon {epsilon:g}: lost {spread(lost)}, said {said:.2f}; a point with {plan.enough_terminals:,}"
+            )
+        plan = plan_of(request, 1.0)
+        so_many = replace(request, terminals=plan.enough_terminals)
+        own = pool.map(learn, [(so_many, "rhfedmtl", Options(), bound(1.0), s) for s in seeds_of(seeds)])
+        lost = best_without(pool, so_many, seeds) - np.array(list(own))
+        print(f"  epsilon 1, {plan.enough_terminals:,} terminals: lost {spread(lost)}, said 1", flush=True)
+
+
 def clips(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
     """Accuracy at ε = 1 with the planned clip and others: what a quantile of norms could gain if it cost nothing."""
     request = synthetic(tasks, terminals=300 if small else 1500)
-    _, plan = private("rhfedmtl", Options(), request.federation(0), Ledger({}), Privacy.parse(bound(1.0)))
+    plan = plan_of(request, 1.0)
     for factor in (0.25, 0.5, 1.0, 2.0, 4.0):
         asked = bound(1.0, plan.rounds, factor * plan.clip)
         found = pool.map(learn, [(request, "rhfedmtl", Options(), asked, s) for s in seeds_of(seeds)])
@@ -119,7 +184,7 @@ def clips(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
 def large(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
     """One task of very many terminals at ε = 0.5."""
     request = synthetic(1, 10_000 if small else 100_000)
-    free = list(pool.map(learn, [(request, "rhfedmtl", Options(lambda1=1.0 / 32), "", s) for s in seeds_of(seeds)]))
+    free = best_without(pool, request, seeds)
     own = list(pool.map(learn, [(request, "rhfedmtl", Options(), bound(0.5), s) for s in seeds_of(seeds)]))
     lost = np.array(own) - np.array(free)
     print(f"{request.terminals:,} terminals, epsilon 0.5: {spread(own)}, without {spread(free)}, lost {spread(lost)}")
@@ -224,10 +289,31 @@ def pace(_pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
     )
 
 
+class Kept:
+    """A pool whose results are written down, one line each, and are not asked for twice."""
+
+    def __init__(self, pool: ProcessPoolExecutor, path: Path | None) -> None:
+        self._pool, self._path, self._known = pool, path, dict[str, Any]()
+        if path is not None and path.exists():
+            self._known = dict(json.loads(line) for line in path.read_text().splitlines() if line.endswith("]"))
+
+    def map(self, work: Callable[[Job], Any], jobs: Iterable[Job]) -> Iterator[Any]:
+        """Results in the order of jobs."""
+        names = {f"{work.__name__} {job}": job for job in jobs}
+        new = [name for name in names if name not in self._known]
+        for name, found in zip(new, self._pool.map(work, (names[name] for name in new)), strict=True):
+            self._known[name] = found
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write("\n" * bool(file.tell()) + json.dumps([name, found]))
+        return (self._known[name] for name in names)
+
+
 PARTS = {
     "terminals": terminals,
     "clips": clips,
     "large": large,
+    "enough": enough,
     "release": release,
     "groups": groups,
     "time": pace,
@@ -241,10 +327,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--tasks", type=int, default=5, help="of the parts terminals and clips")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kept", type=Path, help="file of runs that are done")
     parser.add_argument("--small", action="store_true", help="a fifth of the size, to see that it works")
     asked = parser.parse_args()
     with ProcessPoolExecutor(asked.jobs) as pool:
-        PARTS[asked.part](pool, asked.seeds, small=asked.small, tasks=asked.tasks)
+        PARTS[asked.part](Kept(pool, asked.kept), asked.seeds, small=asked.small, tasks=asked.tasks)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{used.ru_utime + used.ru_stime:.0f} s of processor, {used.ru_maxrss / 1e6:.2f} GB in a process at most")
 
 
 if __name__ == "__main__":

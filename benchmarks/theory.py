@@ -171,8 +171,12 @@ def sigmas(fed: Federation) -> dict[str, np.ndarray]:
     exact, bound = [], []
     for b, rows in enumerate(task_rows(fed)):
         offsets = fed.terminal_offsets[fed.task_offsets[b] : fed.task_offsets[b + 1] + 1] - rows.start
-        exact.append(theory.sigma_exact(fed.X[rows], offsets))
-        bound.append(theory.sigma_data_bound(fed.X[rows], offsets))
+        X = np.asarray(fed.X[rows], dtype=np.float64)
+        M = -(X @ X.T)  # blockdiag_t(X_t X_tᵀ) − X Xᵀ
+        for first, last in pairwise(offsets):
+            M[first:last, first:last] = 0.0
+        exact.append(max(0.0, float(np.linalg.eigvalsh(M)[-1])))
+        bound.append(max(np.linalg.norm(part, 2) ** 2 for part in np.split(X, offsets[1:-1])))
     return {"exact": np.array(exact), "rows": np.array(bound), "sizes": theory.sigma_size_bound(sizes(fed)[1])}
 
 

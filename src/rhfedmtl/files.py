@@ -50,6 +50,13 @@ def write_parts(path: Path, parts: Iterable[bytes], *, force: bool = True) -> No
         file.writelines(parts)
 
 
+def write_at(file: int, data: bytes, at: int) -> None:
+    """Write all of it at a place of an open file."""
+    view = memoryview(data)
+    while view:
+        view = view[os.pwrite(file, view, at + len(data) - len(view)) :]
+
+
 def _sync_folder(folder: Path) -> None:
     """Force a new name to disk, where folders can be opened."""
     with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ import typer
 from tests.data.conftest import numbered
 from typer.testing import CliRunner
 
-from rhfedmtl.cli.data import app, federation_from_options, request_from_options, with_data_options
+from rhfedmtl.cli.data import app, request_from_options, with_data_options
 from rhfedmtl.data.loaders import saved as storage
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.partition import Blocks, Dirichlet, PowerLaw
@@ -59,7 +59,7 @@ def test_synthetic_needs_no_other_word() -> None:
     """`synthetic` alone is a small binary federation of several tasks and terminals."""
     facts = as_json("describe", "synthetic")
     assert (facts["tasks"], facts["terminals"], facts["kind"]) == (5, 25, "binary")
-    federation = federation_from_options()
+    federation = request_from_options().federation(0)
     assert federation.origin.name == "synthetic"
     assert (federation.task_offsets[1], federation.n_tasks) == (5, 5)
 
@@ -150,7 +150,7 @@ def test_requests_become_splits() -> None:
 def test_options_that_cannot_work_are_refused_in_one_line(options: dict[str, Any], words: str) -> None:
     """Errors of the command line name the option and the way out."""
     with pytest.raises(RHFedMTLError, match=words) as caught:
-        federation_from_options(**options)
+        request_from_options(**options).federation(0)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -215,6 +215,6 @@ def test_classes_can_weigh_the_same() -> None:
         np.testing.assert_allclose(weight, own.sum() / 2)
     assert list(request.words())[-2:] == ["--class-weight", "balanced"]
     with pytest.raises(ConfigError, match="no class weight 'even'"):
-        federation_from_options(class_weight="even")
+        request_from_options(class_weight="even").federation(0)
     with pytest.raises(ConfigError, match="these labels are numbers"):
-        federation_from_options(class_weight="balanced", set=["classes=0"])
+        request_from_options(class_weight="balanced", set=["classes=0"]).federation(0)

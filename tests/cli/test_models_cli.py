@@ -177,17 +177,36 @@ def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> 
     expected = TaskModels.load(run).predict(X, "person-2").tolist()
     assert json.loads(said(folder, *words))["predictions"]["prediction"] == expected
     np.savez(folder / "test.npz", X=source.X[:9, :11])
-    with pytest.raises(DataError, match="lacks 10 of the 10 features"):
+    with pytest.raises(DataError, match="lacks 10 of the 10 columns"):
         said(folder, *words)
+
+
+def test_a_gap_that_training_did_not_have_is_filled_and_said(run: Path, source: Source) -> None:
+    """By the mean of the training rows, whether other columns had gaps or not; the column of tasks is known."""
+    folder = run.parent.parent
+    write_csv(folder / "gap.csv", source, [1])
+    rows = list(csv.reader((folder / "gap.csv").read_text().splitlines()))
+    rows[1][1] = "NA"
+    (folder / "gap.csv").write_text("\n".join(map(",".join, rows)))
+    facts = json.loads(said(folder, "predict", str(run), "--path", "gap.csv", "--json"))
+    models = TaskModels.load(run)
+    mean = models.scalers[0].mean
+    assert mean is not None
+    full = np.array([mean[0], *map(float, rows[1][2:11])])[None]
+    assert facts["filled"] == [models.feature_names[0]]
+    np.testing.assert_allclose(
+        [facts["predictions"][f"score_{name}"][0] for name in models.classes], models.scores(full, "person-1")[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["predict", "RUN", "--path", "new.csv"], "has no column 'task' that names each row's task"),
+        (["predict", "RUN", "--path", "bare.csv"], "has no column 'person' that names each row's task"),
+        (["predict", "RUN", "--path", "new.csv", "--task", "person"], "for a column: --task-column person"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "persn"], "has no column 'persn'"),
         (["predict", "RUN", "--path", "new.csv", "--task", "person-11"], "did you mean person-1"),
-        (["predict", "RUN", "--path", "few.csv", "--task-column", "person"], "lacks 9 of the 10 features"),
+        (["predict", "RUN", "--path", "few.csv", "--task-column", "person"], "lacks 9 of the 10 columns"),
         (["predict", "RUN", "--path", "nowhere.csv"], "no such file or folder: nowhere.csv"),
         (["predict", "nowhere", "--path", "new.csv"], "no such model: nowhere"),
         (["predict", "new.csv", "--path", "new.csv"], "is not a model of rhfedmtl"),
@@ -212,6 +231,7 @@ def test_errors_are_plain_and_end_with_status_2(
     folder = run.parent.parent
     monkeypatch.chdir(folder)
     (folder / "few.csv").write_text(f"person,{TaskModels.load(run).feature_names[0]},other\nperson-1,0.5,1\n")
+    (folder / "bare.csv").write_text("other,more\n0.5,1\n")
     if "NOEXTRA" in words:
         monkeypatch.setitem(sys.modules, "onnx", None)
     if "PLAIN" in words:

@@ -276,6 +276,9 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
         run = json.loads(rhfedmtl(*words, *more, "--json", folder=tmp_path).stdout)
         found = json.loads(rhfedmtl("certify", run["saved"], "--json", folder=tmp_path).stdout)
         assert found["trained_on"]
+        assert (found["gap_in_training"] or found["gap"]) <= found["gap"]
+        other = json.loads(rhfedmtl("certify", run["saved"], "--lambda2", "0.3", "--json", folder=tmp_path).stdout)
+        assert other["gap_in_training"] is None
         if "--privacy" in more:
             assert found["problem"]["lambda2"] == run["privacy"]["lambda2"]
         else:
@@ -287,8 +290,13 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
 def test_a_budget_that_pays_nothing_is_a_reason_in_compare_and_one_that_does_not_end_does_not_bind(
     tmp_path: Path,
 ) -> None:
-    done = rhfedmtl("compare", *SMALL[1:5], "--budgets", "5", "--seeds", "1", folder=tmp_path)
+    nothing = ["compare", *SMALL[1:5], "--budgets", "5", "--seeds", "1"]
+    done = rhfedmtl(*nothing, folder=tmp_path)
+    assert done.returncode == 2
     assert "not run: budget energy=5 cannot pay one round" in done.stdout
+    found = json.loads(rhfedmtl(*nothing, "--json", folder=tmp_path).stdout)
+    assert "budget energy=5 cannot pay one round" in found["not_run"][0]
+    assert {cell["half"] for cell in found["cells"]} == {None}
     done = rhfedmtl("train", *SMALL[1:5], "--budget", "energy=1e6", "--target-gap", "0.5", "--json", folder=tmp_path)
     assert json.loads(done.stdout)["binding"] is None
     assert "nothing: limit on rounds reached" in rhfedmtl("plan", "--budget", "energy=1e9", folder=tmp_path).stdout

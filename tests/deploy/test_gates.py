@@ -577,21 +577,27 @@ def test_compiled_code_of_a_node_is_of_its_user(tmp_path: Path, monkeypatch: pyt
         own_kernels(tmp_path / "station.toml")
 
 
-def test_tokens_are_not_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token comes from a file, standard input or the environment, with or without what is printed around it."""
-    from rhfedmtl.cli.network import _read_token
+def test_tokens_are_not_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of neither program: it comes from a file, standard input or the environment, alone or with what surrounds it."""
+    from rhfedmtl.deploy.node.enrolment import read_token
+    from rhfedmtl.deploy.terminal import program
 
     printed = tmp_path / "invitation"
     for text in ("abc=", "token      abc=\nrole       terminal\n", '{"token": "abc=", "role": "terminal"}'):
         printed.write_text(text)
-        assert _read_token(str(printed)) == "abc="
+        assert read_token(str(printed)) == "abc="
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        assert _read_token("-") == "abc="
+        assert read_token("-") == "abc="
     monkeypatch.setenv("RHFEDMTL_TOKEN", "abc=")
-    assert _read_token("") == "abc="
+    assert read_token("") == "abc="
     for word in ("eyJyb2xlIjog", "x" * 2000):
         with pytest.raises(ConfigError, match="everybody here could read it"):
-            _read_token(word)
+            read_token(word)
+        with pytest.raises(SystemExit, match="2"):
+            program.main(["join", word, "--folder", str(tmp_path / "new")])
+        assert "everybody here could read it" in capsys.readouterr().err
 
 
 def test_what_ends_again_and_again_is_started_less_and_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

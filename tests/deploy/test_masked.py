@@ -251,7 +251,7 @@ def test_masks_rest_on_all_that_was_agreed_on(tmp_path: Path, monkeypatch: Any) 
     monkeypatch.setattr(service._masked, "mask", lambda *given: told.append(given[-1]))
     order = WorkOrder(1, 0, inside.SHARE, 1.0, 5, Verdict(0, 0.0, 0, 1))
     for scale in (1.0, 1.0, 1e30):
-        service._scaling = Scaling(np.zeros(20), np.full(20, scale), True)
+        service.agreed.scaling = Scaling(np.zeros(20), np.full(20, scale), True)
         service._mask(order, np.zeros(3), wire.Partners())
     assert told[0] == told[1] != told[2]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.deploy import nets
 
+from rhfedmtl.deploy.terminal.program import main as terminal_main
 from rhfedmtl.errors import ConfigError
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
@@ -37,6 +38,21 @@ def test_three_leave_a_masked_sum_together(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="counts together with all others"):
             operator.command("leave", terminal=3)
     assert last["certified_round"] > first["certified_round"]
+    assert nets.assert_invariant(folder, 1) == 4
+
+
+def test_owners_withdraw_from_a_masked_sum_together(tmp_path: Path) -> None:
+    """Each waits for the others of its group, and ends once all are out."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=MASKED)
+    with nets.running(folder) as (supervisor, operator):
+        nets.trained(operator, budget=["energy=300"])
+        for t in (4, 5, 6):
+            assert members(folder) == list(range(7))
+            terminal_main(["withdraw", str(folder / f"terminal-{t}"), "--yes"])
+        nets.wait(operator, lambda _: members(folder) == [0, 1, 2, 3])
+        for t in (4, 5, 6):
+            supervisor.processes[f"terminal-{t}"].join(nets.PATIENCE_S)
+            assert supervisor.processes[f"terminal-{t}"].exitcode == 0
     assert nets.assert_invariant(folder, 1) == 4
 
 

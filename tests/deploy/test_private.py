@@ -171,6 +171,33 @@ def test_a_private_training_is_certified_without_one_that_is_gone(tmp_path: Path
     assert not place.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("terminals")
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_leaves_a_noised_sum_stays_behind_in_it(tmp_path: Path, kind: str) -> None:
+    """Nothing is taken out, the terminal ends, another is withdrawn by its owner; the others learn on."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 7, 70), learning=learning(kind, f"{BOUND},rounds=100000"))
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e7"])
+        nets.wait(operator, lambda s: (s["training"].get("round") or 0) > 3, supervisor.keep_up)
+        for command in ("forget", "move"):
+            with pytest.raises(ConfigError, match="network leave"):
+                operator.command(command, terminal=6, **({"station": 1} if command == "move" else {}))
+        assert "stays there" in operator.command("leave", terminal=6)["waits"]
+        supervisor.processes["terminal-6"].join(nets.PATIENCE_S)
+        terminal_main(["withdraw", str(folder / "terminal-5"), "--yes"])
+        supervisor.processes["terminal-5"].join(nets.PATIENCE_S)
+        assert [supervisor.processes[f"terminal-{t}"].exitcode for t in (5, 6)] == [0, 0]
+        before = rounds(operator)
+        nets.wait(operator, lambda s: (s["training"].get("round") or 0) > before + 3)
+        said = operator.command("status")["stations"][0]["terminals"][6]["waits"]
+        assert "stays there" in said
+        assert ("terminals 4" in said) == (kind == "masked")
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    assert_declared(folder, 1)
+
+
 def test_noise_of_a_terminal_is_that_of_its_answer() -> None:
     """An order that comes again with another model gets the same update in the same noise; another update, another."""
     channel, words = NoisedSums(2.0**-20, 3, 1.0, 2.0), np.arange(21 + 32, dtype=np.uint64)
@@ -210,6 +237,54 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
             await tell(probe=codec.to_wire(plain))
 
     inside.run(attempts)
+
+
+def test_test_rows_of_a_terminal_with_a_bound_are_not_told_under_masks_either(tmp_path: Path) -> None:
+    """Also before noise was agreed on."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("masked"))
+
+    async def attempt() -> None:
+        service = inside.make_terminal(folder, tmp_path / "state")
+        service.link.hello()
+        for body in (
+            {"welcome": wire.Welcome(job=inside.job(folder), epoch="e")},
+            {"trial": wire.Trial(model=codec.tensor(inside.SHARE), partners=wire.Partners(slot=1))},
+        ):
+            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+
+    with pytest.raises(PeerError, match="test rows of a single terminal are not told"):
+        inside.run(attempt)
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone", "old"])
+def test_a_terminal_that_does_not_know_what_it_told_tells_nothing_more(tmp_path: Path, how: str) -> None:
+    """Its state is damaged, or deleted, or its station shows that it is an old copy: the bound is taken to be spent."""
+    folder, state = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("clear")), tmp_path / "state"
+    service = inside.make_terminal(folder, state)
+    service.begin(inside.job(folder))
+    service._hide(Noising(1.0, 5.0, 1e-6))
+    service.role.join()
+    service._save()
+    service.account.note("up", "update", 0, 100)
+    assert not service._refusal(15)
+    assert service._file.fsync
+    file = state / "terminal.state"
+    if how == "old":
+        again = inside.make_terminal(folder, state)
+        again._fall_back("the station knows incarnation 7", 7)
+        again._save()
+        for each in (again, inside.make_terminal(folder, state)):
+            assert "allows" in each._refusal(15)
+        return
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="to begin an account that counts nothing"):
+        inside.make_terminal(folder, state)
+    (state / "account.csv").unlink()
+    file.unlink(missing_ok=True)
+    inside.make_terminal(folder, state)
 
 
 @pytest.mark.parametrize(

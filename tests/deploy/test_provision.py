@@ -22,14 +22,13 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import read_cloud
-from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.warm_up import warm_up
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
 from rhfedmtl.resources.billing import Charge, Placement, RoundEvent
@@ -210,7 +209,7 @@ def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
     assert json.loads(done.output) == {"folder": str(folder), "nodes": 7}
 
 
-def test_charges_survive_folding() -> None:
+def test_charges_survive_a_checkpoint() -> None:
     """Charges of all nodes, of some, and with an amount for each come back in their order, to the bit."""
     layouts = [Placement(np.array([0, 0, 1]), 2), Placement(np.array([0, 1, 1]), 2)]
     charges = [
@@ -221,16 +220,16 @@ def test_charges_survive_folding() -> None:
     ]
     ledger = Ledger("energy=1,1,time=1,1")
     ledger.charge(charges)
-    found = unfolded(ledger)
+    found = put_away(ledger)
     assert len(found) == 4
     assert found == ledger
-    assert len(unfolded(Ledger("energy=1,1"))) == 0
+    assert len(put_away(Ledger("energy=1,1"))) == 0
 
 
-def unfolded(ledger: Ledger) -> Ledger:
-    """A ledger that goes through the columns of a checkpoint."""
+def put_away(ledger: Ledger) -> Ledger:
+    """A ledger that goes through a checkpoint."""
     found = Ledger(ledger.cost, ledger.budget)
-    unfold(folded(ledger), found)
+    found.recall(Ledger.from_dict(ledger.to_dict()).charges(), ledger.exact())
     return found
 
 
@@ -241,7 +240,7 @@ def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
     for number in range(1, 200):
         ledger.charge(RoundEvent(number, layout, np.array([1, 2, number])))
         ledger.condense(20)
-    found = unfolded(ledger)
+    found = put_away(ledger)
     assert len(found) == len(ledger) < 20
     for number in range(200, 300):
         assert (found.spent, found.left) == (ledger.spent, ledger.left)
@@ -276,5 +275,10 @@ def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> No
         nets.wait(operator, lambda s: len(s["stations"][0]["terminals"]) == 3 and nets.all_connected(s))
         with pytest.raises(ConfigError, match="used already"):
             enrol(token, folder / "terminal-2")
+        (tmp_path / "few.csv").write_text("x0,label\n1.0,0\n")
+        token = operator.command("invite", station=0)["token"]
+        words = ["network", "sign", str(folder), "--authority", str(away)]
+        with pytest.raises(DataError, match=r"few.csv has no column .* features\. The certificate is there"):
+            enrol(token, tmp_path / "few", tmp_path / "few.csv", waits=lambda: CliRunner().invoke(app, words) and None)
     assert "../ca" not in (folder / "cloud" / "cloud.toml").read_text()
     assert "/ca" not in (folder / "compose.yaml").read_text()

@@ -531,7 +531,7 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"options": {"merge": "add all"}}, {}, "unknown merge"),
         ({"policy": "measured", "local_steps": 3}, {}, "decides H, K and M itself"),
         ({"scale": "log"}, {}, "unknown scaling 'log'"),
-        ({"tol": -1.0}, {}, "target_relative_gap must be"),
+        ({"tol": -1.0}, {}, "tol must be"),
         ({"n_terminals": 2.5}, {}, "a whole number, got 2.5"),
         ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
         ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
@@ -567,6 +567,42 @@ def test_frames_with_nullable_types() -> None:
     assert model.models_.feature_names == ("i", "b", "i missing", "b missing", "s missing", "s=u", "s=v")
     assert model.models_.preparation is not None
     np.testing.assert_allclose(model.models_.preparation.fill[:2], [frame["i"].mean(), frame["b"].mean()])
+
+
+@pytest.mark.parametrize("beside", [1.0, "u", None])
+def test_a_gap_in_a_column_that_had_none_is_filled_and_said_whatever_the_others_hold(beside: Any) -> None:
+    """By the mean of the training rows; it was refused unless another column had gaps or texts."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(3.0, 1.0, 40), "b": rng.normal(size=40), "c": [0.0] * 39 + [beside]})
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(frame, frame["a"] > 3.0)
+    new = frame[:1].assign(a=frame["a"].mean())
+    with pytest.warns(UserWarning, match="gaps in 'a', which had none in training"):
+        found = model.decision_function(new.assign(a=np.nan))
+    np.testing.assert_allclose(found, model.decision_function(new), atol=1e-12)
+
+
+def test_a_text_of_truth_values_is_a_number_in_frames_too() -> None:
+    """A frame whose only texts say True or False was refused by what it was learned from."""
+    frame = pd.DataFrame({"a": np.arange(8.0), "on": ["True", "False"] * 4})
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(frame, np.arange(8) % 2)
+    assert model.models_.feature_names == ("a", "on")
+    assert model.score(frame, np.arange(8) % 2) == 1.0
+
+
+def test_models_find_the_columns_of_a_frame_by_name(small: Federation) -> None:
+    """They went by position: columns in another order gave other answers, without a word."""
+    frame = pd.DataFrame(np.asarray(small.X, dtype=np.float64)).add_prefix("f")
+    models = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(frame, small.y).models_
+    np.testing.assert_array_equal(models.scores(frame[frame.columns[::-1]]), models.scores(frame))
+
+
+@pytest.mark.parametrize("estimator", [RHFedMTLClassifier, RHFedMTLRegressor])
+@pytest.mark.parametrize("kind", [list, lambda y: pd.Series(y, dtype=object)])
+def test_a_row_without_a_label_is_named(estimator: Any, kind: Any) -> None:
+    """By its place among the rows as they were given."""
+    y = ["0", "1", "0", None, "1"] if estimator is RHFedMTLClassifier else [0.0, 1.0, 2.5, None, 3.0]
+    with pytest.raises(DataError, match="row 3 has no label"):
+        estimator(lambda2=0.01).fit(np.eye(5), kind(y), task=list("babab"))
 
 
 def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation) -> None:

@@ -91,3 +91,23 @@ def test_held_models_stand_where_the_anchor_and_the_duals_put_them() -> None:
     primal = objective.station_primal(np.array([2.0, 4.0]), np.array([4.0, 4.0]), held, anchors)
     penalty = 0.2 * np.sum((V / 0.4) ** 2, axis=(1, 2))
     np.testing.assert_allclose(primal, np.array([0.5, 1.0]) + penalty + anchors.constant)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_lies_between_rounded_duals_counts_what_was_kept_back(seed: int) -> None:
+    """The bound is better than those of both ends and not above D at V + R, as duals make it; uncounted it would be."""
+    relationship = MeanRegularised(0.1, 0.3)
+    V, other = np.random.default_rng(seed).normal(size=(2, 4, 1, 6))
+    R = 0.02 * (other - V)  # kept back at the one end, and −R at the other
+    f = [1.0 + np.sum(v * relationship.solve((V + other) / 2.0), axis=(1, 2)) for v in (V, other)]
+    lost = [np.sum(r * relationship.solve(v), axis=(1, 2)) for v, r in ((V, R), (other, -R))]
+    norms = np.sqrt(np.sum(R * R, axis=(1, 2)))
+    ends = [objective.Dual(f[k] - lost[k], v, norms) for k, v in enumerate((V, other))]
+    mixed = objective.between(*ends, relationship)
+    share = np.sum((mixed.V - V) * R, axis=(1, 2)) / np.sum((other - V) * R, axis=(1, 2))
+    kept = (1.0 - 2.0 * share)[:, None, None] * R
+    exact = objective.Dual(f[0] + share * (f[1] - f[0]), mixed.V + kept).bound(relationship)
+    uncounted = objective.between(*(end._replace(norms=None) for end in ends), relationship)
+    np.testing.assert_allclose(uncounted.V, mixed.V)
+    assert max(end.bound(relationship) for end in ends) < mixed.bound(relationship) <= exact
+    assert uncounted.bound(relationship) > exact

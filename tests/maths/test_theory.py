@@ -79,38 +79,12 @@ def test_the_sound_bound_is_above_the_paper_bound(beta: float, L: float) -> None
 
 @settings(deadline=None)
 @given(stations())
-def test_sigma_equals_brute_force_and_stays_below_its_bounds(station: tuple[np.ndarray, np.ndarray]) -> None:
-    """σ_min is the eigenvalue of the matrix as written, and at most max_t ‖X_t‖² ≤ ñ R²."""
+def test_sigma_stays_below_its_bound(station: tuple[np.ndarray, np.ndarray]) -> None:
+    """σ_min, the eigenvalue of the matrix as written, is at most ñ R²."""
     X, offsets = station
-    sigma, bound = theory.sigma_exact(X, offsets), theory.sigma_data_bound(X, offsets)
-    tolerance = 1e-9 * (1 + bound)
-    assert abs(sigma - max(0.0, brute_force_sigma(X, offsets))) <= tolerance
     R = float(np.sqrt(np.square(X).sum(axis=1).max(initial=0.0)))
-    assert sigma <= bound + tolerance
-    assert bound <= theory.sigma_size_bound(np.diff(offsets).max(), R) + tolerance
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 2**32))
-def test_large_stations_use_products_and_agree(seed: int) -> None:
-    """The iterative eigenvalue equals the dense one."""
-    X = np.random.default_rng(seed).standard_normal((300, 8)) + 0.3
-    starts = [0, 50, 120, 121]
-    iterative = theory._largest_eigenvalue(X, starts)
-    assert iterative[0] == pytest.approx(theory.sigma_exact(X, [*starts, 300]), rel=1e-8)
-
-
-def test_sigma_of_a_station_too_large_for_a_matrix() -> None:
-    """Beyond the dense limit the public function takes the iterative path."""
-    X = np.random.default_rng(0).standard_normal((1500, 4))
-    sigma = theory.sigma_exact(X, np.arange(0, 1501, 100))
-    assert 0 < sigma <= theory.sigma_data_bound(X, np.arange(0, 1501, 100))
-
-
-def test_sigma_without_coupling_is_zero() -> None:
-    """One terminal alone, or rows of zeros, leave nothing to lose by merging."""
-    assert theory.sigma_exact(np.ones((3, 2)), [0, 3]) == 0.0
-    assert theory.sigma_exact(np.zeros((4, 2)), [0, 2, 4]) == 0.0
+    bound = theory.sigma_size_bound(np.diff(offsets).max(), R)
+    assert brute_force_sigma(X, offsets) <= bound + 1e-9 * (1 + bound)
 
 
 def test_paper_bound_is_tiny_and_ends_at_one_step() -> None:
@@ -164,15 +138,13 @@ def test_several_types_become_one_curve() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    """No smoothness, no target, wrong offsets or a curve of the wrong length: refused with the value."""
+    """No smoothness, no target or a curve of the wrong length: refused with the value."""
     with pytest.raises(ConfigError, match="gamma=0"):
         theory.Theta(1, 1, 1, 0.1, 0.0)
     with pytest.raises(ConfigError, match="lambda=0"):
         theory.eta(1, 1, 0.0, 1.0)
     with pytest.raises(ConfigError, match="epsilon=0"):
         theory.log_target(1, 0)
-    with pytest.raises(ConfigError, match="offsets"):
-        theory.sigma_exact(np.ones((3, 1)), [0, 2])
     with pytest.raises(ConfigError, match="f needs 4 values"):
         theory.paper_choice([1, 2], 1, [3])
 

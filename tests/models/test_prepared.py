@@ -57,7 +57,8 @@ def test_new_rows_are_prepared_as_training_rows_were(models: TaskModels) -> None
     assert known is not None
     assert known.columns == ("heat", "noise", "colour", "shift")
     names = list(models.feature_names)
-    X = models.prepared(frame_table(new), "new rows")
+    X, filled = models.prepared(frame_table(new), "new rows")
+    assert filled == []
     by_name = [dict(zip(names, row, strict=True)) for row in X.tolist()]
     assert by_name[0]["heat"] == 1.0
     assert by_name[0]["colour missing"] == by_name[0]["shift=day"] == by_name[1]["heat missing"] == 1.0

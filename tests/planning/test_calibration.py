@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.planning.calibration import Bench, Calibration, Links, Power, calibrate, fit_line, price_file
+from rhfedmtl.planning.calibration import Bench, Calibration, Power, calibrate, fit_line, price_file
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.links import Link
@@ -79,7 +79,7 @@ def test_energy_is_time_times_power() -> None:
 
 def test_links_add_prices_of_bytes() -> None:
     """A link of 1 MHz at an SNR of 1 carries 1 Mbit/s: 8 microseconds a byte, and its power in them."""
-    cost = MEASURED.cost(links=Links(terminal_up=Link(1e6, 1.0, 0.5)))
+    cost = MEASURED.cost(terminal_up=Link(1e6, 1.0, 0.5))
     assert cost["time"].terminal_byte_up == pytest.approx(8e-6)
     assert cost["energy"].terminal_byte_up == pytest.approx(4e-6)
     assert cost["time"].terminal_byte_down == 0.0
@@ -87,7 +87,7 @@ def test_links_add_prices_of_bytes() -> None:
 
 def test_a_price_file_is_read_back(tmp_path: Path) -> None:
     """What is written is what `Cost.from_toml` and a ledger read, and its head says how it was measured."""
-    cost = MEASURED.cost(links=Links(terminal_up=Link(np.array([1e6, 2e6]), 1.0, 0.5)))
+    cost = MEASURED.cost(terminal_up=Link(np.array([1e6, 2e6]), 1.0, 0.5))
     text = price_file(MEASURED, cost, Power())
     path = tmp_path / "prices.toml"
     path.write_text(text)

@@ -24,7 +24,7 @@ from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
-from rhfedmtl.planning.target import Search, Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
+from rhfedmtl.planning.target import Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
@@ -410,7 +410,7 @@ def test_the_smallest_budget_reaches_the_target_and_a_little_less_does_not() -> 
     """The budget found reaches the target when it is run, and the largest that was seen to miss is close below."""
     data = [make(Synthetic(tasks=2, terminals=3, samples=10, features=6), seed) for seed in (0, 1)]
     method, cost = DualMethod(relationship=MeanRegularised(1e-2, 1e-2)), Cost.of(PAPER)
-    report = seek(data, Target("gap", 1e-2), method, Fixed(5), cost=cost, search=Search(8, 8))
+    report = seek(data, Target("gap", 1e-2), method, Fixed(5), cost=cost, points=8, refinements=8)
     assert report.reached
     assert report.budget is not None
     missed = max(p.budget for p in report.curve if not p.reached)
@@ -427,7 +427,7 @@ def test_a_target_out_of_reach_is_said_to_be(federation: Federation) -> None:
     """Where the grid ends below the target, there is no budget, and the best result is given."""
     report = seek(
         [federation], Target("accuracy", 1.0), DualMethod(), Fixed(2), cost=Cost.of(PAPER),
-        budget=Budget({"energy": 200.0}), search=Search(3),
+        budget=Budget({"energy": 200.0}), points=3,
     )  # fmt: skip
     assert (report.reached, report.budget) == (False, None)
     assert report.best == max(p.result for p in report.curve) < 1.0
@@ -439,7 +439,7 @@ def test_other_budgets_stay_limits_in_a_search(federation: Federation) -> None:
     cost = Cost.of("energy=0.1,10,time=0.01,1")
     report = seek(
         [federation], Target("gap", 1e-9), DualMethod(), Fixed(2), cost=cost, budget=Budget({"time": 5.0}),
-        search=Search(4),
+        points=4,
     )  # fmt: skip
     assert report.resource == "energy"
     assert all(point.spent["time"] <= 5.0 for point in report.curve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"{FILE} is not there:
 def raw() -> Federation:
     """The federation as it comes, in double precision."""
     data = federate(har.load(FILE), Split(tasks=5, terminals=5, samples_per_task=70, positive="SITTING"), seed=0)
-    return data.with_rows(np.asarray(data.X, dtype=float), np.asarray(data.test_X, dtype=float))
+    return replace(data, X=np.asarray(data.X, dtype=float), test_X=np.asarray(data.test_X, dtype=float))
 
 
 def solve(raw: Federation, method: DualMethod) -> tuple[Federation, Certificate]:
@@ -51,7 +52,7 @@ def solve(raw: Federation, method: DualMethod) -> tuple[Federation, Certificate]
             certificate = certify(network, cloud)
             if certificate.gap < 1e-11:
                 break
-    return raw.with_rows(used[0].transform(raw.X), used[0].transform(raw.test_X)), certificate
+    return replace(raw, X=used[0].transform(raw.X), test_X=used[0].transform(raw.test_X)), certificate
 
 
 def test_tasks_tied_to_their_mean_are_solved_like_l_bfgs_does(raw: Federation) -> None:

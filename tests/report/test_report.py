@@ -373,6 +373,7 @@ def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> No
     facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert facts == {"report": str(out), "figures": [], "studies": 2, "runs": 48}
     assert out.is_file()
+    assert report.write(results, tmp_path / "folder", draw=False).path == tmp_path / "folder" / "report.html"
 
 
 def test_what_cannot_be_reported_is_refused_plainly(results: Path, tmp_path: Path) -> None:

@@ -83,8 +83,6 @@ def test_every_relationship_gets_weights_and_the_bill(name: str) -> None:
     assert (choice.lambda1, max(choice.lambda2, first.lambda2)) == (first.lambda1, choice.lambda2)
     assert choice.effort.solves == 3 * len(choice.trials)
     assert choice.effort.terminal_steps > choice.effort.rounds > 0
-    assert choice.to_dict()["rounds"] == choice.effort.rounds
-    assert "cost: " in choice.text()
     assert len({(trial.lambda1, trial.lambda2) for trial in choice.trials}) == len(choice.trials)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, Method
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, Slots
 from rhfedmtl.maths.registry import LAMBDA1
@@ -134,9 +134,3 @@ class SgdMethod(Method):
     def factor(self, arrived: Arrived) -> float:
         """Mean over the samples of those who answered."""
         return 1.0 / arrived.samples
-
-
-def check_weight(name: str, value: float, *, positive: bool = False) -> None:
-    """Refuse what is not a finite number of at least (or, if ``positive``, above) 0."""
-    if not (np.isfinite(value) and value >= 0.0) or (positive and value == 0.0):
-        raise ConfigError(f"{name} must be a finite number {'> 0' if positive else '>= 0'}, got {value}")

@@ -21,7 +21,6 @@ from rhfedmtl.training.run import Result, Settings, train
 
 LAMBDA = 1e-4
 GAP = 1e-6
-ONE_THREAD = Execution(threads=1)
 TOLERANCES = tuple(10.0**-k for k in np.arange(1.0, 8.01, 0.25))
 
 

@@ -22,11 +22,6 @@ FIGURES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(bench)
-
-
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A few ratios, in less than a minute.")] = False,
     out: Annotated[Path | None, typer.Option(help="File for the figures as JSON.")] = None,

@@ -50,11 +50,6 @@ SweepEngine = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(compare)
-
-
 @with_data_options
 @with_learning_options
 def compare(
@@ -130,21 +125,29 @@ def compare(
         planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         found = planned.run(out, workers=makers, watch=watch)
+    refusals, nothing = found.refusals(), all(cell.mean is None for cell in found.cells)
     if as_json:
-        cells = [{**plain(cell), "verdict": cell.verdict} for cell in found.cells]
+        cells = [{**plain(cell), **_half(cell), "verdict": cell.verdict} for cell in found.cells]
         areas = [{"at": at, **plain(row)} for at in found.study.others for row in overall(found, at)]
         facts = {"study": found.study.name, "metric": found.study.metric, "cells": cells, "overall": areas}
-        print_json({**facts, "saved": str(out)})
+        print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show(found)
         for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
-        for reason in (refusals := found.refusals())[:MOST_REASONS]:
+        for reason in refusals[:MOST_REASONS]:
             paragraph(reason, "not run: ")
-        if not refusals and all(cell.mean is None for cell in found.cells):
+        if not refusals and nothing:
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
         typer.echo(f"saved in {out}: runs, {found.study.name}.csv and {found.study.name}-seeds.csv")
         typer.echo(f"next: rhfedmtl report {out}")
+    if refusals and nothing:
+        raise typer.Exit(2)
+
+
+def _half(cell: Cell) -> dict[str, float | None]:
+    """Half of its interval, which neither one seed nor a run that was refused has."""
+    return {"half": cell.half if cell.mean is not None and cell.seeds > 1 else None}
 
 
 def _check_metric(metric: str, federation: Federation) -> None:

@@ -11,11 +11,6 @@ import typer
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(dashboard)
-
-
 def dashboard(
     place: Annotated[Path, typer.Argument(help="Folder of runs, sweeps or studies, or of a network.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine.", show_default="a free one")] = 0,

@@ -11,137 +11,79 @@ The decorator replaces ``request`` by one option per line of ``OPTIONS``.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from rhfedmtl.cli.options import expand
+from rhfedmtl.cli.options import expand, option
 from rhfedmtl.cli.text import width
 from rhfedmtl.data.registry import DATASETS, Dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from rhfedmtl.data.federation import Federation
-
 app = typer.Typer(no_args_is_help=True, help="Look at data, fetch it, and split it over base stations and terminals.")
 R = TypeVar("R")
-PANEL = "Data"
-TABLE_PANEL = "Data: columns of a table"
 
 
-def _option(*names: str, help: str, panel: str = PANEL, **more: Any) -> Any:  # noqa: A002
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+Row = tuple[str, Any, str | None, str, str]
+OF_DATA: tuple[Row, ...] = (
+    ("data", str, "NAME", f"Data set: {', '.join(DATASETS)}.", "synthetic; table where --path is given"),
+    ("path", str, "PATH", "File or folder to read it from.", ""),
+    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c.", "all"),
+    ("terminals", int, "N", "Terminals per task.", "5, or the data's own"),
+    (
+        "partition",
+        str,
+        "NAME",
+        "Rows to terminals: iid, blocks, dirichlet:ALPHA, powerlaw:EXPONENT, column.",
+        "iid, or column where there is one",
+    ),
+    ("samples_per_task", int, "N", "Rows drawn per task, training and test together.", "all"),
+    ("test_fraction", float, "SHARE", "Share for the test.", "0.25"),
+    ("test_rest", bool, None, "Test on all remaining rows of a task instead.", ""),
+    ("grouped", bool, None, "Keep overlapping windows on one side of the test.", ""),
+    ("positive", str, "CLASS", "One class against the rest: a problem of two classes.", ""),
+    ("balanced/unbalanced", bool, None, "Equal numbers of each class; the default with --positive.", ""),
+    (
+        "class_weight",
+        str,
+        "HOW",
+        "balanced: all classes of a task weigh the same in its loss.",
+        "rows weigh the same",
+    ),
+    ("set", list[str], "NAME=VALUE", "Setting of the data set; `rhfedmtl data list` names them.", ""),
+)
+OF_A_TABLE: tuple[Row, ...] = (
+    ("label", str, "COLUMN", "Column of labels.", "y"),
+    ("task", str, "COLUMN", "Column of tasks.", "task"),
+    ("terminal", str, "COLUMN", "Column of terminals.", "terminal"),
+    ("group", str, "COLUMN", "Column of groups, for --grouped.", ""),
+    ("drop", str, "COLUMN", "Columns to leave out: a,b,c.", ""),
+    ("kind", str, "KIND", "classes or regression.", "as the labels look"),
+    ("missing", str, "HOW", "Missing values: mean (and mark), drop-rows, drop-columns, error.", "mean"),
+    ("na", str, "WORDS", "More words that stand for a gap: a,b,c.", "NA, ?, …"),
+    ("categories", str, "COLUMN", "Columns of numbers to take as text: a,b,c.", ""),
+    ("small_tasks", str, "HOW", "Tasks of one row or class: keep, drop, error.", "keep"),
+)
+"""Options: name, type, what stands for a value, help, and what holds where it is not given."""
 
 
-def _flag(name: str, help: str) -> Any:  # noqa: A002
-    return _option(name, help=help, show_default=False)
+def _options(panel: str, rows: tuple[Row, ...]) -> dict[str, tuple[Any, None]]:
+    """Annotations, and no default, by name; whole numbers are counts."""
+    made: dict[str, tuple[Any, None]] = {}
+    for name, kind, metavar, text, usual in rows:
+        flag = "/".join("--" + word.replace("_", "-") for word in name.split("/"))
+        more = {"metavar": metavar, "show_default": usual or False, **({"min": 1} if kind is int else {})}
+        made[name.partition("/")[0]] = Annotated[kind | None, option(panel, flag, text, **more)], None
+    return made
 
 
-def _column(name: str, help: str, **more: Any) -> Any:  # noqa: A002
-    return _word(name, "COLUMN", help, **more)
-
-
-def _word(name: str, metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
-    return _option(name, help=help, panel=TABLE_PANEL, metavar=metavar, **more)
-
-
-OPTIONS: dict[str, Any] = {
-    "data": Annotated[
-        str | None,
-        _option(
-            "--data",
-            help=f"Data set: {', '.join(DATASETS)}.",
-            metavar="NAME",
-            show_default="synthetic; table where --path is given",
-        ),
-    ],
-    "path": Annotated[str | None, _option("--path", help="File or folder to read it from.", metavar="PATH")],
-    "tasks": Annotated[
-        str | None,
-        _option("--tasks", help="How many tasks to draw, or which: a,b,c.", metavar="N", show_default="all"),
-    ],
-    "terminals": Annotated[
-        int | None,
-        _option("--terminals", help="Terminals per task.", metavar="N", show_default="5, or the data's own", min=1),
-    ],
-    "partition": Annotated[
-        str | None,
-        _option(
-            "--partition",
-            help="Rows to terminals: iid, blocks, dirichlet:ALPHA, powerlaw:EXPONENT, column.",
-            metavar="NAME",
-            show_default="iid, or column where there is one",
-        ),
-    ],
-    "samples_per_task": Annotated[
-        int | None,
-        _option(
-            "--samples-per-task",
-            help="Rows drawn per task, training and test together.",
-            metavar="N",
-            show_default="all",
-            min=1,
-        ),
-    ],
-    "test_fraction": Annotated[
-        float | None, _option("--test-fraction", help="Share for the test.", metavar="SHARE", show_default="0.25")
-    ],
-    "test_rest": Annotated[bool | None, _flag("--test-rest", help="Test on all remaining rows of a task instead.")],
-    "grouped": Annotated[bool | None, _flag("--grouped", help="Keep overlapping windows on one side of the test.")],
-    "positive": Annotated[
-        str | None, _option("--positive", help="One class against the rest: a problem of two classes.", metavar="CLASS")
-    ],
-    "balanced": Annotated[
-        bool | None,
-        _flag("--balanced/--unbalanced", help="Equal numbers of each class; the default with --positive."),
-    ],
-    "class_weight": Annotated[
-        str | None,
-        _option(
-            "--class-weight",
-            help="balanced: all classes of a task weigh the same in its loss.",
-            metavar="HOW",
-            show_default="rows weigh the same",
-        ),
-    ],
-    "set": Annotated[
-        list[str] | None,
-        _option("--set", help="Setting of the data set; `rhfedmtl data list` names them.", metavar="NAME=VALUE"),
-    ],
-    "label": Annotated[str | None, _column("--label", help="Column of labels.", show_default="y")],
-    "task": Annotated[str | None, _column("--task", help="Column of tasks.", show_default="task")],
-    "terminal": Annotated[str | None, _column("--terminal", help="Column of terminals.", show_default="terminal")],
-    "group": Annotated[str | None, _column("--group", help="Column of groups, for --grouped.")],
-    "drop": Annotated[str | None, _column("--drop", help="Columns to leave out: a,b,c.")],
-    "kind": Annotated[
-        str | None, _word("--kind", "KIND", help="classes or regression.", show_default="as the labels look")
-    ],
-    "missing": Annotated[
-        str | None,
-        _word(
-            "--missing",
-            "HOW",
-            help="Missing values: mean (and mark), drop-rows, drop-columns, error.",
-            show_default="mean",
-        ),
-    ],
-    "na": Annotated[
-        str | None, _word("--na", "WORDS", help="More words that stand for a gap: a,b,c.", show_default="NA, ?, …")
-    ],
-    "categories": Annotated[str | None, _column("--categories", help="Columns of numbers to take as text: a,b,c.")],
-    "small_tasks": Annotated[
-        str | None,
-        _word("--small-tasks", "HOW", help="Tasks of one row or class: keep, drop, error.", show_default="keep"),
-    ],
-}
-COLUMNS = ("label", "task", "terminal", "group", "drop", "kind", "missing", "na", "categories", "small_tasks")
+COLUMNS = _options("Data: columns of a table", OF_A_TABLE)
+OPTIONS = _options("Data", OF_DATA) | COLUMNS
 
 
 def request_from_options(**options: Any) -> Request:
@@ -161,15 +103,9 @@ def request_from_options(**options: Any) -> Request:
     return Request(**given, settings=settings)
 
 
-def federation_from_options(seed: int = 0, **options: Any) -> Federation:
-    """Return the federation that the values of ``OPTIONS`` ask for."""
-    return request_from_options(**options).federation(seed)
-
-
 def with_data_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace the parameter ``request`` of a command by the shared data options."""
-    shared = {name: (annotation, None) for name, annotation in OPTIONS.items()}
-    return expand(command, "request", shared, request_from_options)
+    return expand(command, "request", OPTIONS, request_from_options)
 
 
 def _setting(entry: Dataset, text: str) -> tuple[str, Any]:
@@ -183,7 +119,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help=f"Data set: {', '.join(DATASETS)}.", show_default=False)]
 NameOrPath = Annotated[
     str | None,
-    typer.Argument(help=f"Data set: {', '.join(DATASETS)}.", show_default="synthetic; table where --path is given"),
+    typer.Argument(
+        metavar="name",
+        help=f"Data set: {', '.join(DATASETS)}.",
+        show_default="synthetic; table where --path is given",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of every draw.", min=0)]
 
@@ -241,19 +181,9 @@ def _describe(request: Request, seed: int, as_json: bool) -> None:
     _show(describe.summary(data), describe.text(data), as_json)
 
 
-def _named(command: Callable[..., None]) -> Callable[..., None]:
-    """Take the data set as an argument instead of the option ``--data``."""
-    shared = with_data_options(command)
-
-    @functools.wraps(command)
-    def named(name: str | None = None, **values: Any) -> None:
-        shared(data=name, **values)
-
-    parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "data"]
-    first = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=NameOrPath)
-    named.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    named.__annotations__ = {p.name: p.annotation for p in [first, *parameters]}
-    return named
+def _named(command: Callable[..., R]) -> Callable[..., R]:
+    """The same with the data set as an argument instead of the option ``--data``."""
+    return expand(command, "request", OPTIONS | {"data": (NameOrPath, None)}, request_from_options)
 
 
 @app.command()

@@ -43,11 +43,6 @@ GIVES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(doctor)
-
-
 def doctor(as_json: AsJson = False) -> None:
     """Say what is installed, what is fast and what is missing.
 

@@ -36,7 +36,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": settings.ENVIRONMENT},
 )
-app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)
@@ -56,19 +55,36 @@ def _root(
 
 NOWHERE = "no locator available"
 """What numba says where it can keep compiled code nowhere: neither beside the package nor in the user's cache."""
-_COMMANDS = (train, plan, compare, models, certify, reproduce, report, runs, dashboard, doctor, bench, network)
-for _commands in _COMMANDS:
-    _commands.register(app)
-network.network_app.command("status", hidden=True)(network.status)  # some look for it there
-
-PANELS = {
-    "Learn": ("train", "plan", "compare", "reproduce"),
-    "Use what was learned": ("predict", "export", "release", "certify"),
-    "Look": ("dashboard", "report", "runs", "data"),
-    "This machine": ("doctor", "calibrate", "bench"),
-    "Networks of real nodes": ("network", "serve", "status"),
+PANELS: dict[str, dict[str, Any]] = {
+    "Learn": {
+        "train": train.train,
+        "plan": plan.plan,
+        "compare": compare.compare,
+        "reproduce": reproduce.reproduce,
+    },
+    "Use what was learned": {
+        "predict": models.predict,
+        "export": models.export,
+        "release": models.release,
+        "certify": certify.certify,
+    },
+    "Look": {"dashboard": dashboard.dashboard, "report": report.report, "runs": runs.app, "data": data.app},
+    "This machine": {"doctor": doctor.doctor, "calibrate": plan.calibrate, "bench": bench.bench},
+    "Networks of real nodes": {
+        "network": network.network_app,
+        "serve": network.serve_app,
+        "status": network.status,
+    },
 }
 """The commands in the order of the help."""
+for _panel, _commands in PANELS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)
+network.network_app.command("status", hidden=True)(network.status)  # some look for it there
+
 LATER = 75
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Words that make no command; typer may carry its own click."""
@@ -97,11 +113,7 @@ def program() -> Any:
             raise typer.Exit(train.INTERRUPTED) from None
 
     group.invoke = answered
-    named = {name: panel for panel, names in PANELS.items() for name in names}
-    for name, panel in named.items():
-        group.commands[name].rich_help_panel = panel
-    group.commands = {name: group.commands[name] for name in named} | group.commands
-    group.list_commands = lambda context: list(group.commands)
+    group.commands = {name: group.commands[name] for names in PANELS.values() for name in names}
     return settings.quiet(group)
 
 

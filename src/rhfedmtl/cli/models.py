@@ -24,18 +24,12 @@ Model = Annotated[
 FORMATS = ("onnx", "npz", "json")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(predict)
-    app.command()(export)
-    app.command()(release)
-
-
 def predict(
     model: Model,
     path: Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)],
     task_column: Annotated[
-        str | None, typer.Option("--task-column", help="Column with each row's task.", show_default="task")
+        str | None,
+        typer.Option("--task-column", help="Column with each row's task.", show_default="that of training, or task"),
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Task of all rows, instead of a column.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to say what is right.")] = None,
@@ -71,6 +65,12 @@ def predict(
     if facts["unknown_tasks"]:
         names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
         typer.echo(f"note: not learned, so predicted with the mean model: task {names}", err=True)
+    if asked.filled:
+        typer.echo(
+            f"note: gaps in {', '.join(asked.filled)}, which had none in training: filled by the mean of the training "
+            "rows",
+            err=True,
+        )
     if out is None:
         _table(sys.stdout, found)
     else:
@@ -175,7 +175,8 @@ class _Asked:
         if task is not None and task_column is not None:
             raise ConfigError("--task names the task of all rows, --task-column that of each: give one of them")
         self.where, self.task, self.label, self.drop = str(path), task, label, drop
-        self.column = task_column or "task"
+        self.filled: list[str] = []
+        self.column = task_column or _learned_column(models) or "task"
         known = models.preparation
         texts = [] if known is None else [known.columns[j] for j in known.texts]
         gaps = GAPS if known is None or not known.gap_words else GAPS | set(known.gap_words)
@@ -188,6 +189,10 @@ class _Asked:
     def tasks(self, models: TaskModels) -> Any:
         """Name of every row's task, or the one of all."""
         if self.task is not None:
+            if self.task in self.table and models.find(self.task)[0] < 0:
+                raise DataError(
+                    f"--task {self.task} names one task for all rows; for a column: --task-column {self.task}"
+                )
             return str(models.only(self.task).tasks[0])
         if self.column in self.table:
             return _words(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
@@ -198,21 +203,15 @@ class _Asked:
             "one task for all rows with --task"
         )
 
-    def rows(self, models: TaskModels) -> Any:
-        """Features in the order of the models."""
+    def rows(self, models: TaskModels) -> tuple[Any, list[str]]:
+        """Features in the order of the models, and columns with gaps that had none in training."""
         import numpy as np
 
         from rhfedmtl.data.loaders import cells, table
 
-        if models.preparation is not None:
-            return models.prepared(self.read, self.where)
         names = self._features(models)
-        missing = [name for name in names if name not in self.table]
-        if missing:
-            raise DataError(
-                f"{self.where} lacks {len(missing)} of the {len(names)} features that the models were learned from: "
-                f"{table.listing(missing)}"
-            )
+        if models.preparation is not None or names == list(models.feature_names):
+            return models.prepared(self.read, self.where)
         if len(names) != models.n_features:
             raise DataError(
                 f"{self.where} has {len(names)} features ({table.listing(names)}), the models were learned from "
@@ -220,7 +219,7 @@ class _Asked:
             )
         where, notation = f"{self.where}, column", self.read.notation
         columns = [cells.needed_numbers(self.table[name], notation, f"{where} {name!r}", self.place) for name in names]
-        return np.column_stack(columns)
+        return np.column_stack(columns), []
 
     def _features(self, models: TaskModels) -> list[str]:
         """Columns that hold the features; those of an array X, which has no names, in order."""
@@ -232,9 +231,16 @@ class _Asked:
         return known or [name for name in self.table if name not in aside]
 
 
+def _learned_column(models: TaskModels) -> str | None:
+    """Column of tasks in the table that the models were trained on, where their file knows it."""
+    request = models.provenance.get("configuration", {}).get("request", {})
+    column: str | None = request.get("settings", {}).get("task")
+    return column
+
+
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
     """Columns of the answer: task, prediction, scores, and probabilities where there are any."""
-    tasks, X = asked.tasks(models), asked.rows(models)
+    tasks, (X, asked.filled) = asked.tasks(models), asked.rows(models)
     scores = models.scores(X, tasks)
     found: dict[str, Any] = {"task": tasks if isinstance(tasks, list) else [tasks] * len(X)}
     found["prediction"] = models.labels(scores)
@@ -251,7 +257,12 @@ def _facts(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str
     """Tasks that were not learned, and metrics where the labels are known."""
     tasks = sorted(set(found["task"]))
     unknown = [name for name, b in zip(tasks, models.find(tasks).tolist(), strict=True) if b < 0]
-    return {"tasks": len(tasks), "unknown_tasks": unknown, "metrics": _metrics(models, asked, found)}
+    return {
+        "tasks": len(tasks),
+        "unknown_tasks": unknown,
+        "filled": asked.filled,
+        "metrics": _metrics(models, asked, found),
+    }
 
 
 def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, float]:

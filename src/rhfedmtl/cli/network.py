@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,13 +55,6 @@ Bound = Annotated[
     ),
 ]
 Gap = Annotated[float | None, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", min=0.0)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(serve_app, name="serve")
-    app.add_typer(network_app, name="network")
-    app.command()(status)
 
 
 @serve_app.command()
@@ -386,7 +378,8 @@ def move(
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
     """Make a terminal leave the network, with all that it has learned.
 
-    Where sums are masked it waits until others leave with it; `network status` says so.
+    Where sums are masked it waits until others leave with it; `network status` says so. Where they are noised
+    (`--privacy`) it goes at once, and what it put into the sum stays there.
 
     Example: rhfedmtl network leave demo-net 3
     """
@@ -475,30 +468,12 @@ def join(
 
     Example: rhfedmtl network join invitation.txt --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.node.enrolment import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol, read_token
 
     def say() -> None:
         typer.echo("asked: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
 
-    _print(enrol(_read_token(token), folder, data, waits=say), as_json)
-
-
-def _read_token(source: str) -> str:
-    """A token from a file, standard input or the environment: alone, or within what `network invite` printed."""
-    if source == "-":
-        text = sys.stdin.read()
-    elif source:
-        try:
-            text = Path(source).read_text()
-        except OSError as error:
-            raise ConfigError(
-                f"no file {source[:40]!r} ({error.strerror}): give a file with the token, - for standard input, or "
-                "RHFEDMTL_TOKEN; on a command line everybody here could read it"
-            ) from None
-    else:
-        text = os.environ.get("RHFEDMTL_TOKEN", "")
-    words = text.replace('"', " ").replace(":", " ").replace(",", " ").split()
-    return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
+    _print(enrol(read_token(token), folder, data, waits=say), as_json)
 
 
 @network_app.command()

@@ -8,6 +8,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rhfedmtl.cli.text import amount, certified, printable, private_facts
+from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.roles.words import in_words
 
 
@@ -40,7 +41,7 @@ def tree(facts: dict[str, Any]) -> Tree:
 
 def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
-    lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in _METRICS if status.get(name) is not None]
+    lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
         lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
@@ -50,9 +51,6 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     lines += [f"{name:<18}{text}" for name, text in private_facts(status["privacy"])] if status.get("privacy") else []
     lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines
-
-
-_METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 
 
 def _training(status: dict[str, Any]) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,31 +60,12 @@ POWER = "Power"
 LINKS = "Links (Shannon rate)"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file to ``app``."""
-    app.command("plan")(_optional_data(plan))
-    app.command("calibrate")(calibrate)
-
-
-def _optional_data(command: Callable[..., None]) -> Callable[..., None]:
-    """Shared data options, of which both ``--data`` and ``--path`` may be left out: then ``with_data`` is False."""
-    shared = with_data_options(command)
-
-    @functools.wraps(command)
-    def optional(**values: Any) -> None:
-        shared(with_data=(values["data"] or values["path"]) is not None, **values)
-
-    parameters = [p for p in inspect.signature(shared).parameters.values() if p.name != "with_data"]
-    optional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    optional.__annotations__ = {p.name: p.annotation for p in parameters}
-    return optional
-
-
+@with_data_options
 @with_planning_options
 def plan(
+    context: typer.Context,
     request: Request,
     options: Options,
-    with_data: bool = False,
     budget: Budgets = None,
     cost: Prices = None,
     privacy: PrivacyText = "",
@@ -146,7 +125,7 @@ def plan(
     asked = PlanRequest(
         request,
         options,
-        with_data,
+        (context.params["data"] or context.params["path"]) is not None,
         tuple(cost or ()),
         tuple(budget or ()),
         features,
@@ -346,7 +325,7 @@ def _plan_target(
             cost=cost,
             budget=budget,
             resource=resource,
-            search=targets.Search(points),
+            points=points,
             watch=watch,
         )
 
@@ -413,14 +392,20 @@ def calibrate(
 
     if links is not None and terminal_up is not None:
         raise ConfigError("--links and --terminal-up both give the uplinks of terminals: give one of them")
-    given = (terminal_up, terminal_down, station_up, station_down)
-    up, *others = [None if text is None else _link(text) for text in given]
-    used = calibration.Links(read_links(links) if links is not None else up, *others)
+    given = {
+        "terminal_up": terminal_up,
+        "terminal_down": terminal_down,
+        "station_up": station_up,
+        "station_down": station_down,
+    }
+    used = {name: _link(text) for name, text in given.items() if text is not None}
+    if links is not None:
+        used["terminal_up"] = read_links(links)
     power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
     bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
     _check_writable(out)
     measured = calibration.calibrate(bench)
-    cost = measured.cost(power, used)
+    cost = measured.cost(power, **used)
     out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
     if as_json:
         print_json({"measured": measured.to_dict(), "cost": cost.to_dict(), "saved": str(out)})

@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from rhfedmtl.report import WrittenReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(report)
-
-
 def report(
     folder: Annotated[Path, typer.Argument(help="What `reproduce` or `compare` wrote, a run's folder, or many runs.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write. [FOLDER/report.html]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write, or a folder for it. [FOLDER/report.html]")
+    ] = None,
     figures: Annotated[
         bool | None,
         typer.Option("--figures/--no-figures", help="PDF and PNG beside it. [where matplotlib is installed]"),

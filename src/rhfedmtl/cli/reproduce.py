@@ -28,11 +28,6 @@ MEANING = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(reproduce)
-
-
 def reproduce(
     what: Annotated[
         list[str] | None,
@@ -123,6 +118,7 @@ def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
         typer.echo(f"{group}: {MEANING[group]}")
         for name, title in studies.items():
             fact(f"  {name}", title, 17)
+    typer.echo("published: tables of others, beside ours")
     typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
 
 

@@ -11,6 +11,7 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import amount, certified, console, fact
+from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
 Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
-METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 CERTIFICATE = ("primal", "primal_at_zero", "dual", "gap", "relative_gap")
 WORK = ("rounds", "terminal_steps", "seconds")
 FACTS = (*METRICS, *CERTIFICATE, *WORK)
@@ -26,11 +26,6 @@ FACTS = (*METRICS, *CERTIFICATE, *WORK)
 TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
 NAMES = 26
 """Columns for the names of facts."""
-
-
-def register(root: typer.Typer) -> None:
-    """Add the commands."""
-    root.add_typer(app, name="runs")
 
 
 @app.command("list")

@@ -57,11 +57,6 @@ INTERRUPTED = 130
 """Status of a run that Ctrl-C ended, as shells have it."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(train)
-
-
 @with_data_options
 @with_learning_options
 def train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -208,10 +208,6 @@ class Federation:
         """Test rows and labels of one task."""
         rows = slice(self.test_offsets[task], self.test_offsets[task + 1])
         return self.test_X[rows], self.test_y[rows]
-
-    def with_rows(self, X: FloatArray, test_X: FloatArray) -> Federation:
-        """Return the same federation over other (scaled) rows."""
-        return replace(self, X=X, test_X=test_X)
 
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a result; worked out once, as nothing here ever changes."""

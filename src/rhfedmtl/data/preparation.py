@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import DataError
+from rhfedmtl.errors import ConfigError, DataError
 
 Float64Array = npt.NDArray[np.float64]
 Spelled = tuple[tuple[str, ...] | None, ...]
@@ -62,6 +62,19 @@ class Preparation:
                 known = sorted(words[code] for code in np.unique(present).astype(np.int64).tolist())
                 values.append((GAP, *known) if gaps[j] else tuple(known))
         return cls(columns, fill, gaps, tuple(values), gap_words)
+
+    def refuse_told(self, option: str, *, means: bool) -> None:
+        """Refuse what terminals would tell of their rows to agree on it: words, which no sum hides, and ``means``."""
+        if self.texts:
+            raise ConfigError(
+                f"column {self.columns[self.texts[0]]!r} holds texts, which terminals agree on word by word, and no "
+                f"sum hides a word: write them as numbers, or leave {option} out"
+            )
+        if means and self.gaps.any():
+            raise ConfigError(
+                f"column {self.columns[int(self.gaps.argmax())]!r} has gaps, which means over all rows would fill, "
+                f"and no noise hides these: fill them with a number that needs no rows, or leave {option} out"
+            )
 
     @cached_property
     def numbers(self) -> list[int]:

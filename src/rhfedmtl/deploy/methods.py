@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.options import Options, build
@@ -14,16 +12,10 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
 
-def options_of(table: Mapping[str, Any]) -> Options:
-    """Options from plain values; words that are none are refused."""
-    return Options.of(**table)
-
-
 def algorithm_of(job: wire.Job) -> Algorithm:
     """The algorithm of a job; one that shares tasks out anew cannot run where data stays where it is."""
     try:
-        options = options_of(json.loads(job.options))
-        algorithm = build(job.algorithm, options, kind_of(tuple(job.classes)))
+        algorithm = build(job.algorithm, Options.of(**json.loads(job.options)), kind_of(tuple(job.classes)))
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
     if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):

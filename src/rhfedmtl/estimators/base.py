@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,13 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import USUAL, Options, build, idle, no_effect, option_kinds
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.loaders.table import frame_table
+from rhfedmtl.data.loaders.table import frame_table, listing
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
-from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, weights
+from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, is_frame, weights
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
@@ -250,12 +251,16 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         models: TaskModels = self.models_
+        named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
-            X = validate_data(self, X, reset=False, dtype=FLOATS)
-        elif hasattr(X, "columns"):
-            X = models.prepared(frame_table(X), "X")
-        else:
+            X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+        elif not named:
             raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
+        if named:
+            X, filled = models.prepared(frame_table(X), "X")
+            if filled:
+                text = f"gaps in {listing(filled)}, which had none in training: filled by the mean of the training rows"
+                warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
                 "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines, "
@@ -365,6 +370,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return given
 
     def _settings(self, federation: Federation, seed: int) -> Settings:
+        if not 0.0 <= self.tol < math.inf:
+            raise ConfigError(f"tol must be a finite number >= 0, got {self.tol}")
         return Settings(
             scale=self.scale or usual_scale(federation.kind, private=bool(self.privacy)),
             seed=seed,

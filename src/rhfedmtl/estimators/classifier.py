@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 from rhfedmtl.data.federation import class_weights
 from rhfedmtl.errors import DataError
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
-from rhfedmtl.estimators.rows import column, features_of, weights
+from rhfedmtl.estimators.rows import column, features_of, labelled, weights
 from rhfedmtl.maths.registry import LAMBDA1
 
 Array = npt.NDArray[Any]
@@ -171,7 +171,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
         X, preparation = features_of(X)
-        X, y = validate_data(self, X, y, dtype=FLOATS)
+        X, y = validate_data(self, X, labelled(y), dtype=FLOATS)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from rhfedmtl.estimators.base import FLOATS, TaskEstimator
-from rhfedmtl.estimators.rows import features_of
+from rhfedmtl.estimators.rows import features_of, labelled
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ class RHFedMTLRegressor(RegressorMixin, TaskEstimator):  # type: ignore[misc]
         """
         beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
         X, preparation = features_of(X)
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
+        X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=True)
         return self._learn_from(self._rows(X, y, np.empty(0, dtype=np.str_), beside, preparation))
 
     def predict(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:

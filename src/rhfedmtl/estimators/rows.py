@@ -117,15 +117,23 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
 
 
+def is_frame(X: Any) -> bool:
+    """Whether it is a frame of pandas or Polars with a row at least."""
+    return hasattr(X, "columns") and hasattr(X, "to_numpy") and len(X) > 0
+
+
 def features_of(X: Any) -> tuple[Any, Preparation | None]:
     """Rows as they are, or, of a frame with gaps or texts, the features made of them and how.
 
     Reasons to leave a column out come without the option of the command line that would take it.
     """
-    if not hasattr(X, "columns") or not hasattr(X, "to_numpy") or not len(X):
+    if type(X).__name__ == "LazyFrame":
+        raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
+    if not is_frame(X):
         return X, None
-    names, coded, spelled, left_out = coded_features(frame_table(X), "X")
-    if not left_out and not any(words is not None for words in spelled) and not np.isnan(coded).any():
+    table = frame_table(X)
+    names, coded, spelled, left_out = coded_features(table, "X")
+    if not left_out and all(cell.dtype.kind in "fiub" for cell in table.columns.values()) and not np.isnan(coded).any():
         return X, None
     if left_out:
         reasons = (f"{name!r} {why.partition(' (--')[0]}" for name, why in left_out.items())
@@ -144,11 +152,8 @@ def column(values: Any, n_rows: int, what: str) -> Array:
         raise DataError(f"{what} {found} for {n_rows} rows: name the {what} of every row")
     if array.dtype.kind in "biuU":
         return array
+    _refuse_gaps(array, what)
     known = array.tolist()
-    # NaN and NaT differ from themselves; pandas' NA will not say.
-    missing = [i for i, value in enumerate(known) if value is None or (value == value) is not True]  # noqa: PLR0124
-    if missing:
-        raise DataError(f"row {missing[0]} has no {what}: fill it, or drop the row")
     if array.dtype.kind == "f":
         return array
     if all(isinstance(value, int | float | np.number) for value in known):
@@ -157,6 +162,22 @@ def column(values: Any, n_rows: int, what: str) -> Array:
         found = "mixes types, as" if len({type(value) for value in known}) > 1 else "holds"
         raise DataError(f"{what} {found} {known[0]!r}: use text or numbers for all of them")
     return array.astype(np.str_)
+
+
+def labelled(y: Any) -> Any:
+    """Labels as they are; scikit-learn sees the gaps among numbers, and no others."""
+    array = np.asarray(y)
+    if array.ndim == 1 and array.dtype.kind == "O":
+        _refuse_gaps(array, "label")
+    return y
+
+
+def _refuse_gaps(array: Array, what: str) -> None:
+    """Name the first row that has none."""
+    # NaN and NaT differ from themselves; pandas' NA will not say.
+    missing = (i for i, value in enumerate(array.tolist()) if value is None or (value == value) is not True)  # noqa: PLR0124
+    if (first := next(missing, None)) is not None:
+        raise DataError(f"row {first} has no {what}: fill it, or drop the row")
 
 
 def weights(values: Any, n_rows: int) -> Float64Array | None:

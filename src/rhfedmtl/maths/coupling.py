@@ -311,8 +311,8 @@ def check_ratio(lambda1: float, lambda2: float) -> None:
         )
 
 
-def check_weight(name: str, weight: float, *, positive: bool) -> None:
-    """Refuse weights for which the problem has no unique solution."""
+def check_weight(name: str, weight: float, *, positive: bool = False) -> None:
+    """Refuse what is not a finite number of at least (or, if ``positive``, above) 0."""
     if not math.isfinite(weight) or weight < 0.0 or (positive and weight == 0.0):
         bound = "> 0" if positive else ">= 0"
         raise ConfigError(f"{name} must be a finite number {bound}, got {weight}")

@@ -82,12 +82,6 @@ class Learned(Relationship):
         root = np.sqrt(np.diag(omega))
         return np.asarray(np.clip(omega / np.outer(root, root), -1.0, 1.0))
 
-    def penalty(self, W: Models) -> float:
-        """(1/N) [½ tr(W Q Wᵀ) + λ2/(2N) ε tr(Ω⁻¹)]: the outer objective without its losses."""
-        inverse = np.linalg.inv(self.covariance(len(W)))
-        spread = self.lambda2 * self.epsilon * np.trace(inverse) / len(W)
-        return float((self.energy(W) + spread) / (2.0 * len(W)))
-
     def learn(self, W: Models) -> Self:
         """Ω-step: the Ω of trace 1 that is best for these models."""
         flat = W.reshape(len(W), -1)

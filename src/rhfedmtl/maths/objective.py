@@ -101,11 +101,9 @@ class KeptBack(NamedTuple):
             bounds.append(along * product + self.norms * across)
         return np.asarray(np.min(bounds, axis=0))
 
-    def lost(self, V: Models, relationship: Relationship, theta: Vector | float = 1.0) -> float:
-        """The most that ½ tr((V+R) G (V+R)ᵀ) can be above ½ tr(V G Vᵀ), both scaled by θ: ⟨R, V G⟩ + ½ tr(R G Rᵀ)."""
-        shares = np.broadcast_to(theta, len(V))
-        most = self.most(relationship.solve(shares[:, None, None] * V))
-        return float(shares @ most) + relationship.largest_energy(shares * self.norms) / 2.0
+    def lost(self, V: Models, relationship: Relationship) -> float:
+        """The most that ½ tr((V+R) G (V+R)ᵀ) can be above ½ tr(V G Vᵀ): ⟨R, V G⟩ + ½ tr(R G Rᵀ)."""
+        return float(self.most(relationship.solve(V)).sum()) + relationship.largest_energy(self.norms) / 2.0
 
 
 def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relationship) -> Vector:
@@ -120,10 +118,14 @@ def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relat
 
 
 class Dual(NamedTuple):
-    """A point of the joint dual, as a cloud knows it: of every task f_b = (1/n_b) Σ −L*(−α), or less, and v_b."""
+    """A point of the joint dual, as a cloud knows it: of every task f_b = (1/n_b) Σ −L*(−α), or less, and v_b.
+
+    Where updates were rounded α makes V + R: f has lost the most that ⟨R, V G⟩ can be, and ``norms`` bound ‖R_b‖.
+    """
 
     f: Vector
     V: Models
+    norms: Vector | None = None
 
     @classmethod
     def zero(cls, like: Models) -> Dual:
@@ -131,8 +133,9 @@ class Dual(NamedTuple):
         return cls(np.zeros(len(like)), np.zeros_like(like))
 
     def bound(self, relationship: Relationship) -> float:
-        """D, which is below every objective."""
-        return joint_dual(self.f, np.ones(len(self.f)), self.V, relationship)
+        """D, or less, which is below every objective."""
+        lost = 0.0 if self.norms is None else relationship.largest_energy(self.norms) / (2.0 * len(self.f))
+        return joint_dual(self.f, np.ones(len(self.f)), self.V, relationship) - lost
 
 
 def between(a: Dual, b: Dual, relationship: Relationship) -> Dual:
@@ -143,7 +146,12 @@ def between(a: Dual, b: Dual, relationship: Relationship) -> Dual:
     step = b.V - a.V
     slopes = b.f - a.f - _inner(relationship.solve(a.V), step)
     shares = _best_shares(np.column_stack([slopes, np.zeros(len(slopes))]), step, relationship)
-    mixed = Dual(a.f + shares * (b.f - a.f), a.V + shares[:, None, None] * step)
+    f, norms = a.f + shares * (b.f - a.f), None
+    for end, part, way in ((a, 1.0 - shares, shares), (b, shares, shares - 1.0)):
+        if end.norms is not None:  # ⟨R, V G⟩ was counted for V at this end, which is so far from there
+            apart = np.sqrt(squared_norms(relationship.solve(way[:, None, None] * step)))
+            f, norms = f - part * end.norms * apart, part * end.norms + (0.0 if norms is None else norms)
+    mixed = Dual(f, a.V + shares[:, None, None] * step, norms)
     return max(mixed, b, a, key=lambda dual: dual.bound(relationship))
 
 
@@ -159,14 +167,16 @@ def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, 
     """Largest D(θ_b α_b) over one θ_b in [0, 1] per task.
 
     ``sums`` (task, …) describe f_b(θ) = Σ −L*(−θα): (linear, quadratic), or values at `THETAS`, between which the
-    chord lies below f, so that the bound holds. The θ_b are those that are best as far as V says; f counts what was
-    ``kept`` back too, and of such duals nothing is known but their bounds.
+    chord lies below f, so that the bound holds. The θ_b are those that are best as far as V says, whatever was ``kept``
+    back.
     """
     curves = sums / n[:, None]
     theta = _best_shares(curves, V, relationship)
     f = np.array([_curve(curve, share) for curve, share in zip(curves, theta.tolist(), strict=True)])
-    lost = 0.0 if kept is None else kept.lost(V, relationship, theta)
-    return Dual(f - lost / len(V), theta[:, None, None] * V)
+    scaled = theta[:, None, None] * V
+    if kept is None:
+        return Dual(f, scaled)
+    return Dual(f - theta * kept.most(relationship.solve(scaled)), scaled, theta * kept.norms)
 
 
 def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vector:

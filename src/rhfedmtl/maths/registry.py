@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rhfedmtl.maths.coupling import Relationship
     from rhfedmtl.maths.losses import Loss
 
+METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
+
 # Weights of models' norms and of their coupling unless told: near the best on HAR, watch, landmine and synthetic data.
 LAMBDA1, LAMBDA2 = 1e-3, 1e-2
 

@@ -7,7 +7,7 @@ terminals of a station. Arguments may be arrays that broadcast.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,7 @@ from rhfedmtl.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.floating[Any]]
 Case = Literal["starved", "enough", "surplus"]
-
-_DENSE_ROWS = 1200
-"""Up to this many samples the eigenvalue comes from the matrix itself, beyond it from products with it."""
 
 
 class PaperChoice(NamedTuple):
@@ -40,42 +36,9 @@ def Theta(
     return np.asarray(base ** np.asarray(H, dtype=np.float64))
 
 
-def sigma_exact(X: Rows, offsets: npt.ArrayLike) -> float:
-    """σ_min = largest eigenvalue of blockdiag_t(X_t X_tᵀ) − X Xᵀ.
-
-    ``X`` holds the rows of one station, those of terminal t in ``X[offsets[t]:offsets[t + 1]]``. Needs all rows in one
-    place, so it is for studies.
-    """
-    X, starts = np.asarray(X, dtype=np.float64), _starts(X, offsets)
-    if len(starts) < 2 or not X.any():
-        return 0.0
-    if len(X) <= _DENSE_ROWS:
-        M = -(X @ X.T)
-        for a, b in zip(starts, [*starts[1:], len(X)], strict=True):
-            M[a:b, a:b] = 0.0
-        from scipy.linalg import eigh
-
-        top = eigh(M, eigvals_only=True, subset_by_index=[len(X) - 1, len(X) - 1])
-    else:
-        top = _largest_eigenvalue(X, starts)
-    return max(0.0, float(top[0]))
-
-
-def sigma_data_bound(X: Rows, offsets: npt.ArrayLike) -> float:
-    """max_t ‖X_t‖² (spectral) ≥ σ_min: one number per terminal is enough, and terminals may share it."""
-    X, starts = np.asarray(X, dtype=np.float64), _starts(X, offsets)
-    return max((spectral_norm_squared(part) for part in np.split(X, starts[1:])), default=0.0)
-
-
 def sigma_size_bound(n_largest: npt.ArrayLike, R: float = 1.0) -> FloatArray:
-    """ñ R² ≥ max_t ‖X_t‖² ≥ σ_min: without any data."""
+    """ñ R² ≥ σ_min = largest eigenvalue of blockdiag_t(X_t X_tᵀ) − X Xᵀ: without any data."""
     return np.asarray(n_largest, dtype=np.float64) * (R * R)
-
-
-def spectral_norm_squared(X: Rows) -> float:
-    """‖X‖² = largest eigenvalue of X Xᵀ and of Xᵀ X; the smaller of the two is used."""
-    G = X @ X.T if len(X) <= X.shape[1] else X.T @ X
-    return float(np.linalg.eigvalsh(G)[-1]) if len(G) else 0.0
 
 
 def eta(n: npt.ArrayLike, sigma: npt.ArrayLike, lam: float, gamma: float) -> FloatArray:
@@ -156,31 +119,6 @@ def paper_choice(f: npt.ArrayLike, budget: float, S: npt.ArrayLike) -> PaperChoi
     affordable = costs <= budget
     case: Case = "starved" if not affordable[:-1].any() else "surplus" if affordable.all() else "enough"
     return PaperChoice(H, case)
-
-
-def _starts(X: Rows, offsets: npt.ArrayLike) -> list[int]:
-    """First row of every terminal that has rows."""
-    cuts = np.asarray(offsets, dtype=np.int64)
-    if cuts.ndim != 1 or len(cuts) < 1 or cuts[0] != 0 or cuts[-1] != len(X) or np.any(np.diff(cuts) < 0):
-        raise ConfigError(f"offsets must go from 0 to {len(X)} rows and never fall, got {cuts[:8]}")
-    return [int(a) for a in cuts[:-1][np.diff(cuts) > 0]]
-
-
-def _largest_eigenvalue(X: Rows, starts: list[int]) -> FloatArray:
-    """Return the eigenvalue by products (M v)_t = X_t (X_tᵀ v_t − Xᵀ v), without the n × n matrix."""
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    parts = np.split(X, starts[1:])
-
-    def times(v: FloatArray) -> FloatArray:
-        u = [part.T @ piece for part, piece in zip(parts, np.split(v.ravel(), starts[1:]), strict=True)]
-        whole = np.sum(u, axis=0)
-        return np.concatenate([part @ (own - whole) for part, own in zip(parts, u, strict=True)])
-
-    M = LinearOperator((len(X), len(X)), matvec=times, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(len(X))
-    top: FloatArray = eigsh(M, k=1, which="LA", v0=start, return_eigenvectors=False)
-    return top
 
 
 def _check_smooth(lam: float, gamma: float) -> None:

@@ -178,10 +178,22 @@ class TaskModels:
             result[here] = scores(scaler.transform(rows[here]), model)
         return result
 
-    def prepared(self, table: RawTable, where: str) -> Float64Array:
-        """Features of rows of a table with gaps or texts, by what training rows agreed on."""
-        assert self.preparation is not None
-        return self.preparation.encode(*coded_rows(table, self.preparation, where))
+    def prepared(self, table: RawTable, where: str) -> tuple[Float64Array, list[str]]:
+        """Features of rows of a table, by what training rows agreed on, and where they have gaps as no row had then.
+
+        Such gaps are filled by the mean of the training rows, which standard scaling knows too; they stay without it.
+        """
+        known = self.preparation or self._columns
+        coded, spelled = coded_rows(table, known, where)
+        new = np.isnan(coded).any(axis=0) & ~known.gaps & ~np.isnan(known.fill)
+        return known.encode(coded, spelled), [known.columns[j] for j in known.numbers if new[j]]
+
+    @property
+    def _columns(self) -> Preparation:
+        """Columns of numbers without gaps, by name."""
+        d, mean = self.n_features, self.scalers[0].mean
+        fill = np.full(d, np.nan) if mean is None or not self._scaled_alike else mean
+        return Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Labels, or numbers for a regression."""
@@ -341,8 +353,8 @@ class TaskModels:
         return b
 
     def _checked(self, X: Any) -> npt.NDArray[np.floating[Any]]:
-        if self.preparation is not None and hasattr(X, "columns"):
-            X = self.prepared(frame_table(X), "the frame")
+        if self.feature_names and hasattr(X, "columns"):
+            X, _ = self.prepared(frame_table(X), "the frame")
         rows = as_rows(X)
         if rows.shape[1] != self.n_features:
             raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")

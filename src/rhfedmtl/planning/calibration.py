@@ -96,16 +96,6 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Links:
-    """Links in the four directions; None where bytes take no time and no energy."""
-
-    terminal_up: Link | None = None
-    terminal_down: Link | None = None
-    station_up: Link | None = None
-    station_down: Link | None = None
-
-
-@dataclass(frozen=True)
 class Calibration:
     """What was measured, in seconds and bytes; ``orders`` has the median time of an order for each H."""
 
@@ -117,9 +107,12 @@ class Calibration:
     orders: dict[int, float]
     bytes: MessageSizes
 
-    def cost(self, power: Power | None = None, links: Links | None = None) -> Cost:
-        """Prices of time (elapsed, s), energy (J) and bytes; what an order costs whatever its H counts to the round."""
-        power, links = power or Power(), links or Links()
+    def cost(self, power: Power | None = None, **links: Link | None) -> Cost:
+        """Prices of time (elapsed, s), energy (J) and bytes; what an order costs whatever its H counts to the round.
+
+        Without ``links`` (as `with_links` takes them) bytes take no time and no energy.
+        """
+        power = power or Power()
         step, order = (power.terminal_slowdown * s for s in (self.step_seconds, self.order_seconds))
         orders = self.bench.terminals * order * power.terminal_watts
         cost = Cost(
@@ -135,13 +128,7 @@ class Calibration:
                 ),
             }
         )
-        return with_links(
-            cost,
-            terminal_up=links.terminal_up,
-            terminal_down=links.terminal_down,
-            station_up=links.station_up,
-            station_down=links.station_down,
-        )
+        return with_links(cost, **links)
 
     def to_dict(self) -> dict[str, Any]:
         """All that was measured, as plain values."""

@@ -15,7 +15,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.resources.billing import Event, Placement, event_totals, round_zero_events
-from rhfedmtl.resources.costs import PRICE_NAMES, Cost
+from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 from rhfedmtl.roles.cloud import most_candidates
@@ -138,18 +138,12 @@ def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:
     return {name: amount + start.ledger.spent[name] for name, amount in price.items()}
 
 
-def has_byte_prices(cost: Cost) -> bool:
-    """Whether any type charges for bytes."""
-    names = [name for name in PRICE_NAMES if "byte" in name]
-    return any(np.any(np.asarray(getattr(prices, name)) > 0.0) for prices in cost.values() for name in names)
-
-
 def width_of(subject: Federation | DataShape, cost: Cost) -> tuple[int, int]:
     """Features and models per task; 0 features where nobody needs to know."""
     if isinstance(subject, Federation):
         return subject.n_features, len(subject.class_names) if subject.kind == "classes" else 1
     if subject.features is None:
-        if has_byte_prices(cost):
+        if cost.has_bytes(cost):
             raise ConfigError("bytes have a price, so messages must have a size: give the number of features")
         return 0, subject.columns
     return subject.features, subject.columns

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured, ProgressModel
+from rhfedmtl.policies.measured.progress import LocalProgress
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waited
 from rhfedmtl.resources.costs import times_affordable
@@ -118,16 +119,14 @@ def steps_of(situation: Situation, plan: Plan) -> IntArray:
 def effort(situation: Situation, outlook: ProgressModel, local_steps: int | IntArray) -> float:
     """φ: how much of their own problems the terminals solve in a round, on average over rows."""
     steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))
-    if steps.strides == (0,) and len(steps):  # terminals of one size are alike
-        if "sizes" not in situation.memo:
-            count = np.bincount(np.maximum(situation.sizes[situation.here], 1))
-            situation.memo["sizes"] = np.flatnonzero(count), count[count > 0]
-        rows, count = situation.memo["sizes"]
-        steps, weight = steps[: len(rows)], rows * count
-    else:
-        rows = weight = np.maximum(situation.sizes[situation.here], 1)
-        steps = steps[situation.here]
-    return float(-np.expm1(-outlook.rate * steps / rows) @ weight / weight.sum())
+    if steps.strides == (0,) and len(steps):
+        if "local progress" not in situation.memo:
+            sizes = np.maximum(situation.sizes[situation.here], 1)
+            situation.memo["local progress"] = LocalProgress(sizes, most=len(sizes))
+        known: LocalProgress = situation.memo["local progress"]
+        return known.progress(outlook.rate, int(steps[0]))
+    rows = np.maximum(situation.sizes[situation.here], 1)
+    return float(-np.expm1(-outlook.rate * steps[situation.here] / rows) @ rows / rows.sum())
 
 
 def _why(s: Situation, *, limited: bool) -> str:

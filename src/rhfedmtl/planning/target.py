@@ -136,19 +136,6 @@ class TargetReport:
 Watcher = Callable[[int, int, TargetPoint | None], None]
 
 
-@dataclass(frozen=True)
-class Search:
-    """How to look: over so many grid points, refined so often."""
-
-    points: int = 11
-    refinements: int = 6
-
-    def __post_init__(self) -> None:
-        """Refuse empty grids."""
-        if self.points < 2 or self.refinements < 0:
-            raise ConfigError(f"points={self.points} must be at least 2, refinements={self.refinements} at least 0")
-
-
 def seek(
     federations: Sequence[Federation],
     target: Target,
@@ -159,14 +146,18 @@ def seek(
     cost: Cost,
     budget: Budget | None = None,
     resource: str | None = None,
-    search: Search | None = None,
+    points: int = 11,
+    refinements: int = 6,
     watch: Watcher | None = None,
 ) -> TargetReport:
     """Smallest budget of ``resource`` whose runs reach ``target`` on average, one run for each federation.
 
-    A budget of ``resource`` itself ends the grid; budgets of other types stay as they are, as limits.
+    It is looked for on a grid of so many ``points``, refined so often. A budget of ``resource`` itself ends the grid;
+    budgets of other types stay as they are, as limits.
     """
-    settings, budget, search = settings or Settings(), budget or Budget({}), search or Search()
+    settings, budget = settings or Settings(), budget or Budget({})
+    if points < 2 or refinements < 0:
+        raise ConfigError(f"points={points} must be at least 2, refinements={refinements} at least 0")
     _refuse_own_end(policy)
     resource = sought(cost, budget, resource)
     limits = {name: limit for name, limit in budget.items() if name != resource}
@@ -178,8 +169,8 @@ def seek(
             f"budget {resource}={top:g} cannot pay one round: the cheapest feasible plan costs "
             f"{resource}={cheapest:.6g}"
         )
-    simulation.climb(np.geomspace(cheapest, top, search.points).tolist())
-    simulation.refine(search.refinements)
+    simulation.climb(np.geomspace(cheapest, top, points).tolist())
+    simulation.refine(refinements)
     return simulation.report()
 
 

@@ -88,8 +88,8 @@ def _private(plan: PrivatePlan) -> list[tuple[str, str]]:
         ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
         ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
         ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
-        ("epsilon", f"points of accuracy lost to the noise, about: {bought}"),
-        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy to the noise"),
+        ("epsilon", f"points of accuracy lost, about: {bought}"),
+        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy"),
     ]
 
 

@@ -43,6 +43,7 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
     chapters += across(results)
     runs = len({run for result in results for run in result.runs.values()})
     out = folder / "report.html" if out is None else out
+    out = out if out.suffix else out / "report.html"
     _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs)))
     drawn: list[Path] = []
     if draw or (draw is None and figures.available()):

@@ -20,7 +20,7 @@ from rhfedmtl.report.words import (
 )
 from rhfedmtl.runs.records import Record, RoundTable, Summary
 from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, StudyResult, Variant
+from rhfedmtl.studies.study import At, StudyResult
 
 INTERVALS = "Lines are means over seeds, bands their 95 % intervals."
 PRINTED = "printed in the paper"
@@ -79,7 +79,7 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChar
         cells = [result.cell(name, place) for place in places]
         known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
         if known:
-            series.append(_cells(variant, known, looks[name], several=result.study.seeds > 1))
+            series.append(_banded(result, name, known, looks[name]))
         printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
         if printed:
             label = f"{variant.label}, printed"
@@ -90,11 +90,12 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChar
     return LineChart("", said(at), _x(result), y, tuple(series))
 
 
-def _cells(variant: Variant, known: Sequence[tuple[float, float, float]], look: Style, *, several: bool) -> Series:
-    kind = "level" if variant.yardstick else "line"
-    low = [mean - half for _, mean, half in known] if several else []
-    high = [mean + half for _, mean, half in known] if several else []
-    return Series(variant.label, [x for x, _, _ in known], [mean for _, mean, _ in known], low, high, look, kind)
+def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float, float]], look: Style) -> Series:
+    """A variant by x, mean and half of its interval, which one seed does not have; yardsticks are level."""
+    low, high = ([mean + sign * half for _, mean, half in points] for sign in (-1.0, 1.0))
+    bounds = (low, high) if result.study.seeds > 1 else ([], [])
+    kind = "line" if name in result.running else "level"
+    return Series(result.labels[name], [x for x, _, _ in points], [mean for _, mean, _ in points], *bounds, look, kind)
 
 
 def work(result: StudyResult, styles: Styles) -> list[Chart]:
@@ -120,15 +121,13 @@ def _rounds(found: Summary) -> float:
 def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float], styles: Styles) -> LineChart:
     looks, found = styles_of(result, styles), []
     for name in result.running:
-        xs, pairs = [], []
+        points = []
         for x, place in zip(_along_x(result), result.study.line(at), strict=True):
             done = [of(record.result) for record in result.records(name, place) if record.result]
             if done:
-                xs.append(x)
-                pairs.append(interval(np.array(done)))
-        low, high = ([m - h for m, h in pairs], [m + h for m, h in pairs]) if result.study.seeds > 1 else ([], [])
-        if xs:
-            found.append(Series(result.labels[name], xs, [m for m, _ in pairs], low, high, looks[name]))
+                points.append((x, *interval(np.array(done))))
+        if points:
+            found.append(_banded(result, name, points, looks[name]))
     return LineChart("", said(at), _x(result), y, tuple(found))
 
 
@@ -315,21 +314,16 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
     order = np.argsort(known[first].mean(axis=0))[:: -1 if down else 1]
     names = tuple(runs[first][0].tasks[i] for i in order) if named else ()
     series = []
-    for variant in (v for v in result.study.variants if v.name in known):
-        rows = known[variant.name]
+    for name, rows in known.items():
         ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if down else 1]
-        pairs = [interval(column) for column in ordered.T]
-        chosen = thinned(len(pairs), along.GRID)
-        low, high = ([pairs[i][0] + s * pairs[i][1] for i in chosen] for s in (-1.0, 1.0))
-        bounds = (low, high) if result.study.seeds > 1 else ([], [])
-        kind = "level" if variant.yardstick else "line"
-        places, means = [i + (0.0 if named else 1.0) for i in chosen], [pairs[i][0] for i in chosen]
-        series.append(Series(variant.label, places, means, *bounds, looks[variant.name], kind))
-    name = metric_name(result.study.metric)
+        chosen = thinned(ordered.shape[1], along.GRID)
+        points = [(i + (0.0 if named else 1.0), *interval(ordered[:, i])) for i in chosen]
+        series.append(_banded(result, name, points, looks[name]))
+    metric = metric_name(result.study.metric)
     told = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
     note = f"{told} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""
     x = Axis("task", names=names) if named else Axis("rank of the task (1 = worst)", whole=True)
-    title = f"{name[:1].upper()}{name[1:]} from the worst task to the best"
+    title = f"{metric[:1].upper()}{metric[1:]} from the worst task to the best"
     return [LineChart("tasks", title, x, metric_axis(result.study.metric), tuple(series), note)]
 
 

@@ -108,10 +108,8 @@ def with_links(
     terminal_down: Link | None = None,
     station_up: Link | None = None,
     station_down: Link | None = None,
-    time: str = "time",
-    energy: str = "energy",
 ) -> Cost:
-    """Return ``cost`` with the byte prices of these links, for the types ``time`` (elapsed) and ``energy`` (sum).
+    """Return ``cost`` with the byte prices of these links, for the types time (elapsed) and energy (sum).
 
     A type that has no prices yet is added; the price of a direction without a link stays as it is.
     """
@@ -125,8 +123,8 @@ def with_links(
     seconds: dict[str, Any] = {name: link.seconds_per_byte for name, link in links.items()}
     joules: dict[str, Any] = {name: link.joules_per_byte for name, link in links.items()}
     types = dict(cost.types)
-    types[time] = replace(types.get(time, Prices(adds="elapsed")), **seconds)
-    types[energy] = replace(types.get(energy, Prices()), **joules)
+    types["time"] = replace(types.get("time", Prices(adds="elapsed")), **seconds)
+    types["energy"] = replace(types.get("energy", Prices()), **joules)
     return Cost(types)
 
 

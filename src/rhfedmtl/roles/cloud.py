@@ -225,7 +225,7 @@ class Cloud(CloudStates):
         self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # bound of the best single one
-        self._dual = Dual.zero(self.V)  # the best that lies between those that are known exactly
+        self._dual = Dual.zero(self.V)  # the best that lies between those that are known
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
         self._pull = None if steers else 0.0  # to the mean, beyond that of the problem; None until certified
@@ -353,8 +353,7 @@ class Cloud(CloudStates):
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
         joint = objective.joint_dual(plain, self._n, self.V, self.relationship, kept)
         self._best_dual = max(self._best_dual, scaled.bound(self.relationship), joint)
-        if kept is None:
-            self._mix(scaled)
+        self._mix(scaled)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
             if not better or (first and _sets_apart(primals)):
@@ -403,7 +402,7 @@ class Cloud(CloudStates):
         return [by_task[b] for b in range(self.n_tasks)] if len(by_task) == self.n_tasks else None
 
     def _mix(self, dual: Dual) -> None:
-        """Count one more dual that is known exactly, and what lies between it and those before."""
+        """Count one more dual, and what lies between it and those before."""
         self._dual = objective.between(self._dual, dual, self.relationship)
 
     @property

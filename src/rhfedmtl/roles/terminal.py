@@ -147,7 +147,7 @@ class Terminal:
         self._X, self._y, self._weight, self._constant = X, y, weight, 1.0
         self._load_rows()
         self._duals = rounds.make_duals(self._rows)
-        self._scaled = self._centred = False
+        self._scaled = self._unit = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
         self.history = b""
@@ -220,7 +220,7 @@ class Terminal:
         self.phase = self._after(Scaling)
         if self._scaled:
             return
-        self._scaled = True
+        self._scaled, self._unit = True, scaling.unit
         self._constant = scaling.scaler.constant(self._X.shape[1])
         self._X = scaling.scaler.transform(self._X)
         self._load_rows()
@@ -296,9 +296,11 @@ class Terminal:
         return Sums(self.identity, probe.number, losses[0], dual[0], slope[0], self._kept_back(models))
 
     def certificate_price(self, probe: Probe) -> float:
-        """What the answer to a noised probe tells of this terminal, as μ²: (n_t τ/s)²."""
-        most = self.n_samples * largest_terms(self.method.loss, probe.models[0])
-        return (most / probe.noise) ** 2 if probe.noise else math.inf
+        """What the answer to a noised probe tells of this terminal, as μ²: (n_t τ/s)², for rows of unit norm."""
+        if not self._unit or probe.noise is None or not probe.noise > 0.0:
+            return math.inf
+        ratio = self.n_samples * largest_terms(self.method.loss, probe.models[0]) / probe.noise
+        return ratio * ratio
 
     def hide(self, noising: Noising) -> None:
         """Clip updates from now on; whoever is asked adds the noise. Told again, it changes nothing."""
@@ -426,6 +428,11 @@ class Terminal:
         """Apply what became of the pending update; nothing is pending afterwards."""
         if self._update is not None:
             told = verdict.factor if verdict.round == self._update.round else 0.0
+            if self.method.channel.noised and not 0.0 <= told <= 1.0:
+                raise PeerError(
+                    f"an update of terminal {self.identity} applied with factor {told}: where sums are noised it is "
+                    "from 0 to 1, as more would make answers longer than the bound that the noise hides"
+                )
             factor = self.method.settled(told)
             if told:
                 known = self.history + struct.pack("<Qd", self._update.round, told)

@@ -57,11 +57,6 @@ class Effort:
             self.seconds + other.seconds,
         )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.solves} problems, {self.rounds} rounds, {self.terminal_steps} terminal steps, {self.seconds:.1f} s"
-        )
-
 
 @dataclass(frozen=True)
 class Precision:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,28 +77,6 @@ class Choice:
     def best(self) -> Trial:
         """The trial of the weights chosen."""
         return next(t for t in self.trials if (t.lambda1, t.lambda2) == (self.lambda1, self.lambda2))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain values."""
-        effort = self.effort
-        return {
-            "lambda1": self.lambda1,
-            "lambda2": self.lambda2,
-            "metric": self.metric,
-            "trials": [{"lambda1": t.lambda1, "lambda2": t.lambda2, self.metric: t.score} for t in self.trials],
-            "solves": effort.solves,
-            "rounds": effort.rounds,
-            "terminal_steps": effort.terminal_steps,
-            "seconds": effort.seconds,
-        }
-
-    def text(self) -> str:
-        """What was tried, and what it cost, as text."""
-        lines = [f"{'lambda1':>9} {'lambda2':>9} {self.metric}"]
-        for t in self.trials:
-            mark = "  <- chosen" if t is self.best else ""
-            lines.append(f"{t.lambda1:>9.2g} {t.lambda2:>9.2g} {t.score:.4f}{mark}")
-        return "\n".join([*lines, f"on training rows held out; cost: {self.effort}"])
 
 
 def choose(

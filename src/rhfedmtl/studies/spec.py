@@ -23,6 +23,7 @@ from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
+from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.runs.lookup import flat
 from rhfedmtl.studies.study import PlannedStudy, Point, Printed, Study, Variant, grid, taking_part
@@ -44,8 +45,9 @@ TOP = {
     "choice": float,
     "certify_every": (int, str),
 }
-METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 RUN = {"scale": str, "target_gap": float, "privacy": str}
+TOLD = ("title", "question", "metric", "last", "choice", "views", "column", "notes")
+"""What a study takes as it stands."""
 METHOD = {"name": str, "label": str, "algorithm": str, "tune": (bool, str)}
 MOST_RUNS = 1_000_000
 
@@ -120,20 +122,11 @@ def study(
         raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
     entries = list(_entries(document, variants, axes, count, lines))
     _check_heeded(document, axes, entries, lines)
-    metric = document.get("metric", "balanced_accuracy")
+    told = {"title": name, "metric": "balanced_accuracy"} | {key: document[key] for key in TOLD if key in document}
+    told |= {"x": x, "seeds": count, "reference": reference, "column": told.get("column", told["metric"])}
     planned = Study(
         name=name,
-        title=document.get("title", name),
-        question=document.get("question", ""),
-        metric=metric,
-        x=x,
-        seeds=count,
-        reference=reference,
-        last=document.get("last", 1),
-        choice=document.get("choice"),
-        views=document.get("views", []),
-        column=document.get("column", metric),
-        notes=document.get("notes", []),
+        **told,
         variants=variants,
         axes=axes,
         points=[point for point, _ in entries],

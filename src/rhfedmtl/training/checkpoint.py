@@ -23,7 +23,7 @@ from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.files import replacing
 from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
 
-FORMAT = 3
+FORMAT = 4
 SECONDS = 30.0
 """How often a run is put away unless told: at most so much work is done again after a crash."""
 SHARE = 0.05

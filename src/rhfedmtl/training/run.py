@@ -14,23 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Channel, Method
-from rhfedmtl.algorithms.sgd import Server, SgdMethod
+from rhfedmtl.algorithms.sgd import Server
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping, LabelCentring, ShareSums, TellsNoised
+from rhfedmtl.engines.network import Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
-from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.maths.metrics import scores
-from rhfedmtl.maths.mixtures import share_between
-from rhfedmtl.maths.objective import Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import (
     AUTO,
-    CERTIFYING,
     MOST_COUNT,
     REMEMBERED,
     Observation,
@@ -50,17 +46,15 @@ from rhfedmtl.resources.billing import (
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.resources.sizes import CertificateSizes
-from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
-from rhfedmtl.roles.messages import StationSums, certificate_sizes, round_zero_bytes
-from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
-from rhfedmtl.training import privacy
+from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
+from rhfedmtl.training.certifying import CertificateBudget, Certifier
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
-from rhfedmtl.training.privacy import PrivatePlan, Released
+from rhfedmtl.training.privacy import RESOURCE, PrivatePlan
 from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
@@ -211,14 +205,10 @@ class Run:
         self._released = -1  # round of the last certificate that was charged for what it tells
         self.metrics: Metrics = {}
         self.events: list[Event] = []
-        self.certifying: dict[str, float] = {}  # what certificates have cost
-        self._aside: dict[str, float] = {}  # what is set aside for the last one
-        self._final: int | None = None  # and its reservation
-        self._unpaid = False  # whether the budget does not even pay that
+        self._certificates = CertificateBudget(self.accounting)
         self._collected: tuple[int, int] | None = None  # server iteration and round of the last reports
-        self._ordered: Models | None = None  # models of the last orders,
-        self._asked: Points | None = None  # and those of the last probes: all terminals know them
-        self._probed = CertificateSizes()  # what the last probe took
+        free = settings.free_evaluation
+        self._certifier = Certifier(self.network, self.cloud, method, self._layout, free=free)
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         try:
@@ -232,7 +222,7 @@ class Run:
         self.evaluation: Evaluation = (
             LocalEvaluation(judged, self.task_station, self.scalers) if site is None else site.evaluation
         )
-        self._set_aside()
+        self._certificates.set_aside(self.situation())
 
     @property
     def ledger(self) -> Ledger:
@@ -255,7 +245,7 @@ class Run:
         try:
             return self._learn(policy, watch, keep)
         finally:
-            self._give_back()
+            self._certificates.give_back()
 
     def _learn(self, policy: Policy, watch: Watcher | None, keep: Keeper | None) -> str:
         while True:
@@ -326,13 +316,15 @@ class Run:
         self.settings = replace(self.settings, **settings)
         self._memo, self._interrupted, self._under_way = {}, False, None
         self._started = time.perf_counter()
-        self._set_aside()
+        self._certificates.set_aside(self.situation())
 
     def state(self) -> dict[str, Any]:
         """All that a run with the same data, method and settings needs to go on from here, to the bit."""
         network = self._keeping()
         return {
             **{name: getattr(self, name) for name in _KEPT},
+            "known": [self._certifier.ordered, self._certifier.asked],
+            "certificates": [self._certificates.spent, self._certificates.aside, self._certificates.unpaid],
             "memo": Loose(self._memo),
             "cloud": {name: part for name, part in vars(self.cloud).items() if not isinstance(part, Server | Channel)},
             "environment": self.environment.state(),
@@ -346,11 +338,12 @@ class Run:
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = checkpoint.state({"ledger": self.ledger})
-        self._final = self.ledger.reserve(state["_aside"]) if state["_aside"] else None
+        self._certificates.resume(*state["certificates"])
         self.accounting.resume(state)
         self._memo = state["memo"]
         for name in _KEPT:
             setattr(self, name, state[name])
+        self._certifier.ordered, self._certifier.asked = state["known"]
         self._membership = self.events[-1].layout if self.events else None
         for name, value in state["cloud"].items():
             setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
@@ -389,7 +382,7 @@ class Run:
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
         first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
-        unpaid = (situation.certificate_event(),) if self._unpaid else ()
+        unpaid = (situation.certificate_event(),) if self._certificates.unpaid else ()
         price = self.accounting.worst(situation.cloud_event(), situation.round_event(first), *unpaid)
         if self.ledger.can_afford(price):
             return "plan completed"
@@ -416,7 +409,7 @@ class Run:
             gamma=self.method.loss.smoothness,
             coupling=self._coupling,
             bytes=self.network.message_sizes,
-            certificate_bytes=self._certificate_sizes,
+            certificate_bytes=self._certifier.most_bytes,
             cloud_rounds=self.cloud.cloud_round,
             rounds=self.round,
             observed=self.observed[-REMEMBERED:],
@@ -427,43 +420,6 @@ class Run:
             passes=self.cloud.passes,
             memo=self._memo,
         )
-
-    @property
-    def _certificate_sizes(self) -> CertificateSizes:
-        """Sizes of the messages of a certificate, at most."""
-        if isinstance(self.cloud, Cloud):
-            return self._probe_sizes(*most_candidates())
-        return self._probe_sizes(1, 2, gradient=True)
-
-    def _probe_sizes(self, models: int, points: int, known: int = 0, *, gradient: bool = False) -> CertificateSizes:
-        """Sizes of the messages of a certificate with so many models, of which some are known."""
-        if self.settings.free_evaluation:
-            return CertificateSizes()
-        method, shape, length = self.method, self.network.shape, dual_length(self.method.loss)
-        return certificate_sizes(
-            shape,
-            models,
-            points,
-            length,
-            method.channel,
-            gradient=gradient,
-            residual=method.tells_residual,
-            known=known,
-            masked_among=method.channel.masked_among(self._layout().members),
-        )
-
-    def _set_aside(self) -> None:
-        """Set the price of the last certificate aside, where it has one and can be paid."""
-        price = self.accounting.worst(self.situation().certificate_event())
-        self._unpaid = not self.ledger.can_afford(price)
-        self._aside = price if any(price.values()) and not self._unpaid else {}
-        self._final = self.ledger.reserve(price) if self._aside else None
-
-    def _give_back(self) -> None:
-        """The last certificate is due: what was set aside for it may be spent."""
-        if self._final is not None:
-            self.ledger.release(self._final)
-            self._final = None
 
     def certify(self) -> Certificate:
         """Certificate and test metrics of the models as they stand now; computed once for a round.
@@ -489,26 +445,17 @@ class Run:
         return certificate
 
     def _closed(self, certificate: Certificate) -> Certificate:
-        """The last certificate, with one more dual for its bound: that of the gradient at the models to return."""
-        if not (isinstance(self.cloud, Cloud) and self._can_close(certificate)):
+        """The last certificate, made tighter where it says little yet and that takes nothing that is limited."""
+        says_enough = self.private is not None or not self._is_certified() or certificate.relative_gap <= CLOSE
+        if says_enough or not self._certifier.can_close or self.situation().certificates_cost:
             return certificate
-        points = self.cloud.closing()
-        if points is None:
+        closed = self._certifier.close(certificate)
+        if closed is None:
             return certificate
-        try:
-            self.certificate = self.cloud.close(certificate, self._sums(points))
-        except IncompleteError:
-            return certificate
+        self.certificate = closed
         self._charge_certificate()
-        self.history[-1:] = [self._moment(self.certificate)]
-        return self.certificate
-
-    def _can_close(self, certificate: Certificate) -> bool:
-        """Whether the bound says little yet, nobody told that gradient, and it takes nothing that is limited."""
-        told = self._asked is not None and self._asked.gradient
-        if told or self.private is not None or not self._is_certified() or certificate.relative_gap <= CLOSE:
-            return False
-        return not self.situation().certificates_cost
+        self.history[-1:] = [self._moment(closed)]
+        return closed
 
     def _wants_metrics(self, certificate: Certificate) -> bool:
         """Whether test metrics are those of other models, or a station did not tell its own."""
@@ -516,69 +463,27 @@ class Run:
         return missing or certificate.found == certificate.round
 
     def _certificate(self) -> Certificate:
-        """The cloud's certificate; without a dual, the objective of the models alone."""
-        if self.private is not None:
-            return self._noised_certificate(self.private)
-        if isinstance(self.cloud, Cloud):
-            points = self.cloud.candidates(ahead=self._iteration_is_over)
-            certificate = self.cloud.certify(self._sums(points))
-            if certificate is None:
-                raise IncompleteError("no certificate: a terminal or station did not report its sums, or has changed")
-            return certificate
-        assert isinstance(self.method, SgdMethod)
-        models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
-        refuse_divergence(models, self.round, largest=LARGEST_MODEL)
-        models = self.cloud.told(models)
-        found = self.cloud.certify(models, self._sums(any_models(models)), self.method.relationship)
-        if found is None:
-            raise IncompleteError("no certificate: a station did not report its sums")
-        return found
-
-    def _sums(self, points: Points) -> list[StationSums | None]:
-        """Sums of every station at these points; terminals know the models from now on, unless that was free."""
-        sums = self.network.sums(points)
-        known = sum(self._is_known(models) for models in points.models)
-        count, models = points.combinations.shape
-        self._probed = self._probe_sizes(models, count, known, gradient=points.gradient)
-        self._asked = None if self.settings.free_evaluation else points
-        return sums
-
-    def _is_known(self, models: Models) -> bool:
-        """Whether every terminal was told these models, by the last order or the last certificate, or what they are."""
-        ordered = [] if self._ordered is None else [self._ordered]
-        asked = [] if self._asked is None else [*self._asked.models]
-        known = any(np.array_equal(models, known) for known in ordered + asked)
-        return known or (len(asked) == 2 and share_between(models, np.array(asked)) is not None)
+        """A certificate of now; of a private run what is charged before it, and nothing where it is interrupted."""
+        if self.private is None:
+            return self._certifier.make(self.round, ahead=self._iteration_is_over)
+        if self._interrupted or not self._certifier.tells_noised:
+            return self._certifier.make_void(self.round)
+        if self._released != self.round:  # asked again, stations answer the same
+            self._charge(ReleaseEvent(self.round, self._layout(), {RESOURCE: self.private.certificate_price}))
+            self._released = self.round
+        return self._certifier.make_private(self.private, np.asarray(self.noise), self.settings.seed)
 
     def _next_models(self) -> Models | None:
         """What the next orders start from, as far as the cloud knows."""
         if self.round and (self._collected is None or self._collected[1] < self.round):
             return None
-        models, told = self.cloud.models, self._ordered
+        models, told = self.cloud.models, self._certifier.ordered
         return models if self._begins else self.method.channel.models(models, models if told is None else told)
 
     @property
     def _begins(self) -> bool:
         """Whether stations begin at a point of the last certificate."""
         return isinstance(self.cloud, Cloud) and self.cloud.begins
-
-    def _noised_certificate(self, plan: PrivatePlan) -> Certificate:
-        """What a private run releases of it, charged before; none for one that is interrupted, or has no dual."""
-        tells = isinstance(self.network, ShareSums | TellsNoised)
-        if isinstance(self.cloud, Cloud) and tells and not self._interrupted:
-            if self._released != self.round:  # asked again, stations answer the same
-                self._charge(ReleaseEvent(self.round, self._layout(), {privacy.RESOURCE: plan.certificate_price}))
-                self._released = self.round
-            released = Released(
-                self.method, self.cloud.relationship, self.cloud.V, np.asarray(self.noise), self.settings.seed
-            )
-            return privacy.certificate(plan, released, self.network)
-        if isinstance(self.cloud, Cloud):
-            models = self.cloud.relationship.solve(self.cloud.V)
-        else:
-            assert isinstance(self.method, SgdMethod)
-            models = self.method.task_models(self.cloud.merged(self.network.models), self.network.shape[0])
-        return NoisedCertificate.made(self.round, models, np.inf, 0.0, np.nan)
 
     @property
     def constant(self) -> float:
@@ -603,12 +508,8 @@ class Run:
         features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
         layout, known = self._layout(), federation.preparation
         among = self.method.channel.masked_among(layout.members)
-        if among and known is not None and known.texts:
-            name = known.columns[known.texts[0]]
-            raise ConfigError(
-                f"column {name!r} holds texts, which terminals agree on word by word, and no sum hides a word: write "
-                "them as numbers, or train without --masked"
-            )
+        if known is not None and (among or self.private is not None):
+            known.refuse_told("--masked" if among else "--privacy", means=self.private is not None)
         sizes = round_zero_bytes(
             features, labels=levels is not None, preparation=known, masked_among=among, least=self.method.channel.least
         )
@@ -626,7 +527,7 @@ class Run:
         """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
         if not self.environment.change(self.round + 1, self.network):
             return False
-        self._memo, self._collected, self._ordered, self._asked = {}, None, None, None
+        self._memo, self._collected, self._certifier.ordered, self._certifier.asked = {}, None, None, None
         if self.cloud.cloud_round:
             self._collect()
         return True
@@ -636,23 +537,6 @@ class Run:
         self._collect()
         with contextlib.suppress(IncompleteError):
             self.certify()
-
-    def _is_due(self, situation: Situation, plan: Plan) -> bool:
-        """Whether to certify this BS iteration: as asked for, always in a search, and only where it can be paid."""
-        every = self.settings.certify_every
-        if plan.solver == ASCENT and isinstance(every, int) and self.round % every:
-            return False
-        if not situation.certificates_cost:
-            return True
-        event = self._certificate_event(situation)
-        price = event_totals(situation.prices, event)
-        if plan.solver == ASCENT and every == AUTO:
-            spent, so_far = self.ledger.spent, self.certifying
-            for name in self.ledger.budget:
-                certifying = so_far.get(name, 0.0)
-                if certifying + price[name] > CERTIFYING * (spent[name] - certifying):
-                    return False
-        return self.ledger.can_afford(self.accounting.worst(event))
 
     def _collect(self) -> None:
         """Let the stations report, unless they have since the last BS iteration."""
@@ -671,21 +555,21 @@ class Run:
 
     def _charge_certificate(self) -> None:
         """Charge its messages, where bytes have a price."""
-        situation = replace(self.situation(), certificate_bytes=self._probed)
+        situation = replace(self.situation(), certificate_bytes=self._certifier.probed)
         event = self._certificate_event(situation)
         price = event_totals(situation.prices, event)
         if any(price.values()):
-            self.certifying = {name: self.certifying.get(name, 0.0) + cost for name, cost in price.items()}
+            self._certificates.charged(price)
             self._charge(event)
 
     def _begin(self, situation: Situation, plan: Plan) -> bool:
         """Start a server iteration: anchors down; False if it cannot be paid with a first BS iteration."""
         planned = self._round_event(situation, plan, 0)
         price = self.accounting.worst(situation.cloud_event(), planned)
-        if self._unpaid or not self.ledger.can_afford(price):
+        if self._certificates.unpaid or not self.ledger.can_afford(price):
             return False
         anchors, sizes = self.cloud.assign(plan.solver), situation.bytes
-        down = sizes.begin if self._begins and self._is_known(self.cloud.models) else sizes.anchor
+        down = sizes.begin if self._begins and self._certifier.knows(self.cloud.models) else sizes.anchor
         self._charge(replace(situation.cloud_event(), bytes_down=float(down)))
         self.network.assign(anchors)
         self._under_way = replace(plan, local_steps=_compact(plan.local_steps)), 0
@@ -702,7 +586,7 @@ class Run:
                 break
             self._station_iteration(planned, worst, plan.solver)
             self._under_way = plan, k + 1
-            if self._is_due(situation, plan):
+            if self._certificates.is_due(situation, plan, self.round, self._certificate_event(situation)):
                 self._review()
             self._interrupted = watch is not None and watch(self._progress(plan)) is False
             if keep is not None and (self._interrupted or keep.due):
@@ -720,13 +604,13 @@ class Run:
         ahead = None if before is None else waited(self.ledger.cost, before)
         models = self._next_models()
         sizes = situation.bytes
-        down = sizes.named if models is not None and self._is_known(models) else sizes.order
+        down = sizes.named if models is not None and self._certifier.knows(models) else sizes.order
         up = sizes.update if plan.solver == ASCENT else sizes.gradient
         return replace(event, round=self.round + 1, bytes_down=float(down), bytes_up=float(up), ahead=ahead)
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
-        self._ordered = self._next_models()
+        self._certifier.ordered = self._next_models()
         self.round = planned.round
         reservation = self.accounting.reserve(worst)
         event, steps, outcome = self.environment.hold(planned, self.ledger.cost, self.network)
@@ -796,14 +680,9 @@ _KEPT = (
     "_released",
     "metrics",
     "events",
-    "certifying",
     "observed",
     "history",
     "_under_way",
     "_collected",
-    "_ordered",
-    "_asked",
-    "_aside",
-    "_unpaid",
 )
 """What of a run is put away as it is."""

@@ -13,7 +13,8 @@ import numpy as np
 from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.sgd import Memory, Server, SgdMethod, check_weight, mean_by_samples
+from rhfedmtl.algorithms.sgd import Memory, Server, SgdMethod, mean_by_samples
+from rhfedmtl.maths.coupling import check_weight
 
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
 """As in the paper; v begins at τ²."""

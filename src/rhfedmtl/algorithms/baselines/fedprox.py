@@ -8,7 +8,8 @@ import numpy as np
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.sgd import SgdMethod, check_weight
+from rhfedmtl.algorithms.sgd import SgdMethod
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.rounds import Slots
 
 

@@ -20,7 +20,8 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import FloatArray, wide
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.sgd import Memory, Server, check_weight, mean_by_samples
+from rhfedmtl.algorithms.sgd import Memory, Server, mean_by_samples
+from rhfedmtl.maths.coupling import check_weight
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from rhfedmtl.algorithms.baselines.ditto import Ditto
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.sgd import check_weight
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.rounds import Slots
 from rhfedmtl.policies.base import check_count
 

@@ -19,9 +19,9 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
+from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Report, StationSums
 
-METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
 """Kinds of answers that are not called as what was asked for."""
 LARGEST = 1e100

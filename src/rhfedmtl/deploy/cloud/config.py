@@ -12,7 +12,6 @@ from typing import Any
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.deploy.methods import options_of
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -99,7 +98,7 @@ class Learning:
 
     def _options(self) -> Options:
         """As they are given; a precision is that of a channel."""
-        return options_of(self.options).in_precision(self.precision)
+        return Options.of(**self.options).in_precision(self.precision)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class TrainingJournal:
         """Answers of the stations, from the journal where they are in it; a round is announced before it begins."""
         text = json.dumps(note)
         if kind == "round":
-            self._write_once("intent", text)
+            self._told("intent", lambda: text, expected=text, force=True)
         if self._past:
             return dict(self._next(kind, text).answers.items())
         answers = self._live(requests, seconds)
@@ -110,18 +110,11 @@ class TrainingJournal:
 
     def write_once(self, kind: str, make: Callable[[], Any]) -> Any:
         """Something that is not the same every time, such as who is there: as the journal has it, or made now."""
-        if self._past:
-            return json.loads(self._next(kind, None).text)
-        value = make()
-        self._write(kind, json.dumps(value))
-        return value
+        return json.loads(self._told(kind, lambda: json.dumps(make())))
 
     def mark(self, kind: str, text: str) -> str:
         """Write down that something ended; what the journal says of it, where it is in it already."""
-        if self._past:
-            return self._next(kind, None).text
-        self._write(kind, text)
-        return text
+        return self._told(kind, lambda: text)
 
     # A short journal.
 
@@ -167,12 +160,12 @@ class TrainingJournal:
 
     def next_order(self) -> str:
         """The next training that was ordered; waits for one."""
-        if self._past:
-            return self._next("train", None).text
+        return self._told("train", self._ordered)
+
+    def _ordered(self) -> str:
         text = self._orders.get()
         if text is None or self.closing:
             raise ClosingError("closing")
-        self._write("train", text)
         return text
 
     def stopped(self) -> bool:
@@ -213,11 +206,13 @@ class TrainingJournal:
             future.cancel()
             raise ClosingError("closing")
 
-    def _write_once(self, kind: str, text: str) -> None:
+    def _told(self, kind: str, make: Callable[[], str], *, expected: str | None = None, force: bool = False) -> str:
+        """What the journal says, which must be as ``expected``; or what is made, and written down, now."""
         if self._past:
-            self._next(kind, text)
-        else:
-            self._write(kind, text, force=True)
+            return self._next(kind, expected).text
+        text = make()
+        self._write(kind, text, force=force)
+        return text
 
     def _write(self, kind: str, text: str, answers: Answers | None = None, *, force: bool = False) -> None:
         entry = self._entry(kind, text, answers)

@@ -10,10 +10,10 @@ import numpy as np
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.ledger_state import folded, unfold
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
 from rhfedmtl.engines.network import Float64Array, Network
+from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, event_totals, steps_by_deadline
@@ -29,7 +29,6 @@ TRIES = 3
 """How often a last certificate is tried for before the one of an earlier round has to do."""
 MOST_AMOUNTS = 1_000_000
 """Single amounts that the ledger keeps round by round."""
-METRICS = ("accuracy", "balanced_accuracy", "auc", "rmse")
 
 
 @dataclass(frozen=True)
@@ -141,11 +140,11 @@ class MeasuredAccounting:
 
     def state(self) -> dict[str, Any]:
         """The charges themselves: what was measured cannot be charged again from events."""
-        return {"charges": folded(self.ledger), "prices": self._prices.state()}
+        return {"charges": self.ledger.to_dict(), "spent": self.ledger.exact(), "prices": self._prices.state()}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
-        unfold(state["charges"], self.ledger)
+        self.ledger.recall(Ledger.from_dict(state["charges"]).charges(), state["spent"])
         self.planning_prices = self._prices.resume(state["prices"]) or self.planning_prices
 
 

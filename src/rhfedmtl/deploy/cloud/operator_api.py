@@ -15,11 +15,12 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.methods import method_of, options_of
+from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import (
@@ -180,7 +181,7 @@ class OperatorApi:
                             "spent": bill.get((b, t), {}),
                             "quarantined": outlook.roster.quarantined.get(t),
                             "declined": outlook.roster.declined.get(t),
-                            "waits": self._waiting(b, t) if self._masked and t in leaving else None,
+                            "waits": self._waiting(b, t) if (self._masked or self._noised) and t in leaving else None,
                         }
                         for t in known
                     ],
@@ -225,9 +226,9 @@ class OperatorApi:
         """Take out a terminal that will not come back; ``certified``, only where it can be said what is left of it."""
         self._refuse_noised(terminal)
         learned = self._trainer.network.scalers or []
-        options = options_of(self._config.learning.options)
+        relationship = Options.of(**self._config.learning.options).relationship
         rows = any(scaler.mean is not None for scaler in learned)
-        if certified and (why := obstacle(scaled_by_rows=rows, relationship=options.relationship)):
+        if certified and (why := obstacle(scaled_by_rows=rows, relationship=relationship)):
             raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
         holder = self._stations.station_of(check_number(terminal, TERMINAL))
         if holder < 0 and terminal not in self._registry.station:
@@ -236,10 +237,7 @@ class OperatorApi:
         if self._registry.station.get(terminal, -1) >= 0:
             facts = self._place(terminal, -1)
         if holder >= 0:
-            transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, forget=True))
-            answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
-            if answer.trouble:
-                raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+            await self._transfer(holder, wire.Transfer(terminal=terminal, forget=True))
         if certified and self._masked and self._stations.station_of(terminal) >= 0:
             raise ConfigError(f"terminal {terminal} {self._waiting(holder, terminal)}: say it again when it is out")
         return facts
@@ -249,22 +247,31 @@ class OperatorApi:
         holder = next((b for b, o in self._stations.outlooks.items() if terminal in o.roster.quarantined), None)
         if holder is None:
             raise ConfigError(f"terminal {terminal} is in quarantine at no station that is there")
-        transfer = wire.Request(transfer=wire.Transfer(terminal=terminal, readmit=True))
-        answer = await self._stations.ask(holder, transfer, self._config.waits.answer)
-        if answer.trouble:
-            raise ConfigError(f"station {holder}: {answer.trouble}; say it again when it is there")
+        await self._transfer(holder, wire.Transfer(terminal=terminal, readmit=True))
         return {"terminal": terminal, "station": holder}
+
+    async def _transfer(self, station: int, wish: wire.Transfer) -> None:
+        """Have a station do something about a terminal; refused where it does not."""
+        answer = await self._stations.ask(station, wire.Request(transfer=wish), self._config.waits.answer)
+        if answer.trouble:
+            raise ConfigError(f"station {station}: {answer.trouble}; say it again when it is there")
 
     @property
     def _masked(self) -> bool:
         return self._trainer.network.method.channel.sums_only
 
-    def _refuse_noised(self, terminal: int) -> None:
-        """Nobody can take a share out of a sum in noise: the sum without it would tell the share."""
-        if self._trainer.network.method.channel.noised or self._config.learning.privacy:
+    @property
+    def _noised(self) -> bool:
+        return self._trainer.network.method.channel.noised
+
+    def _refuse_noised(self, terminal: int, *, leaves: bool = False) -> None:
+        """Nobody can take a share out of a sum in noise: the sum without it would tell it; but it may stay behind."""
+        if leaves and self._noised:
+            return
+        if self._noised or self._config.learning.privacy:
             raise ConfigError(
-                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out, so it "
-                "stays where it is; its owner may stop it, and certificates go on without it"
+                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out; after "
+                "the first round `rhfedmtl network leave` lets it go, and its part stays in the sum, in noise"
             )
         if self._masked and not self._trainer.network.method.has_duals:
             raise ConfigError(
@@ -277,12 +284,15 @@ class OperatorApi:
         to = self._registry.station.get(terminal, -1)
         others = [t for t in self._stations.group(terminal) if self._registry.station.get(t, -1) != to]
         names = ", ".join(map(str, others))
+        if self._noised:
+            group = f"; terminals {names}, which count together with it, take part in no more sums" if names else ""
+            return f"leaves station {station}; what it put into the noised sum stays there{group}"
         needs = f"terminals {names} count together with it, and must go to the same place" if names else "it goes soon"
         return f"waits to leave station {station}, once all others there are present: {needs}; it counts until then"
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
         """Let a terminal belong elsewhere; its station hears of it as soon as it says that it still has it."""
-        self._refuse_noised(terminal)
+        self._refuse_noised(terminal, leaves=station < 0)
         registry = self._registry
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
@@ -302,7 +312,8 @@ class OperatorApi:
         registry.place(terminal, station)
         self._stations.tell_access()
         facts = {"terminal": terminal, "from": old, "to": station}
-        return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if self._masked else facts
+        said = self._masked or self._noised
+        return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if said else facts
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
         revoked = self._registry.revoke(node, serials or [])

@@ -89,6 +89,14 @@ class RemoteNetwork:
             return False
         return hello.round < known.round or hello.membership < known.membership
 
+    def agreed(self, station: int) -> jobs.Agreement:
+        """What a station, and its terminals, were told before the first round."""
+        return jobs.Agreement(
+            None if self.scalers is None else Scaling.of(self.scalers[station]),
+            None if self.levels is None else Centring(float(self.levels[station])),
+            self.noising,
+        )
+
     @property
     def message_sizes(self) -> MessageSizes:
         """Bytes of the messages of a round, by which declared prices of bytes are charged."""
@@ -159,9 +167,7 @@ class RemoteNetwork:
         results = [told.get(b) for b in requests]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
-        if any(each.shape != (CURVE,) for each in gains):
-            raise PeerError("a station's gain curve has the wrong length")
-        factors = [codec.finite(r.factor, "a factor") if r else 0.0 for r in results]
+        factors = [r.factor if r else 0.0 for r in results]
         return Outcome(np.array(counts), np.array(factors), np.array(gains))
 
     def reports(self, cloud_round: int) -> list[Report]:

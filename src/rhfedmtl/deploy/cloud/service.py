@@ -27,7 +27,6 @@ from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Centring, Scaling
 
 ROSTER_BYTES = 1 << 20
 """What a station may say of its terminals, beyond what the shapes of models call for."""
@@ -123,12 +122,7 @@ class CloudService:
         network = self.trainer.network
         if network.is_behind(station, hello):
             welcome.epoch = hello.epoch
-        if (scalers := network.scalers) is not None:
-            welcome.scaling.CopyFrom(codec.to_wire(Scaling.of(scalers[station])))
-        if (levels := network.levels) is not None:
-            welcome.centring.CopyFrom(codec.to_wire(Centring(float(levels[station]))))
-        if network.noising is not None:
-            welcome.noising.CopyFrom(codec.to_wire(network.noising))
+        network.agreed(station).write(welcome)
         if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome

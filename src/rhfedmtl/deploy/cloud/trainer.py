@@ -11,17 +11,18 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import kind_of
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
-from rhfedmtl.deploy.methods import algorithm_of, options_of
+from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.node.states import Machine, Table
@@ -42,15 +43,10 @@ from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
 BILL_S = 2.0
+Ready = Callable[..., list[str]]
+"""Waits so many seconds for all that are expected, or only for ``members``, and says who is not there."""
 MOST_POINTS = 500
 """Points of the curve that the cloud remembers of its trainings."""
-
-
-class Ready(Protocol):
-    """Waits so many seconds for stations and terminals to be there, and says who is not."""
-
-    def __call__(self, seconds: float, *, members: bool = False) -> list[str]:
-        """All that are expected, or only ``members``: whoever came to be counted."""
 
 
 class Training(StrEnum):
@@ -296,7 +292,7 @@ class Trainer:
             gamma=network.method.loss.smoothness,
             bytes=network.message_sizes,
         )
-        options = options_of(json.loads(learning.job().options))
+        options = Options.of(**json.loads(learning.job().options))
         self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
         network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
         return plan.ledger(ledger), plan

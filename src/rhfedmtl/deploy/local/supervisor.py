@@ -75,7 +75,6 @@ class Supervisor:
         self._parts = _parts(node_folders(folder), grouped)
         self._lock = Lock(folder / "logs")
         self.processes: dict[str, BaseProcess | LightProcess] = {}
-        self.restarts = 0
         self._began: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._due: dict[str, float] = {}
@@ -114,7 +113,6 @@ class Supervisor:
                 raise ConfigError(f"{name} cannot run: {self._last_words(name)}")
         due = [name for name in ended if self._is_due(name)]
         self.start(due)
-        self.restarts += len(due)
         return due
 
     def _is_due(self, name: str) -> bool:
@@ -176,11 +174,10 @@ def bring_up(
     target_gap: float | None,
     show: Callable[[dict[str, Any]], None],
     *,
-    grouped: int = 1,
     privacy: str | None = None,
 ) -> dict[str, Any]:
     """Start all, train, end all; what the training came to. ``show`` is called with the status as it goes."""
-    with Supervisor(folder, grouped) as supervisor:
+    with Supervisor(folder) as supervisor:
         supervisor.start()
         operator = Operator(folder)
         status = operator.wait_for_cloud(WAIT_S, supervisor.keep_up)

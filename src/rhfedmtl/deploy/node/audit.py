@@ -19,6 +19,7 @@ from typing import Any
 
 from rhfedmtl.errors import DataError
 from rhfedmtl.failpoints import failpoint
+from rhfedmtl.files import write_at
 
 NAME = "audit.jsonl"
 HASH = "hash"
@@ -46,7 +47,7 @@ class AuditTrail:
             failpoint("audit", "before")
             try:
                 os.ftruncate(file, end)  # half a line of a process that was killed: nobody was told of it
-                _write_all(file, line.encode(), end)
+                write_at(file, line.encode(), end)
             except OSError:
                 os.ftruncate(file, end)
                 raise
@@ -135,9 +136,3 @@ def _end(file: int) -> tuple[int, dict[str, Any]]:
     except (ValueError, KeyError, TypeError):
         # A trail that somebody spoiled goes on; whoever looks at it is told where it breaks.
         return start + len(whole), {}
-
-
-def _write_all(file: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.pwrite(file, view, at + len(data) - len(view)) :]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentia
 from rhfedmtl.deploy.node.job import TABLE, read_rows
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 
 TIMEOUT_S = 30.0
 PATIENCE_S, AGAIN_S = 3600.0, 1.0
@@ -47,6 +49,24 @@ class Token:
             return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
         except (ValueError, TypeError):
             raise ConfigError("that is no token: copy the whole word that `rhfedmtl network invite` printed") from None
+
+
+def read_token(source: str) -> str:
+    """A token from a file, standard input or the environment: alone, or within what `network invite` printed."""
+    if source == "-":
+        text = sys.stdin.read()
+    elif source:
+        try:
+            text = Path(source).read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"no file {source[:40]!r} ({error.strerror}): give a file with the token, - for standard input, or "
+                "RHFEDMTL_TOKEN; on a command line everybody here could read it"
+            ) from None
+    else:
+        text = os.environ.get("RHFEDMTL_TOKEN", "")
+    words = text.replace('"', " ").replace(":", " ").replace(",", " ").split()
+    return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
 
 
 RULES = ("columns", "least_steps", "least_summed", "epsilon", "delta")
@@ -79,7 +99,10 @@ def enrol(
     Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
-        path.write_text(toml.write(_config(token, settings, data)))
+        config = _config(token, settings, data)
+        path.write_text(toml.write(config))
+        if isinstance(config, TerminalConfig):
+            _check_rows(config, path)
     return {"role": token.role, "number": token.number, "config": str(path)}
 
 
@@ -118,6 +141,17 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
         read_rows(data)
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
+
+
+def _check_rows(config: TerminalConfig, path: Path) -> None:
+    """Say at once what `serve` would: which columns of a table are features is known with the certificate."""
+    try:
+        read_rows(Path(config.data), config.columns)
+    except DataError as error:
+        raise DataError(
+            f"{error}. The certificate is there, and {path} is written: repair the rows, then serve it; until "
+            "then every training waits for it"
+        ) from None
 
 
 def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import as_rows, check_labels
 from rhfedmtl.deploy.node.config import Limits
+from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import DataError, PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.roles.messages import Centring, Noising, Scaling
 
 TABLE = ".csv"
 _OVERHEAD = 1 << 14
@@ -29,6 +32,31 @@ class NodeRows(NamedTuple):
     X: npt.NDArray[np.floating[Any]]
     y: npt.NDArray[Any]
     weight: npt.NDArray[np.float64] | None
+
+
+AGREED: dict[str, type] = {"scaling": Scaling, "centring": Centring, "noising": Noising}
+Carrier = wire.Welcome | wire.StationFile | wire.TerminalFile
+
+
+@dataclass
+class Agreement:
+    """What a station and its terminals agree on before the first round; each stays as it is from then on."""
+
+    scaling: Scaling | None = None
+    centring: Centring | None = None
+    noising: Noising | None = None
+
+    @classmethod
+    def read(cls, given: Carrier) -> Agreement:
+        """What a message, or a file, says of it."""
+        told = {name: kind for name, kind in AGREED.items() if given.HasField(name)}
+        return cls(**{name: codec.from_wire(kind, getattr(given, name)) for name, kind in told.items()})
+
+    def write(self, to: Carrier, *, private_only: bool = False) -> None:
+        """Put it into a message, or a file; ``private_only`` what hides sums alone."""
+        for name in ("noising",) if private_only else AGREED:
+            if (part := getattr(self, name)) is not None:
+                getattr(to, name).CopyFrom(codec.to_wire(part))
 
 
 def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rhfedmtl.errors import DataError
 from rhfedmtl.failpoints import failpoint
-from rhfedmtl.files import write_parts
+from rhfedmtl.files import write_at, write_parts
 
 MAGIC, JOURNAL_MAGIC = b"rhfedmtl1\n", b"rhfedmtlk\n"
 _HEAD = struct.Struct("<10s36s32sQ")
@@ -119,7 +119,7 @@ class Journal:
         """Add an entry; ``force`` puts it, and all before it, on the disk where the journal does so at all."""
         data = _entry_head(payload) + payload
         try:
-            _write_all(self._file, data, self._size)
+            write_at(self._file, data, self._size)
         except OSError:
             os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
             raise
@@ -230,9 +230,3 @@ def _journal_head(started: bytes, size: int) -> bytes:
 def _entry_head(payload: bytes) -> bytes:
     head = _ENTRY.pack(b"rhj1", len(payload), hashlib.sha256(payload).digest(), 0)[:-4]
     return head + struct.pack("<I", zlib.crc32(head))
-
-
-def _write_all(file: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.pwrite(file, view, at + len(data) - len(view)) :]

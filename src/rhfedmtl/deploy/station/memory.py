@@ -7,11 +7,12 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node.config import StationConfig
-from rhfedmtl.deploy.node.job import matrix_of
+from rhfedmtl.deploy.node.job import Agreement, matrix_of
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
@@ -20,7 +21,6 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.roles.masked_sums import MaskRoom
-from rhfedmtl.roles.messages import Centring, Noising, Scaling
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
 
@@ -77,9 +77,7 @@ class Memory:
         self.turn = asyncio.Lock()
         self.role: BaseStation | None = None
         self.job: wire.Job | None = None
-        self.scaling: Scaling | None = None
-        self.centring: Centring | None = None
-        self.noising: Noising | None = None
+        self.agreed = Agreement()
         self.certified: tuple[bytes, wire.StationSums] | None = None
         """The last private certificate: for what, and what was told."""
         self.last: wire.RoundResult | None = None
@@ -117,10 +115,13 @@ class Memory:
         to = {t: place.station for t, place in self.leaving.items() if t in self.role.members}
         return frozenset(t for t in to if all(to.get(n) == to[t] for n in room.group(t)))
 
-    def hide(self, noising: Noising) -> None:
-        """Hide every sum in noise from now on."""
-        self.station.hide(noising)
-        self.noising = noising
+    def agree(self, given: Agreement) -> None:
+        """Take what holds from now on, and let the role heed it."""
+        if given.scaling is not None:
+            self.station.scaled(given.scaling)
+        if given.noising is not None:
+            self.station.hide(given.noising)
+        self.agreed = replace(self.agreed, **{name: part for name, part in vars(given).items() if part is not None})
 
     def begin(self, job: wire.Job) -> bool:
         """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
@@ -141,10 +142,10 @@ class Memory:
         kind = SummingStation if method.channel.sums_only else BaseStation
         role = kind(self.task, matrix, method, shared)
         role.membership, role.norm, role.weight = secrets.randbits(40), self._limits.norm, self._limits.weight
-        if self.scaling is not None:
-            role.scaled(self.scaling)
-        if self.noising is not None:
-            role.hide(self.noising)
+        if self.agreed.scaling is not None:
+            role.scaled(self.agreed.scaling)
+        if self.agreed.noising is not None:
+            role.hide(self.agreed.noising)
         return role
 
     @property
@@ -232,12 +233,7 @@ class Memory:
         )
         for t, place in self.leaving.items():
             record.leaving[t].CopyFrom(place)
-        if self.scaling is not None:
-            record.scaling.CopyFrom(codec.to_wire(self.scaling))
-        if self.centring is not None:
-            record.centring.CopyFrom(codec.to_wire(self.centring))
-        if self.noising is not None:
-            record.noising.CopyFrom(codec.to_wire(self.noising))
+        self.agreed.write(record)
         if self.last is not None:
             record.last.CopyFrom(self.last)
         if self.certified is not None:
@@ -264,11 +260,9 @@ class Memory:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         if record.HasField("certificate"):
             self.certified = record.certified, record.certificate
-        self.noising = codec.from_wire(Noising, record.noising) if record.HasField("noising") else None
+        self.agreed = Agreement.read(record)
         self.begin(record.job)
         self.epoch, self.allowed, self.revoked = record.epoch, set(record.allowed), set(record.revoked)
-        self.scaling = codec.from_wire(Scaling, record.scaling) if record.HasField("scaling") else None
-        self.centring = codec.from_wire(Centring, record.centring) if record.HasField("centring") else None
         self.last = record.last if record.HasField("last") else None
         self.leaving = dict(record.leaving.items())
         members, departed = (
@@ -279,8 +273,8 @@ class Memory:
         self.station.restore(
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
-        if self.scaling is not None:
-            self.station.scaled(self.scaling)
+        if self.agreed.scaling is not None:
+            self.station.scaled(self.agreed.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None
         if found is not None and found.round > self.station.round:
             self._interrupted = found

@@ -31,27 +31,22 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
-from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions, checked_tally
+from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
+from rhfedmtl.deploy.station.trials import Trials
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
-from rhfedmtl.maths import metrics
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.messages import (
     WIDE,
     Anchor,
-    Centring,
     LabelsReport,
     MomentsReport,
-    Noising,
     Probe,
     RowProbe,
-    Scaling,
     StationSums,
     Sums,
-    Trial,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
@@ -81,6 +76,7 @@ class StationService:
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
         self.members.heed_access()
+        self._trials = Trials(config, self.memory, self.members)
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
@@ -89,7 +85,6 @@ class StationService:
         self._failed = ""
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
-        self._tests: jobs.NodeRows | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -147,13 +142,8 @@ class StationService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
         begins = memory.begin(welcome.job)
-        if welcome.HasField("scaling") and memory.scaling is None:
-            memory.scaling = codec.from_wire(Scaling, welcome.scaling)
-            memory.station.scaled(memory.scaling)
-        if welcome.HasField("centring") and memory.centring is None:
-            memory.centring = codec.from_wire(Centring, welcome.centring)
-        if welcome.HasField("noising") and memory.noising is None:
-            memory.hide(codec.from_wire(Noising, welcome.noising))
+        told, known = jobs.Agreement.read(welcome), vars(memory.agreed)
+        memory.agree(replace(told, **{name: None for name, part in known.items() if part is not None}))
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
         if welcome.epoch == memory.epoch:
             await self.members.begin_anew("the cloud knows a later round: this state was put back from an old copy")
@@ -464,13 +454,7 @@ class StationService:
         return sums
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.scaling = codec.from_wire(Scaling, content)
-            self.memory.station.scaled(self.memory.scaling)
-            self.members.heed_quarantine()
-            self.memory.save()
-        await self._tell_all("scaled", scaling=content)
-        answer.done.SetInParent()
+        await self._agree("scaled", answer, scaling=content)
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
         if self.memory.masked is not None:
@@ -483,18 +467,10 @@ class StationService:
         answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.centring = codec.from_wire(Centring, content)
-            self.memory.save()
-        await self._tell_all("centred", centring=content)
-        answer.done.SetInParent()
+        await self._agree("centred", answer, centring=content)
 
     async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
-        async with self.memory.turn:
-            self.memory.hide(codec.from_wire(Noising, content))
-            self.memory.save()
-        await self._tell_all("noised", noising=content)
-        answer.done.SetInParent()
+        await self._agree("noised", answer, noising=content)
 
     async def _told(
         self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
@@ -506,21 +482,24 @@ class StationService:
             raise PeerError(f"no terminal of station {self.memory.task} told its {kind}")
         return [asked.arrived[t].content for t in sorted(asked.arrived)]
 
-    async def _tell_all(self, done: str, **body: Any) -> None:
+    async def _agree(self, done: str, answer: wire.Answer, **body: Any) -> None:
         """Round zero: let every terminal know what was agreed on, and wait until the members have heeded it."""
+        async with self.memory.turn:
+            self.memory.agree(jobs.Agreement.read(wire.Welcome(**body)))
+            self.members.heed_quarantine()
+            self.memory.save()
         told, here = wire.TerminalDown(**body), self.members.present()
         for t in self.members.acceptor.sessions.keys() - set(here):
             self.members.tell(t, **body)  # it was greeted before anything was agreed on, and is about to join
         await self.members.ask(done, dict.fromkeys(here, told), self.config.waits.answer)
+        answer.done.SetInParent()
 
     async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.models.CopyFrom(codec.tensor(self.memory.station.model))
 
     async def _trial(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
-        model = codec.array(content.model, "a model")
         answer.metrics.SetInParent()
-        found = self._measure(model) if self.config.test else await self._measure_below(content.model)
-        answer.metrics.values.update(found)
+        answer.metrics.values.update(await self._trials.measure(content.model))
 
     async def _tell_roster(self, _: wire.Nothing, answer: wire.Answer) -> None:
         answer.roster.CopyFrom(self._roster())
@@ -528,7 +507,9 @@ class StationService:
     async def _transfer(self, content: wire.Transfer, answer: wire.Answer) -> None:
         t, memory = content.terminal, self.memory
         method = memory.station.method
-        if (method.channel.noised or (memory.masked and not method.has_duals)) and not content.readmit:
+        leaves = method.channel.noised and not content.forget and content.destination.station == NOWHERE
+        taken_out = method.channel.noised or (memory.masked and not method.has_duals)
+        if taken_out and not content.readmit and not leaves:
             raise PeerError(
                 f"sums of station {memory.task} are noised, or masked without duals: without terminal {t} they would "
                 "tell what it put into them"
@@ -538,6 +519,8 @@ class StationService:
                 memory.station.readmit(t)
                 memory.save()
                 self._tell_outlook()
+            elif leaves:
+                self.members.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 self.members.forget(t)
             else:
@@ -564,45 +547,6 @@ class StationService:
         "roster": _tell_roster,
         "transfer": _transfer,
     }
-
-    # Evaluation.
-
-    def _measure(self, model: Any) -> dict[str, float]:
-        """Metrics on the test rows that lie here."""
-        job, scaling = self.memory.job, self.memory.scaling
-        assert job is not None
-        if self._tests is None:
-            self._tests = jobs.load_rows(self.config.folder / self.config.test, job.features, tuple(job.classes))
-        if not len(self._tests.y):
-            return {}
-        X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
-        return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
-
-    async def _measure_below(self, model: wire.Tensor) -> dict[str, float]:
-        """Metrics on the test rows of the terminals, from counts alone: there is no area under the curve."""
-        number = time.monotonic_ns()
-        if self.memory.masked is not None:
-            return await self._measure_masked(self.memory.masked, Trial(number, codec.array(model, "a model")))
-        trial = wire.TerminalDown(trial=wire.Trial(number=number, model=model))
-        here = await self.members.gather(self.memory.station.members)
-        question = await self.members.ask(
-            "tally", dict.fromkeys(here, trial), self.config.waits.answer, lambda tally: bool(tally.number == number)
-        )
-        return _from_tallies([arrival.content for arrival in question.arrived.values()])
-
-    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
-        """The same from one sum over all members; nothing where one of them is away."""
-        classes = len(self.memory.job.classes) if self.memory.job is not None else 0
-        await self.members.gather(role.members)
-        async with self.memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
-            length = WIDE * (2 + classes * classes)
-            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
-        if held.words is None:
-            return {}
-        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
-        told = codec.tensor(np.reshape(counts, (classes, classes)))
-        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
 
     # How the station stands.
 
@@ -688,18 +632,3 @@ def _masked_effort(held: SummedRound, order: WorkOrder, answered: bool) -> wire.
             more = _effort(other, order.terminal, 0, answered)
             effort.bytes_down, effort.bytes_up = effort.bytes_down + more.bytes_down, effort.bytes_up + more.bytes_up
     return effort
-
-
-def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
-    rows = sum(tally.rows for tally in tallies)
-    if not rows:
-        return {}
-    counts = np.sum([codec.array(tally.counts, "counts") for tally in tallies], axis=0)
-    if not counts.size:
-        return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
-    of_class = counts.sum(axis=1)
-    seen = of_class > 0
-    return {
-        "accuracy": float(np.trace(counts) / rows),
-        "balanced_accuracy": float(np.mean(np.diag(counts)[seen] / of_class[seen])),
-    }

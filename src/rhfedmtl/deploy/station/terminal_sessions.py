@@ -261,6 +261,13 @@ class TerminalSessions:
             self._changed()
         return new
 
+    def let_stay_behind(self, terminal: int) -> None:
+        """Let a terminal go, in a turn, whose part stays in a noised sum: it is a member still that nobody asks."""
+        if terminal not in self._memory.leaving and (member := self._memory.station.members.get(terminal)):
+            self._memory.leaving[terminal] = wire.Place(station=NOWHERE)
+            self._memory.save()
+            self.part_from(Goodbye(terminal, member.incarnation), self.acceptor.sessions.get(terminal))
+
     def release_when_idle(self, terminal: int) -> None:
         """Let a terminal go that is to leave, as soon as no round is open."""
         self._later(self._release(terminal))
@@ -293,13 +300,9 @@ class TerminalSessions:
         self._resting.discard(t)
         self.declined.pop(t, None)
         self.room.forget(t)  # its key was for the stream before
-        if memory.scaling is not None and not hello.prepared:
-            welcome.scaling.CopyFrom(codec.to_wire(memory.scaling))
-        if memory.centring is not None and not hello.prepared:
-            welcome.centring.CopyFrom(codec.to_wire(memory.centring))
-        if memory.noising is not None:
-            welcome.noising.CopyFrom(codec.to_wire(memory.noising))
-        if t in role.members:
+        memory.agreed.write(welcome, private_only=hello.prepared)
+        behind = role.method.channel.noised and t in memory.leaving and t not in memory.allowed
+        if t in role.members and not behind:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and (memory.leaving[t].station != NOWHERE or memory.sealed):
             welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten, or missed the goodbye

@@ -7,7 +7,7 @@ are those of messages with their frames and TLS records, and of handshakes; TCP 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,6 +64,7 @@ class Account:
     def __init__(self, path: Path, budget: int = 0, days: int = 0, now: Callable[[], datetime] | None = None) -> None:
         self._path, self.budget, self.days = path, budget, days
         self._now = now or (lambda: datetime.now(UTC))
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._by_day: dict[str, int] = {}
         for line in read(path):
             self._by_day[line.day] = self._by_day.get(line.day, 0) + line.bytes
@@ -72,11 +73,10 @@ class Account:
         """Write a message down."""
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         line = AccountLine(stamp, stamp, way, kind, station, 1, n_bytes)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", newline="") as file:
+        with self._path.open("ab", buffering=0) as file:
             if not file.tell():
-                csv.writer(file).writerow(each.name for each in fields(AccountLine))
-            csv.writer(file).writerow(astuple(line))
+                file.write(_row(each.name for each in fields(AccountLine)))
+            file.write(_row(astuple(line)))
             size = file.tell()
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
         if size > LONGEST:
@@ -130,9 +130,9 @@ def added(lines: Iterator[AccountLine], *, by_day: bool) -> list[AccountLine]:
 
 def _shorten(path: Path) -> None:
     """Add lines of one day up, in one step."""
-    rows = [
-        [each.name for each in fields(AccountLine)],
-        *(list(astuple(line)) for line in added(read(path), by_day=True)),
-    ]
-    text = "".join(",".join(map(str, row)) + "\r\n" for row in rows)
-    write_whole(path, text, mode=PRIVATE)
+    rows = [astuple(line) for line in added(read(path), by_day=True)]
+    write_whole(path, b"".join(map(_row, [[each.name for each in fields(AccountLine)], *rows])), mode=PRIVATE)
+
+
+def _row(values: Iterable[object]) -> bytes:
+    return (",".join(map(str, values)) + "\r\n").encode()

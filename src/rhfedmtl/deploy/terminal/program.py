@@ -23,7 +23,7 @@ _ABOUT = """\
 One terminal of a network: it owns rows, learns from them in place, and sends sums and changes of models.
 Rows and their dual variables never leave this machine; `account` shows everything that does.
 
-  rhfedmtl-terminal join TOKEN --folder my-terminal --data rows.npz     once: key, certificate, configuration
+  rhfedmtl-terminal join invitation --folder my-terminal --data rows.npz  once: key, certificate, configuration
   rhfedmtl-terminal serve my-terminal                                   work until SIGTERM
   rhfedmtl-terminal account my-terminal                                 what left, when, how many bytes
 """
@@ -80,7 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         "An operator makes the token with `rhfedmtl network invite`; it is valid once, for a day. The key never\n"
         "leaves this machine. Given again for a terminal that is there, it renews its credentials.",
     )
-    join.add_argument("token", metavar="TOKEN", help="the word that the operator gave you")
+    join.add_argument(
+        "token",
+        metavar="INVITATION",
+        nargs="?",
+        default="",
+        help="file with what the operator gave you; - is standard input (without either: RHFEDMTL_TOKEN)",
+    )
     join.add_argument("--folder", type=Path, required=True, help="folder of this terminal, made if it is not there")
     join.add_argument("--data", type=Path, help="rows of a new terminal: a .csv file, or .npz with X and y")
     account = add(
@@ -160,13 +166,13 @@ def _input_closed() -> bool:
 
 def _join(given: Any) -> None:
     from rhfedmtl.deploy.node.credentials import TERMINAL
-    from rhfedmtl.deploy.node.enrolment import enrol
+    from rhfedmtl.deploy.node.enrolment import enrol, read_token
     from rhfedmtl.deploy.terminal.owner import Owner
 
     def say() -> None:
         sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
 
-    facts = enrol(given.token, given.folder, given.data, waits=say)
+    facts = enrol(read_token(given.token), given.folder, given.data, waits=say)
     if facts["role"] == TERMINAL:
         Owner(_config(given.folder).state).rejoin()
     if given.json:
@@ -213,13 +219,19 @@ def _account(given: Any) -> None:
     sys.stdout.write("\n".join(told) + "\n")
 
 
-def _told(config: Any) -> dict[str, Any]:
-    """What all that left tells of this terminal: ε at δ, from what was charged before it left."""
+def _state(config: Any) -> Any:
+    """What a terminal has written down; empty where it has not."""
     from rhfedmtl.deploy.node.state import StateFile
     from rhfedmtl.deploy.wire import wire_pb2 as wire
+
+    return wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+
+
+def _told(config: Any) -> dict[str, Any]:
+    """What all that left tells of this terminal: ε at δ, from what was charged before it left."""
     from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
-    state = wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+    state = _state(config)
     if not state.HasField("noising"):
         return {"epsilon": None}
     return {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
@@ -241,6 +253,7 @@ def _resume(given: Any) -> None:
 
 def _withdraw(given: Any) -> None:
     """Ask for it; a terminal that runs does it, else it is run until it is done."""
+    from rhfedmtl.deploy.methods import method_of
     from rhfedmtl.deploy.node.serve import serve
     from rhfedmtl.deploy.terminal.owner import Owner
     from rhfedmtl.files import Lock
@@ -248,10 +261,11 @@ def _withdraw(given: Any) -> None:
     config = _config(given.folder)
     if not given.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
-    if config.least_summed or config.epsilon:
+    job = _state(config).job
+    if config.least_summed and not config.epsilon and job.algorithm and not method_of(job).has_duals:
         raise ConfigError(
-            f"sums of {config.identity.network} are masked or noised: nobody can take out what {config.identity} "
-            "put into them; `rhfedmtl-terminal pause` keeps it out of all that follow"
+            f"{job.algorithm} keeps models, not sums, of terminals: under masks nobody leaves; "
+            "`rhfedmtl-terminal pause` keeps it out of all that follow"
         )
     owner = Owner(config.state)
     owner.withdraw()

@@ -27,7 +27,7 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Uplink
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
-from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.account import DOWN, UP, Account, read
 from rhfedmtl.deploy.terminal.masked import Body, MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.terminal.site import SitePolicy
@@ -82,12 +82,10 @@ class TerminalService:
         self.config, self._log, self._meters = config, log, meters
         self._method_of, self._compile = method_of, warm_up
         self.identity = config.identity
-        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync)
+        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync or config.epsilon > 0.0)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
-        self._scaling: Scaling | None = None
-        self._centring: Centring | None = None
-        self._noising: Noising | None = None
+        self.agreed = jobs.Agreement()
         self._certified = b""
         self._epoch = ""
         self._secret = secrets.token_bytes(32)
@@ -203,8 +201,8 @@ class TerminalService:
     @property
     def _is_prepared(self) -> bool:
         """Whether round zero is known wholly: nobody need tell it again."""
-        labels_too = self._centring is not None or (self._job is not None and len(self._job.classes) > 0)
-        return self._scaling is not None and labels_too
+        labels_too = self.agreed.centring is not None or (self._job is not None and len(self._job.classes) > 0)
+        return self.agreed.scaling is not None and labels_too
 
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         if self._role is None:
@@ -217,12 +215,7 @@ class TerminalService:
         await asyncio.to_thread(self._warm_up)
         if self._masked is not None:
             self.link.send(**self._masked.begin())
-        if welcome.HasField("scaling"):
-            self._scale(codec.from_wire(Scaling, welcome.scaling))
-        if welcome.HasField("centring"):
-            self._centre(codec.from_wire(Centring, welcome.centring))
-        if welcome.HasField("noising"):
-            self._hide(codec.from_wire(Noising, welcome.noising))
+        self._agree(jobs.Agreement.read(welcome))
         if welcome.epoch != self._epoch:
             if self._epoch and self.role.phase is not Phase.DETACHED:
                 self._log("station lost its memory", "warning", reason="joining again with all that was learned")
@@ -290,7 +283,11 @@ class TerminalService:
         )
 
     def _fall_back(self, reason: str, known: int = 0) -> None:
-        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these."""
+        """Join as a newcomer with the dual variables of an old copy: the station has others, and takes these.
+
+        Its account is as old, so that what its owner allows may be spent: all of it is taken to be.
+        """
+        self.site.spend_all()
         self._log("state is old", "warning", reason=f"{reason}; joining again with what is left")
         self.role.fall_back(known)
 
@@ -391,16 +388,14 @@ class TerminalService:
 
     def _mask(self, asked: SumRequest, answer: Update | Sums | Vector, partners: wire.Partners) -> Body:
         """An answer under masks, which rest on all that was agreed on with the station."""
-        forms = [
-            None if each is None else codec.to_wire(each) for each in (self._scaling, self._centring, self._noising)
-        ]
+        forms = [None if each is None else codec.to_wire(each) for each in vars(self.agreed).values()]
         told = (b"" if each is None else each.SerializeToString(deterministic=True) for each in (self._job, *forms))
         agreed = b"".join(hashlib.sha256(each).digest() for each in told)
         return self._in_sums.mask(asked, answer, partners, self.role, agreed)
 
     def _refuse_alone(self, what: str) -> None:
         """Nothing of this terminal alone is told where sums are masked or noised."""
-        if self._masked is not None or self._noising is not None or self.config.epsilon:
+        if self._masked is not None or self.agreed.noising is not None or self.config.epsilon:
             raise PeerError(f"sums of this network are masked or noised: {what} of a single terminal are not told")
 
     async def _on_release(self, content: wire.Release) -> None:
@@ -418,7 +413,7 @@ class TerminalService:
             self.link.send(**self._mask(asked, share, partners))
 
     async def _on_noising(self, content: wire.Noising) -> None:
-        self._hide(codec.from_wire(Noising, content))
+        self._agree(jobs.Agreement(noising=codec.from_wire(Noising, content)))
         self.link.send(noised=wire.Nothing())
 
     async def _on_goodbye(self, content: wire.Goodbye) -> None:
@@ -449,7 +444,7 @@ class TerminalService:
         self.link.send(moments=codec.to_wire(self.role.moments()))
 
     async def _on_scaling(self, content: wire.Scaling) -> None:
-        self._scale(codec.from_wire(Scaling, content))
+        self._agree(jobs.Agreement(scaling=codec.from_wire(Scaling, content)))
         self.link.send(scaled=wire.Nothing())
 
     async def _on_ask_labels(self, _: wire.Nothing) -> None:
@@ -457,18 +452,18 @@ class TerminalService:
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
     async def _on_ask_rows(self, content: wire.RowProbe) -> None:
-        if self._noising is not None or self.config.epsilon:
+        if self.agreed.noising is not None or self.config.epsilon:
             raise PeerError("sums of this network are noised: those of rows and labels are not told")
         asked, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self.role.row_sums, asked)
         self.link.send(**self._mask(asked, sums, partners))
 
     async def _on_centring(self, content: wire.Centring) -> None:
-        self._centre(codec.from_wire(Centring, content))
+        self._agree(jobs.Agreement(centring=codec.from_wire(Centring, content)))
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
-        if self._masked is None or self.role.method.channel.noised:
+        if self._masked is None or self.role.method.channel.noised or self.config.epsilon:
             self._refuse_alone("test rows")
         partners = partners_of(content) if self._masked is not None else None
         asked = codec.from_wire(Trial, content)
@@ -505,37 +500,37 @@ class TerminalService:
             self._save()
             self.link.send(leave=codec.to_wire(leave))
 
-    def _scale(self, scaling: Scaling) -> None:
-        if self._scaling is None:
-            self._scaling = scaling  # one that has learned from raw rows starts anew with it
-            self.role.scale(scaling)
+    def _agree(self, told: jobs.Agreement) -> None:
+        """Heed what is agreed on, and write it down."""
+        known = self.agreed
+        if told.scaling is not None and known.scaling is None:
+            known.scaling = told.scaling  # one that has learned from raw rows starts anew with it
+            self.role.scale(told.scaling)
             self._save()
-
-    def _centre(self, centring: Centring) -> None:
-        if self._centring is None:  # one that moves keeps the level that its duals were learned with
-            self._centring = centring
-            self.role.centre(centring)
+        if told.centring is not None and known.centring is None:
+            known.centring = told.centring  # one that moves keeps the level that its duals were learned with
+            self.role.centre(told.centring)
             self._save()
+        if told.noising is not None and known.noising is None:
+            self._hide(told.noising)
+            known.noising = told.noising
+            self._save()
+        elif told.noising is not None and told.noising != known.noising:
+            raise PeerError(f"{told.noising}, where {known.noising} was agreed on")
 
     def _hide(self, noising: Noising) -> None:
-        if self._noising is None:
-            self.role.hide(noising)
-            self._noising = noising
-            self._save()
-        elif self._noising != noising:
-            raise PeerError(f"{noising}, where {self._noising} was agreed on")
+        self.role.hide(noising)
         if self._masked is not None and isinstance(self.role.method.channel, MaskedSums):
             self._masked.channel = self.role.method.channel
 
     def _prepare(self) -> None:
         """Round zero as it was agreed on, for rows that were just loaded."""
-        if self._scaling is not None:
-            self.role.scale(self._scaling)
-        if self._centring is not None:
-            self.role.centre(self._centring)
-        if self._noising is not None:
-            self.role.hide(self._noising)
-            self._hide(self._noising)
+        if self.agreed.scaling is not None:
+            self.role.scale(self.agreed.scaling)
+        if self.agreed.centring is not None:
+            self.role.centre(self.agreed.centring)
+        if self.agreed.noising is not None:
+            self._hide(self.agreed.noising)
 
     def _tally(self, number: int, model: Any) -> wire.Tally:
         """How a model does on the test rows here."""
@@ -543,7 +538,8 @@ class TerminalService:
         n_classes = len(self._job.classes)
         if self._tests is None or not len(self._tests.y):
             return wire.Tally(number=number, counts=codec.tensor(np.zeros((n_classes, n_classes))))
-        X = self._tests.X if self._scaling is None else self._scaling.scaler.transform(self._tests.X)
+        scaling = self.agreed.scaling
+        X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
         predicted = metrics.predict(metrics.scores(X, model), n_classes)
         counts = np.zeros((n_classes, n_classes))
         squares = 0.0
@@ -594,25 +590,31 @@ class TerminalService:
         )
         for name, number in self.site.used.items():
             setattr(record, name, number)
-        if self._scaling is not None:
-            record.scaling.CopyFrom(codec.to_wire(self._scaling))
-        if self._centring is not None:
-            record.centring.CopyFrom(codec.to_wire(self._centring))
-        if self._noising is not None:
-            record.noising.CopyFrom(codec.to_wire(self._noising))
+        self.agreed.write(record)
         if self._masked is not None:
             self._masked.note(record)
             record.history = self.role.history
         return record
 
+    def _refuse_without_account(self, reason: str) -> None:
+        """Where an owner bounds what is told, nothing is while nobody knows what was."""
+        if self.config.epsilon:
+            raise ConfigError(
+                f"{reason}: what this terminal told is not known, where epsilon={self.config.epsilon:g} is allowed; "
+                f"put the file back, or move it and {ACCOUNT} away to begin an account that counts nothing of before"
+            )
+
     def _restore(self) -> None:
         try:
             payload = self._file.read()
         except CorruptError as error:
+            self._refuse_without_account(str(error))
             aside = self._file.set_aside()
             self._log("state damaged", "error", reason=f"{error}; kept as {aside.name}, starting anew at alpha = 0")
             return
         if payload is None:
+            if any(line.way == UP and line.kind in ("update", "masked") for line in read(self.config.state / ACCOUNT)):
+                self._refuse_without_account(f"{self._file.path} is gone")
             return
         record = wire.TerminalFile.FromString(payload)
         if record.network != self.identity.network:
@@ -627,12 +629,7 @@ class TerminalService:
         self._epoch = record.epoch
         if record.place.station != self.config.station:  # it has moved since it was configured
             self._place.CopyFrom(record.place)
-        if record.HasField("scaling"):
-            self._scaling = codec.from_wire(Scaling, record.scaling)
-        if record.HasField("centring"):
-            self._centring = codec.from_wire(Centring, record.centring)
-        if record.HasField("noising"):
-            self._noising = codec.from_wire(Noising, record.noising)
+        self.agreed = jobs.Agreement.read(record)
         self._certified = record.certified
         self._prepare()
         self.role.restore(codec.from_wire(TerminalState, record))

@@ -69,6 +69,11 @@ class SitePolicy:
         """Count what is about to leave."""
         self.used["privacy"] += price
 
+    def spend_all(self) -> None:
+        """Count all that the owner allows as told, where it is not known what was."""
+        if self._config.epsilon:
+            self.used["privacy"] = max(self.used["privacy"], self._most * (1.0 + 1e-8))
+
     @property
     def steps_of_today(self) -> int:
         """Steps so far on this day (UTC)."""

@@ -1,0 +1,86 @@
+"""How models do on test rows: on those that lie at a station, or on those of its terminals, which tell counts alone."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.config import StationConfig
+from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.memory import Memory
+from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions, checked_tally
+from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.maths import metrics
+from rhfedmtl.roles import round_zero
+from rhfedmtl.roles.messages import WIDE, Trial, Vector
+from rhfedmtl.roles.summed import SummingStation, SumRequest
+
+
+class Trials:
+    """Trials of one station."""
+
+    def __init__(self, config: StationConfig, memory: Memory, members: TerminalSessions) -> None:
+        self._config, self._memory, self._members = config, memory, members
+        self._tests: jobs.NodeRows | None = None
+
+    async def measure(self, model: wire.Tensor) -> dict[str, float]:
+        """Metrics of a model; none where there are no test rows."""
+        numbers = codec.array(model, "a model")
+        if self._config.test:
+            return self._measure_here(numbers)
+        asked = Trial(time.monotonic_ns(), numbers)
+        if self._memory.masked is not None:
+            return await self._measure_masked(self._memory.masked, asked)
+        trial = wire.TerminalDown(trial=wire.Trial(number=asked.number, model=model))
+        here = await self._members.gather(self._memory.station.members)
+        question = await self._members.ask(
+            "tally",
+            dict.fromkeys(here, trial),
+            self._config.waits.answer,
+            lambda tally: bool(tally.number == asked.number),
+        )
+        return _from_tallies([arrival.content for arrival in question.arrived.values()])
+
+    def _measure_here(self, model: Vector) -> dict[str, float]:
+        """On the test rows that lie here."""
+        job, scaling = self._memory.job, self._memory.agreed.scaling
+        assert job is not None
+        if self._tests is None:
+            self._tests = jobs.load_rows(self._config.folder / self._config.test, job.features, tuple(job.classes))
+        if not len(self._tests.y):
+            return {}
+        X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
+        return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
+
+    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
+        """From one sum over the counts of all members; nothing where one of them is away."""
+        classes = len(self._memory.job.classes) if self._memory.job is not None else 0
+        await self._members.gather(role.members)
+        async with self._memory.turn:
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
+            length = WIDE * (2 + classes * classes)
+            held = await hold(self._members, orders, length, self._config.waits.answer, whole=True)
+        if held.words is None:
+            return {}
+        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
+        told = codec.tensor(np.reshape(counts, (classes, classes)))
+        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
+
+
+def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
+    """Metrics from counts: there is no area under the curve."""
+    rows = sum(tally.rows for tally in tallies)
+    if not rows:
+        return {}
+    counts = np.sum([codec.array(tally.counts, "counts") for tally in tallies], axis=0)
+    if not counts.size:
+        return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
+    of_class = counts.sum(axis=1)
+    seen = of_class > 0
+    return {
+        "accuracy": float(np.trace(counts) / rows),
+        "balanced_accuracy": float(np.mean(np.diag(counts)[seen] / of_class[seen])),
+    }
