@@ -45,10 +45,11 @@ test: setup  ## lint, types and the whole test suite, side by side
 # Four workers suit two cores: of tests of networks, which mostly wait, about two run at a time. A file stays with its worker.
 # Each has a core at best, so threads of BLAS would only wait for each other.
 suite: export OPENBLAS_NUM_THREADS = 1
-# What one process has compiled serves all: workers, commands and nodes.
+# What one process has compiled serves all: workers, commands and nodes. So all kernels are compiled before, at half the cost.
 suite: export NUMBA_CACHE_DIR = $(abspath .venv)/kernels
 suite: setup
 	@mkdir -p -m 700 .venv/kernels
+	$(BIN)/python -m tests.kernels
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure

@@ -18,8 +18,11 @@ from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
+from numba import _dynfunc  # type: ignore[attr-defined]
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic, overload, register_jitable
 
 from rhfedmtl.maths import losses
@@ -39,8 +42,11 @@ _PART = {"error_model": "numpy", "forceinline": True, "no_cpython_wrapper": True
 # The types that numba declares leave out some of what its functions take.
 _njit: Any = numba.njit
 _register: Any = register_jitable
+_overload: Any = overload
 _tools: Any = cgutils
 _cache: Any = FunctionCache
+_library: Any = JITCodeLibrary
+_compiler: Any = Compiler
 
 
 def _digest(paths: Iterable[Path]) -> str:
@@ -123,6 +129,34 @@ def _locked(path: Path, place: int = 0) -> Iterator[None]:
         yield
 
 
+class _PartLibrary(_library):  # type: ignore[misc]
+    """Code that is put where it is called and optimised there, so not here as well; no machine code is made of it."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+def _name(library: Any, descriptor: Any, environment: Any) -> Any:
+    """What kernels find a part by; it has no machine code."""
+    library.finalize()
+    return _dynfunc.make_function(descriptor.lookup_module(), descriptor.qualname, "", 0, environment, (library,))
+
+
+class _PartCompiler(_compiler):  # type: ignore[misc]
+    """numba's compiler without what a part does not need, which is a quarter of the time that kernels take."""
+
+    def __init__(self, typing: Any, target: Any, *others: Any) -> None:
+        super().__init__(typing, target, *others)
+        self.state.library = _PartLibrary(target.codegen(), "part")
+        self.state.targetctx = self.state.targetctx.subtarget(get_executable=_name)
+
+
 def compiled_sum(function: F) -> F:
     """As `inlined`, for inner loops over features: additions may be reordered into vector lanes.
 
@@ -133,7 +167,7 @@ def compiled_sum(function: F) -> F:
 
 def inlined(function: F) -> F:
     """A part of kernels, and a function of Python too; its machine code is put where it is called."""
-    return cast(F, _register(**_PART)(function))
+    return cast(F, _register(pipeline_class=_PartCompiler, **_PART)(function))
 
 
 def _make_fetch(typing_context: Any, array: Any, offset: Any) -> Any:
@@ -168,38 +202,42 @@ def fetch_row(X: Any, i: Any) -> None:
 inlined(losses.room)
 
 
-@overload(losses.value, strict=False)
+def _in_kernels(function: Callable[..., Any]) -> Callable[[F], F]:
+    return cast(Callable[[F], F], _overload(function, jit_options={"pipeline_class": _PartCompiler}, strict=False))
+
+
+@_in_kernels(losses.value)
 def _value(loss: Any, z: Any, y: Any) -> Any:
     return loss.instance_class.value
 
 
-@overload(losses.slope, strict=False)
+@_in_kernels(losses.slope)
 def _slope(loss: Any, z: Any, y: Any) -> Any:
     return loss.instance_class.slope
 
 
-@overload(losses.conjugate, strict=False)
+@_in_kernels(losses.conjugate)
 def _conjugate(loss: Any, a: Any, y: Any) -> Any:
     return loss.instance_class.conjugate
 
 
-@overload(losses.dual_step, strict=False)
+@_in_kernels(losses.dual_step)
 def _dual_step(loss: Any, a: Any, y: Any, z: Any, q: Any) -> Any:
     return loss.instance_class.dual_step
 
 
-@overload(losses.line, strict=False)
+@_in_kernels(losses.line)
 def _line(loss: Any, a: Any, y: Any, d: Any) -> Any:
     return loss.instance_class.line
 
 
-@overload(losses.is_quadratic, strict=False)
+@_in_kernels(losses.is_quadratic)
 def _is_quadratic(loss: Any) -> Any:
     quadratic = loss.instance_class().quadratic
     return lambda loss: quadratic
 
 
-@overload(losses.has_corners, strict=False)
+@_in_kernels(losses.has_corners)
 def _has_corners(loss: Any) -> Any:
     corners = losses.has_corners(loss.instance_class())
     return lambda loss: corners

@@ -78,7 +78,7 @@ def gradients(
     """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
     steps = np.zeros(len(rows.sizes), dtype=np.int64)
     steps[layout.order] = rows.sizes[layout.order]
-    sent, scale = models.astype(rows.X.dtype), np.full(len(layout.starts) - 1, np.inf)
+    sent, scale = np.ascontiguousarray(models, rows.X.dtype), np.full(len(layout.starts) - 1, np.inf)
     orders = Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False)
     return kernel.ascend(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
