@@ -128,6 +128,17 @@ def test_a_candidate_that_failed_is_neither_chosen_nor_a_neighbour() -> None:
     assert best_of(tried, "accuracy").settings["lambda2"] == 1.0
 
 
+def test_certificates_count_where_the_budget_pays_for_them() -> None:
+    """One that tells more wins over one that is hardly better, unless most settings tell little at this budget."""
+    first, near, other = (
+        Candidate({"merge": name}, {"accuracy": value}, tells=tells)
+        for name, value, tells in (("a", 0.901, False), ("b", 0.900, True), ("c", 0.8, True))
+    )
+    assert best_of([first, near, other], "accuracy") is near
+    assert best_of([first, near, replace(other, tells=False)], "accuracy") is first
+    assert best_of([first, replace(near, metrics={"accuracy": 0.89}), other], "accuracy") is first
+
+
 def test_how_rows_are_ordered_counts_beside_their_classes() -> None:
     """Where as many rows are on the right side, the larger AUC wins; errors count downwards, and alone."""
     one, other = (Candidate({"lambda2": x}, {"accuracy": 0.9, "auc": auc}) for x, auc in ((0.1, 0.92), (10.0, 0.97)))
