@@ -312,7 +312,8 @@ class Gpu(InProcess):
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,
                 cohort.blocks, card.station_of_block, models, scales, cohort.sums, self._gamma, columns, shape.features,
                 part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
-                WIDTH=shape.width, INTERCEPT=shape.constant**2, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
+                WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
+                CONSTANT_SQUARED=shape.constant**2,
                 CURVE=CURVE, ONCE=cohort.once and not orders.uniform,
             )  # fmt: skip
         profile = self._profiles(card, cohort)

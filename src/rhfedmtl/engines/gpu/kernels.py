@@ -135,6 +135,7 @@ def ascend(
     LOSS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     INTERCEPT: tl.constexpr,
+    CONSTANT_SQUARED: tl.constexpr,
     STRIDE: tl.constexpr,
     WIDTH: tl.constexpr,
     FILLED: tl.constexpr,
@@ -233,7 +234,7 @@ def ascend(
             rest += factor * x_rest
             total_rest += change * x_rest.to(tl.float64)
         if INTERCEPT:
-            own += factor * INTERCEPT
+            own += factor * CONSTANT_SQUARED
             total_own += change
         if ONCE:
             mine = tl.where(point == f - begin, change, mine)
