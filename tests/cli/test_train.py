@@ -119,6 +119,7 @@ def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
         (["train", "--budget", "enrgy=200"], "has no price"),
         (["train", "--algorithm", "hfedmtl", "--local-steps", "99999999999999999999"], "local_steps must be"),
         (["train", "--faults", "rain=1"], "unknown fault 'rain'"),
+        (["train", "--set", "path=rows.csv"], "an option of its own, --path"),
         (["train", "--policy", "measured", "--local-steps", "3"], "decides H, K and M itself"),
         (["train", "--out", "/proc/nothing"], "cannot write to /proc/nothing"),
         (["data", "split", "synthetic", "--out", "/proc/nothing"], "cannot use /proc/nothing"),

@@ -100,6 +100,16 @@ def test_zero_rows_stay_zero_and_output_may_be_in_place() -> None:
     assert X.tolist() == [[0.0, 0.0], [0.6, 0.8]]
 
 
+@pytest.mark.parametrize(("features", "constant"), [(0, 1.0), (4, 1.0), (36, 0.5), (10_000, 0.25)])
+def test_rows_of_norm_1_have_a_constant_of_a_few_features(features: int, constant: float) -> None:
+    """It makes the longest row longer, with an intercept; other rows have a constant of 1, and no bound."""
+    unit = Scaler(unit=True)
+    assert unit.constant(features) == constant
+    assert unit.radius(features + 1, intercept=True) == pytest.approx(np.sqrt(1.0 + constant**2))
+    assert unit.radius(features, intercept=False) == 1.0
+    assert (Scaler().constant(features), Scaler().radius(features, intercept=False)) == (1.0, np.inf)
+
+
 def test_scaling_refuses_what_it_cannot_do() -> None:
     """An unknown name, no moments, and an empty sum are errors that say so."""
     with pytest.raises(ConfigError, match="choose one of " + ", ".join(SCALES)):

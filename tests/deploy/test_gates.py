@@ -44,6 +44,7 @@ from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.link import GREETING_BYTES, QUEUED, SERVICE, STREAMS, Outbox, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 
@@ -303,7 +304,9 @@ def test_the_cloud_takes_messages_by_the_shape_of_the_job(folder: Path, tmp_path
     """A station cannot send what no answer of this job can be, without a number in the configuration."""
     assert read_cloud(folder / "cloud" / "cloud.toml").limits.message_bytes == 0
     credentials = credentials_for(Authority.load(folder / "ca"), Identity("test-net", "station", 0))
-    up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
+    up = wire.StationUp(
+        hello=wire.Hello(oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network="test-net")
+    ).SerializeToString()
 
     address = read_cloud(folder / "cloud" / "cloud.toml").node.listen
     intruder = Intruder(address, Identity("test-net", "cloud"), credentials)
@@ -320,7 +323,7 @@ def test_a_node_that_runs_twice_is_heard_once(folder: Path, tmp_path: Path) -> N
     credentials = credentials_for(Authority.load(folder / "ca"), MEMBER)
 
     def greeting(process: str) -> bytes:
-        said = wire.Hello(oldest=1, newest=1, network="test-net", node=0, process=process)
+        said = wire.Hello(oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network="test-net", node=0, process=process)
         return wire.TerminalUp(hello=said).SerializeToString()
 
     def attack() -> tuple[str, str, str]:

@@ -117,7 +117,9 @@ def test_a_terminal_at_the_cloud(net: Any) -> None:
     cloud = read_cloud(folder / "cloud" / "cloud.toml").node.listen
     above, me = Identity("test-net", "cloud"), Identity("test-net", "terminal", 0)
     credentials = credentials_for(Authority.load(folder / "ca"), me)
-    up = wire.StationUp(hello=wire.Hello(oldest=1, newest=1, network="test-net")).SerializeToString()
+    up = wire.StationUp(
+        hello=wire.Hello(oldest=codec.PROTOCOL, newest=codec.PROTOCOL, network="test-net")
+    ).SerializeToString()
     assert "may not speak here" in Intruder(cloud, above, credentials).say("Cloud", [up])
     with grpc.secure_channel(cloud, credentials, options=channel_options(above, 1 << 20)) as channel:
         call = channel.unary_unary(f"/{SERVICE}.Control/Command")

@@ -233,6 +233,23 @@ def test_a_byte_budget_counts_what_sockets_see(
             assert _first_rounds(measured) == pytest.approx(_first_rounds(alone.ledger), rel=within)
 
 
+def test_bytes_are_counted_where_the_first_budget_limits_them(tmp_path: Path) -> None:
+    """Without price or `--measure`; another training counts on, also after a restart; time must be asked for."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    nets.shorten_journals(folder, 5_000)
+    with nets.running(folder) as (supervisor, operator):
+        with pytest.raises(ConfigError, match=r"not counted time so far.*init --measure time"):
+            operator.command("train", budget=["time=5"])
+        spent = nets.trained(operator, budget=["bytes=60000"])["spent"]
+        assert 30_000 < spent["bytes"] <= 60_000
+        more = spent["energy"] + 200.0
+        after = nets.trained(operator, budget=[f"energy={more}"])["spent"]
+        assert after["bytes"] > spent["bytes"]
+        assert spent["energy"] < after["energy"] <= more
+        nets.restart(supervisor, "cloud")
+        nets.wait(operator, lambda s: s["training"].get("spent") == after)
+
+
 def _first_rounds(ledger: Ledger) -> float:
     """Bytes of round zero and five rounds, all of which are certified."""
     return sum(amount for number, amount in ledger.totals("round")["bytes"].items() if number <= 5)

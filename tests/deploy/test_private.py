@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.cli.network_text import closing_lines
+from rhfedmtl.deploy.node.job import Agreement
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.terminal.program import main as terminal_main
@@ -262,7 +263,7 @@ def test_a_terminal_that_does_not_know_what_it_told_tells_nothing_more(tmp_path:
     folder, state = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("clear")), tmp_path / "state"
     service = inside.make_terminal(folder, state)
     service.begin(inside.job(folder))
-    service._hide(Noising(1.0, 5.0, 1e-6))
+    service._agree(Agreement(noising=Noising(1.0, 5.0, 1e-6)))
     service.role.join()
     service._save()
     service.account.note("up", "update", 0, 100)

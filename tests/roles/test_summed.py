@@ -123,7 +123,7 @@ def test_a_private_certificate_counts_the_missing_at_their_worst(kind: type[Base
         return float(station.told_sums(summed(parts), [part.terminal for part in parts]).losses[0])
 
     whole, without = found(told), found(told[:2])
-    most = 7 * largest_terms(METHOD.loss, model[0])
+    most = 7 * largest_terms(METHOD.loss, model[0], station.row_norm)
     assert without == pytest.approx(whole - float(told[2].losses[0]) + most)
     assert whole <= without <= whole + most
     plain = [t.probe(p) for t, p in zip(terminals, station.probes(model, point), strict=True)]

@@ -53,6 +53,12 @@ class Request:
     class_weight: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse settings that are none of a data set's own."""
+        for name in ("path", "seed"):
+            if name in self.settings:
+                raise ConfigError(f"--set {name}={self.settings[name]}: that is an option of its own, --{name}")
+
     def federation(self, seed: int = 0, source: Source | None = None) -> Federation:
         """Load, or make, and split; ``source`` is what `source` gave before, for another seed."""
         entry = DATASETS[self.data]

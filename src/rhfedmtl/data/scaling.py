@@ -67,6 +67,12 @@ class Scaler:
         """
         return min(1.0, max(LEAST_CONSTANT, FEATURES_WORTH / math.sqrt(max(features, 1)))) if self.unit else 1.0
 
+    def radius(self, width: int, *, intercept: bool) -> float:
+        """Norm of the longest row of so many numbers, a constant feature included; infinite where nothing bounds it."""
+        if not self.unit:
+            return math.inf
+        return math.hypot(1.0, self.constant(width - 1)) if intercept else 1.0
+
     @classmethod
     def from_moments(cls, moments: Moments | None, how: str) -> Scaler:
         """Scaler called ``how`` (one of ``SCALES``); constant features keep scale 1, as in scikit-learn."""

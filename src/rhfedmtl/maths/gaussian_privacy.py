@@ -20,8 +20,6 @@ from rhfedmtl.maths.losses import Loss
 Matrix = npt.NDArray[np.float64]
 LARGEST = 1e6
 """Largest ε and μ that are looked at: far beyond any that says something."""
-RADIUS = math.sqrt(2.0)
-"""Largest norm of a row of unit norm with its constant feature."""
 TAIL = 35.0
 """Standard deviations beyond which Φ is found by its series."""
 
@@ -64,9 +62,9 @@ def largest_term(loss: Loss, reach: float) -> float:
     return max(loss.value(z, 1.0) + loss.conjugate(b, 1.0) + b * z for z, b in ends)
 
 
-def largest_terms(loss: Loss, model: Matrix) -> float:
-    """τ under a model, its columns added up, for rows of unit norm with their constant feature."""
-    reach = RADIUS * np.sqrt(np.square(model).sum(axis=1))
+def largest_terms(loss: Loss, model: Matrix, radius: float) -> float:
+    """τ under a model, its columns added up, for rows up to this norm."""
+    reach = radius * np.sqrt(np.square(model).sum(axis=1))
     return sum(largest_term(loss, z) for z in reach.tolist())
 
 

@@ -117,7 +117,7 @@ def sensitivity_of(models: Learned, relationship: Relationship, gap: float) -> f
     """How far one row can move models that are within a gap of the best, in Q-norm."""
     tasks, columns = models.models.shape[:2]
     n = np.array(models.provenance["data"]["rows"], dtype=np.float64)
-    radius = math.hypot(1.0, models.constant) if models.intercept else 1.0
+    radius: float = models.scalers[0].radius(models.models.shape[2], intercept=models.intercept)
     moved = float(np.max(np.sqrt(np.diag(relationship.dense(tasks).G)) / n))
     return 2.0 * radius * math.sqrt(columns) * moved + 2.0 * math.sqrt(2.0 * tasks * gap)
 

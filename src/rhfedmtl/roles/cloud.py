@@ -225,6 +225,7 @@ class Cloud(CloudStates):
         self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # bound of the best single one
+        self._closed = 0.0  # bound that `close` found: no part of what follows, so that runs may go on
         self._dual = Dual.zero(self.V)  # the best that lies between those that are known
         self._best: _Best | None = None
         self._newton: QuasiNewton | None = None
@@ -353,7 +354,7 @@ class Cloud(CloudStates):
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
         joint = objective.joint_dual(plain, self._n, self.V, self.relationship, kept)
         self._best_dual = max(self._best_dual, scaled.bound(self.relationship), joint)
-        self._mix(scaled)
+        self._dual = objective.between(self._dual, scaled, self.relationship)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
             if not better or (first and _sets_apart(primals)):
@@ -393,7 +394,9 @@ class Cloud(CloudStates):
             return certificate
         losses = np.array([s.losses[0] for s in complete])
         V = np.array([s.gradient for s in complete]) / self._n[:, None, None]
-        self._mix(objective.gradient_dual(losses, self._n, self._points.models[0], V))
+        dual = objective.gradient_dual(losses, self._n, self._points.models[0], V)
+        mixed = objective.between(self._dual, dual, self.relationship)
+        self._closed = max(self._closed, mixed.bound(self.relationship))
         return replace(certificate, dual=self._bound)
 
     def _complete(self, sums: Sequence[StationSums | None]) -> list[StationSums] | None:
@@ -401,14 +404,10 @@ class Cloud(CloudStates):
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         return [by_task[b] for b in range(self.n_tasks)] if len(by_task) == self.n_tasks else None
 
-    def _mix(self, dual: Dual) -> None:
-        """Count one more dual, and what lies between it and those before."""
-        self._dual = objective.between(self._dual, dual, self.relationship)
-
     @property
     def _bound(self) -> float:
         """The best that is known."""
-        return max(self._best_dual, self._dual.bound(self.relationship))
+        return max(self._best_dual, self._closed, self._dual.bound(self.relationship))
 
     def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
         """What the terminals told of their residuals, by sample as V is; None where updates are not rounded."""
@@ -479,7 +478,7 @@ class Cloud(CloudStates):
 
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
-        self._best_dual, self._dual = 0.0, Dual.zero(self.V)
+        self._best_dual, self._closed, self._dual = 0.0, 0.0, Dual.zero(self.V)
         self._best, self._newton, self._held = None, None, np.inf
         self._start = self._begin = None
 

@@ -152,7 +152,7 @@ class Bounds:
 
     def check_term(self, sums: Sums, model: Vector, noise: float = 0.0) -> None:
         """Refuse Σ L(z) + L*(−α) + αz, hidden in noise of this deviation or not, that rows and box do not allow."""
-        told, most = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model)
+        told, most = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model, self.row_norm)
         slack = PRECISION * (1.0 + most) + FAR * noise
         if not -slack <= told <= most + slack:
             raise self.refuse(f"{told:.3g} for a certificate, where {most:.3g} is possible")

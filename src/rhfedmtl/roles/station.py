@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -352,7 +351,7 @@ class BaseStation:
     def _worst(self, told: Iterable[int]) -> float:
         """The most that rows of all others can add to a private certificate; nothing is missing in another."""
         rows = sum(self.members[t].n_samples for t in self.members.keys() - set(told))
-        return rows * largest_terms(self.method.loss, self._probed_at[0][0]) if rows else 0.0
+        return rows * largest_terms(self.method.loss, self._probed_at[0][0], self.row_norm) if rows else 0.0
 
     def _told_sums(self, losses: Vector, dual: Vector, slope: Vector, kept: Vector) -> StationSums:
         residual = kept + self._kept_back() if len(kept) else None
@@ -473,9 +472,7 @@ class BaseStation:
 
     def scaled(self, scaling: Scaling) -> None:
         """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
-        if scaling.unit:
-            constant = scaling.scaler.constant(self.shape[1] - 1) * self.method.intercept
-            self.row_norm = math.sqrt(1.0 + constant * constant)
+        self.row_norm = scaling.scaler.radius(self.shape[1], intercept=self.method.intercept)
         for t, member in self.members.items() if self.method.has_duals else ():
             with self._noting():
                 self._bounds(t, member).check_share(member.share)

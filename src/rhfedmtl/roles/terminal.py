@@ -144,10 +144,11 @@ class Terminal:
         self.method = method
         self.seed = seed
         self._kernel = find_kernel() if kernel is None else kernel
-        self._X, self._y, self._weight, self._constant = X, y, weight, 1.0
+        self._X, self._y, self._weight = X, y, weight
+        self._constant, self._radius = 1.0, math.inf
         self._load_rows()
         self._duals = rounds.make_duals(self._rows)
-        self._scaled = self._unit = self._centred = False
+        self._scaled = self._centred = False
         self._last_round = 0
         self._update: Update | None = None
         self.history = b""
@@ -220,9 +221,10 @@ class Terminal:
         self.phase = self._after(Scaling)
         if self._scaled:
             return
-        self._scaled, self._unit = True, scaling.unit
-        self._constant = scaling.scaler.constant(self._X.shape[1])
-        self._X = scaling.scaler.transform(self._X)
+        self._scaled, scaler = True, scaling.scaler
+        self._constant = scaler.constant(self._X.shape[1])
+        self._radius = scaler.radius(self.shape[1], intercept=self.method.intercept)
+        self._X = scaler.transform(self._X)
         self._load_rows()
 
     def labels(self) -> LabelsReport:
@@ -297,9 +299,9 @@ class Terminal:
 
     def certificate_price(self, probe: Probe) -> float:
         """What the answer to a noised probe tells of this terminal, as μ²: (n_t τ/s)², for rows of unit norm."""
-        if not self._unit or probe.noise is None or not probe.noise > 0.0:
+        if math.isinf(self._radius) or probe.noise is None or not probe.noise > 0.0:
             return math.inf
-        ratio = self.n_samples * largest_terms(self.method.loss, probe.models[0]) / probe.noise
+        ratio = self.n_samples * largest_terms(self.method.loss, probe.models[0], self._radius) / probe.noise
         return ratio * ratio
 
     def hide(self, noising: Noising) -> None:

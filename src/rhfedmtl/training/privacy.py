@@ -25,6 +25,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.options import DEFAULTS, Options, build
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.network import NoisedTerms, ShareSums, TellsNoised
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.gaussian_privacy import check, epsilon_of, largest_terms, mu_of, noise_energy
@@ -376,7 +377,8 @@ def certificate(plan: PrivatePlan, released: Released, network: Network) -> Nois
     models, method = released.relationship.solve(released.V), released.method
     largest = np.zeros(len(models))
     np.maximum.at(largest, network.station[network.station >= 0], network.sizes[network.station >= 0])
-    tau = np.array([largest_terms(method.loss, model) for model in models])
+    radius = Scaler(unit=True).radius(models.shape[2], intercept=method.intercept)
+    tau = np.array([largest_terms(method.loss, model, radius) for model in models])
     deviation = largest * tau / math.sqrt(plan.certificate_price)
     told = _noised_terms(network, models, deviation, released.seed)
     n, members = told.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))

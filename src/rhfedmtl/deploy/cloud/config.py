@@ -20,6 +20,8 @@ from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every
 from rhfedmtl.training.config import PRECISION, RunConfig
 from rhfedmtl.training.privacy import Privacy
 
+MEASURABLE = ("time", "bytes", "energy")
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -121,7 +123,7 @@ class Resources:
     def __post_init__(self) -> None:
         """Refuse types that nobody can measure."""
         for name in self.measured:
-            _choose("measured", name, ("time", "bytes", "energy"))
+            _choose("measured", name, MEASURABLE)
         if not (math.isfinite(self.deadline) and self.deadline > 0.0):
             raise ConfigError(f"deadline must be a positive number of seconds, got {self.deadline}")
 

@@ -53,6 +53,7 @@ class CloudService:
             reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
             log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
+        self.stations.counts_bytes = lambda: "bytes" in self.trainer.measured
         self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log, log.trail)
         self._server: Any = None
         self._closed = asyncio.Event()

@@ -64,6 +64,7 @@ class StationSessions:
         self._tasks: set[asyncio.Task[wire.Answer]] = set()
         self._absent: set[int] = set()
         self.awaited: Callable[[], list[str]] | None = None  # who is to be there before a training goes on
+        self.counts_bytes: Callable[[], bool] = lambda: True  # whether bytes are measured
         self.outlooks: dict[int, wire.Outlook] = {}
         self._kind = config.learning.channel.model_dtype
         self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
@@ -117,7 +118,7 @@ class StationSessions:
     def _deliver(self, station: int, pending: Pending) -> None:
         """Send a request, or send it again; where bytes are measured, only once again."""
         session = self.acceptor.sessions.get(station)
-        spent = pending.sent >= MOST_SENT and "bytes" in self._config.resources.measured
+        spent = pending.sent >= MOST_SENT and self.counts_bytes()
         if session is None or spent:
             return
         message = wire.StationDown(request=pending.request)

@@ -17,7 +17,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import kind_of
-from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.config import MEASURABLE, CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
@@ -112,6 +112,7 @@ class Trainer:
         self._kind = kind_of(config.learning.classes)
         self._algorithm = algorithm_of(config.learning.job())
         self.network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
+        self.measured = config.resources.measured  # types, in the present training
         self._run: Run | None = None
         self._result: Result | None = None
         self._silent: list[str] = []  # who was waited for in vain before the last certificate
@@ -154,6 +155,7 @@ class Trainer:
         """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
         if not self._machine.takes("order"):
             raise ConfigError(f"a training is {self.state}: {self._facts.get('error', 'stop it first')}")
+        spec = {**spec, "measured": self._measured(spec)}
         Ledger(*self._resources(spec))
         self._machine.on("order")
         self._facts = {"spec": spec}
@@ -242,6 +244,7 @@ class Trainer:
             self._machine.on("caught up")
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
+        self.measured = tuple(spec.get("measured", self.measured))
         cost, budget = self._resources(spec)
         private = self._config.learning.check_private(spec["privacy"]) if spec["privacy"] else None
         ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
@@ -251,7 +254,8 @@ class Trainer:
             self.network.sync(first=True)
             people = census(self._config, self.network)
             ledger, plan = self._hidden(Ledger(cost, budget), private)
-            run = measured_run(self._config, people, self.network, ledger, settings, plan, self._all_back)
+            config = replace(self._config, resources=replace(self._config.resources, measured=self.measured))
+            run = measured_run(config, people, self.network, ledger, settings, plan, self._all_back)
             self._take_up(run, self._journal.begun())
             self._check_round(run)
             self._run = run
@@ -347,16 +351,24 @@ class Trainer:
             raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
 
     def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
-        resources = self._config.resources
-        given = list(spec["budget"] or resources.budget)
-        cost, budget = read_resources([*resources.cost, *self._guesses()], given)
-        return measured_cost(cost, resources.measured), budget
+        resources, measured = self._config.resources, spec.get("measured", self.measured)
+        unpriced = [f"{name}=0" for name in measured if name not in Cost.of(resources.cost)]
+        cost, budget = read_resources([*resources.cost, *unpriced], spec["budget"] or resources.budget)
+        for name in MEASURABLE:
+            if name in budget and name not in cost:
+                way = "reset" if name == "bytes" else f"init --measure {name}"
+                raise BudgetError(
+                    f"budget {name}={budget[name]:g}: this network has not counted {name} so far; begin anew with "
+                    f"`rhfedmtl network {way}`"
+                )
+        return measured_cost(cost, tuple(measured)), budget
 
-    def _guesses(self) -> list[str]:
-        """A place for measured types that have no price, so that a budget for them can be given."""
+    def _measured(self, spec: dict[str, Any]) -> list[str]:
+        """Types that are measured: as configured, and bytes if the first training limits them and have no price."""
         resources = self._config.resources
-        named = Cost.of(list(resources.cost))
-        return [f"{name}=0" for name in resources.measured if name not in named]
+        first = Budget.of(spec["budget"] or resources.budget) if self._run is None else self._run.ledger.cost
+        more = {"bytes"} & set(first) - {*resources.measured, *Cost.of(resources.cost)}
+        return [*resources.measured, *more]
 
     def _policy(self, cost: Cost) -> Policy:
         """The algorithm's policy, within what terminals allow."""
