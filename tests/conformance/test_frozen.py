@@ -49,7 +49,7 @@ def cases() -> dict[str, RunConfig]:
 
 def _config(algorithm: str, options: Options, faults: str) -> RunConfig:
     classes = {"squared": 0, "hinge": 2}.get(options.loss or "", 3)
-    settings = {"unequal": 0.5, "test": 20, "features": 6, "classes": classes}
+    settings = {"unequal": 0.5, "test": 20, "features": 24, "classes": classes}
     request = Request(data="synthetic", tasks=3, terminals=3, settings=settings)
     cost = ("energy=0.1,10,1", "time=0.01,0.1", "bytes=0,0")
     return RunConfig(algorithm, request, options, cost, ("energy=250", "time=30"), faults, certify_every=2)
