@@ -70,7 +70,7 @@ def test_the_card_gives_the_numbers_of_the_processor(card: Any, loss: str, merge
     uniform = loss == "hinge"  # its passes are refused, see below
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), intercept=True, uniform=uniform)
     kind = "regression" if loss == "squared" else "classes"
-    data = federation(kind, sizes=((7, 3, 18), (5, 4)), weighted=True, dtype=np.float32)
+    data = federation(kind, sizes=((7, 3, 18), (5, 4)), d=20, weighted=True, dtype=np.float32)
     assert_close(*(numbers(engine(data, method, seed=4), method) for engine in (InProcess, card)))
 
 

@@ -37,7 +37,7 @@ def _touch(X: Any, order: Any, model: Any, w: Any, first: Any, last: Any) -> Non
         for j in range(w.shape[1]):
             w[0, j] = model[j]
         for h in range(order.shape[1]):
-            loops.add_row(1e-3 * loops.dot(X, order[t, h], w, 0), X, order[t, h], w, 0)
+            loops.add(1e-3 * loops.dot(X, order[t, h], w, 0), X, order[t, h], w, 0, X.shape[1])
 
 
 def visits(sizes: Any, steps: int, number: int) -> Any:
