@@ -34,6 +34,12 @@ def test_the_touched_rows_are_those_of_a_round() -> None:
         np.testing.assert_array_equal(order[t] - start, expected)
 
 
+def test_touching_rows_is_compared_with_a_round() -> None:
+    """The loop that only touches rows compiles and runs; its time and that of a round are both there."""
+    found = kernels.stream_fraction(12, 4, 4, megabytes=0.01, repeats=2)
+    assert found["ns_per_step"] > 0.0 < found["touch_ns_per_step"]
+
+
 def test_the_yardstick_takes_the_steps_of_the_library() -> None:
     """Coordinate steps in NumPy give the update and the gains of plain loops over the same order."""
     rng = np.random.default_rng(0)
