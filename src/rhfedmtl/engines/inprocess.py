@@ -439,6 +439,13 @@ class InProcess:
         self._rows = rounds.with_sizes(self._rows, sizes)
         self.move(terminal, station)
 
+    def set_sizes(self, sizes: IntArray) -> None:
+        """Let every terminal have only the first so many of its rows, those that come or go with duals at zero."""
+        changed = np.bincount(self._station[self._station >= 0], minlength=self._n_stations) > 0
+        self._rows = rounds.with_sizes(self._rows, sizes)
+        self._membership += changed
+        self._set_stations(self._station)
+
     def _here(self) -> slice | IntArray:
         """Rows that have arrived, in their order."""
         if self.sizes.sum() == len(self._rows.X):

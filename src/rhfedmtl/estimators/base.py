@@ -385,7 +385,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Choice | SelectionRecord | None, Before | None]:
         """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it.
 
-        λ2 that was not given is chosen too, where nothing limits the run.
+        λ2 that was not given is chosen too.
         """
         auto = tuple(name for name in USUAL if getattr(self, name) == "auto")
         if self._left_open() and can_choose(built, federation):
@@ -398,14 +398,15 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
         present = self._weights()
         if (ledger := self._ledger()).budget:
-            return within_budget(WeightProblem(built, federation, settings, ledger, auto), present)
+            found, before = within_budget(WeightProblem(built, federation, settings, ledger, auto), present)
+            return (None, None) if self._left_open() and not found.tried else (found, before)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
         return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None
 
     def _left_open(self) -> bool:
-        """Whether λ2 was not given and nothing limits the run."""
-        return self.lambda2 is None and not (self.privacy or self.budget or is_yardstick(self.algorithm))
+        """Whether λ2 was not given."""
+        return self.lambda2 is None and not (self.privacy or is_yardstick(self.algorithm))
 
     def _with_weights(self, built: Algorithm, choice: Choice | SelectionRecord) -> Algorithm:
         assert isinstance(built.method, DualMethod)

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,14 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
 def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Chosen:
     """The settings that a run asks to choose, chosen where its data is."""
     if how.cluster is None or not (config.tune or config.to_choose):
-        return settled(config, federation, threads=how.threads)
+        return settled(config, federation, how=how)
     with how.cluster.Pool() as pool:
-        found: Chosen = pool.submit(_settled, config).result()
+        found: Chosen = pool.submit(_settled, config, how).result()
     return found
 
 
-def _settled(config: RunConfig) -> Chosen:
-    return settled(config, config.federation(), threads=1)
+def _settled(config: RunConfig, how: Execution) -> Chosen:
+    return settled(config, config.federation(), how=replace(how, threads=1))
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def execute(config: RunConfig) -> Record:
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
-        chosen = settled(config, federation, threads=1)
+        chosen = settled(config, federation, how=Execution(threads=1))
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)

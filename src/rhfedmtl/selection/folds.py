@@ -177,6 +177,18 @@ def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
     )
 
 
+def reordered(federation: Federation, order: IntArray) -> Federation:
+    """The same federation with the training rows of each terminal in another order."""
+    weight, group = federation.sample_weight, federation.group
+    return replace(
+        federation,
+        X=federation.X[order],
+        y=federation.y[order],
+        sample_weight=None if weight is None else weight[order],
+        group=None if group is None else group[order],
+    )
+
+
 def without_tests(federation: Federation) -> Federation:
     """The same training rows, and no test rows: nobody can look at them."""
     nothing = np.zeros(federation.n_tasks + 1, dtype=np.int64)

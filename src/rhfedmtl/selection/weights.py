@@ -1,10 +1,10 @@
 """Weights that a run asks to have chosen ("auto"), and all else that is settled before it begins.
 
-Without a budget the weights are chosen as `regularisation` does; so is λ2 where nobody gave it. Under a budget the
-choice is part of the run: short trials at its own prices, each going on from the duals of the one before it, are judged
-by rows that the terminals hold out. Trials take at most a ``SHARE`` of every limit and are charged to the run's ledger;
-the run then starts from where the chosen trial ended. Weights leave their defaults only for others that are clearly
-better, so what can be lost is less than the share; a budget that pays too few rounds for a trial pays for none.
+Without a budget the weights are chosen as `regularisation` does. Under a budget the choice is part of the run and takes
+no round of its own: at first a fifth of each terminal's rows is held out, and now and then the run looks which weights
+they prefer. For that nothing need be learned: from the duals at hand follow models for all weights, W = VG. Where
+others are clearly better the run goes on with these, and once nothing is, with all rows. A run that is too short, or
+has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with a budget and without.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import USUAL, build
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
+from rhfedmtl.errors import BudgetError, DivergenceError
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.relationships import Models, Relationship
-from rhfedmtl.resources.billing import Event, event_totals
+from rhfedmtl.maths.relationships import Models
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, hold_out, make_folds, row_weights, usual_folds
+from rhfedmtl.selection.folds import held_rows, reordered, row_weights
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -37,56 +37,54 @@ from rhfedmtl.training.run import Before, Run, Settings, scores
 
 Float64Array = npt.NDArray[np.float64]
 
-SHARE = 0.3
-"""Of every limit, at most so much is spent on trials."""
 FOLDS = 5
 """One part of so many is held out."""
-LEAST_ROUNDS, FEW_STEPS = 4, 2
-"""A trial must be able to pay so many rounds of so many steps."""
-FEWEST, MOST = 3, 9
-"""How many trials there are: the present weights take two."""
-MANY, SEARCH = 100, 12
-"""From so many terminals a station on a trial is a search, which gets nowhere with fewer passes than these."""
-FEWEST_ROWS = 50
-"""With fewer rows held out nothing is clear."""
+SHARE, PASSES = 0.1, 2.0
+"""A look comes after this share of every limit, or after the price of so many passes over all rows, if that is less."""
+LOOKS, MOVES = 6, 3
+"""Looks of a run at most, and how many of them may change its weights."""
+LEAST_PASSES, FEWEST_ROWS = 5.0, 100
+"""A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
 MOST_NUMBERS = 10_000_000
-"""λ2 that nobody gave is chosen on rows of at most so many numbers: it takes as long as ten to thirty solutions."""
+"""λ2 that nobody gave is chosen on rows of at most so many numbers."""
 CLEAR = 2.0
 """Standard errors by which other weights must be ahead of the present ones."""
-STEPS = {
-    ("lambda1", "lambda2"): ((1.0, 0.1), (1.0, 10.0), (0.1, 0.1), (10.0, 10.0)),
-    ("lambda2",): ((1.0, 0.1), (1.0, 10.0)),
-}
-"""Factors of (λ1, λ2) to try, one after the other, each as long as it helps."""
+FACTORS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.63, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0, 30.0, 100.0)
+"""Of λ2, to look at; λ1, where it is chosen too, is looked at with `OWN_FACTORS`."""
+OWN_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+LEAP = 2.0
+"""Duals were found for the present λ2, so models that follow from them for others ask for too little: the way is longer
+by this power."""
+RANGE = 1e-5, 10.0
+"""A λ2 that is chosen lies between these."""
 
 
 @dataclass(frozen=True)
 class WeightTrial:
-    """Weights that were tried, and what rows held out said: mean loss and, where it is looked at, error, over tasks."""
+    """Weights with which a run learned, or folds were solved, and what rows held out said: mean loss over tasks."""
 
     lambda1: float
     lambda2: float
     loss: float
-    error: float | None
     rounds: int
 
 
 @dataclass(frozen=True)
 class SelectionRecord:
-    """How weights were chosen: what was tried, what it took of the budget, and why it ended as it did."""
+    """How weights were chosen: what was tried, what was spent until all rows were in, and why it ended as it did."""
 
     chosen: dict[str, float]
     why: str
-    share: float
     spent: dict[str, float]
     tried: list[WeightTrial]
 
     def text(self) -> str:
         """In a line."""
-        chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
-        cost = ", ".join(f"{name} {amount:g}" for name, amount in self.spent.items() if amount)
-        charged = f"which took {cost} of the budget" if cost else "not charged"
-        return f"{chosen} ({self.why}; {len(self.tried)} trials, {charged})"
+        chosen = ", ".join(f"{name} {value:.3g}" for name, value in self.chosen.items())
+        spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
+        looks = f"{len(self.tried)} {'look' if len(self.tried) == 1 else 'looks'}"
+        until = f"{looks}; the first {spent} without a fifth of the rows" if spent else f"{len(self.tried)} trials"
+        return f"{chosen} ({self.why}; {until})" if self.tried else f"{chosen} ({self.why})"
 
 
 class WeightProblem(NamedTuple):
@@ -109,202 +107,206 @@ class Chosen(NamedTuple):
     before: Before | None = None
 
 
-def settled(config: RunConfig, federation: Federation, *, threads: int | None = None) -> Chosen:
+def settled(config: RunConfig, federation: Federation, *, how: Execution | None = None) -> Chosen:
     """The run with its settings tuned and its weights chosen, where it asks for either."""
-    auto = config.to_choose
+    auto, how = config.to_choose, how or Execution()
     if not auto:
-        return Chosen(*tuned(config, federation, threads=threads))
-    built = build(config.algorithm, config.options, federation.kind)
-    if not (config.options.auto or can_choose(built, federation)):
+        return Chosen(*tuned(config, federation, threads=how.threads))
+    built, asked = build(config.algorithm, config.options, federation.kind), bool(config.options.auto)
+    if not (asked or can_choose(built, federation)):
         return Chosen(config)
     if is_yardstick(config.algorithm) or not isinstance(built.method, DualMethod):
         return Chosen(_with(config, {name: config.options.weight(name) for name in auto}))
     cost, limits = config.resources()
+    settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
     if not limits:
-        return _unlimited(config, built, federation, threads)
-    settings = replace(config.settings(federation.kind, ended=True), execution=Execution(threads=threads))
-    asked = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
-    record, before = within_budget(asked, {name: config.options.weight(name) for name in USUAL})
+        return _unlimited(config, built, federation, settings)
+    problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
+    record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how)
+    if not (asked or record.tried):
+        return Chosen(config)
     return Chosen(_with(config, record.chosen), None, record, before)
 
 
 def can_choose(built: Algorithm, federation: Federation) -> bool:
-    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows for folds, and it does not take long."""
+    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows to hold out, and it does not take long."""
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
-    if not coupled or data.n_tasks < 2 or data.X.size > MOST_NUMBERS:
-        return False
-    try:
-        make_folds(data, usual_folds(data))
-    except ConfigError:
-        return False
-    return True
+    rows = np.bincount(data.row_task, minlength=data.n_tasks)
+    return coupled and data.n_tasks >= 2 and 0 < data.X.size <= MOST_NUMBERS and int(rows.min()) >= 2
 
 
-def within_budget(asked: WeightProblem, present: dict[str, float]) -> tuple[SelectionRecord, Before | None]:
-    """The weights that are asked for, chosen by trials that the budget pays, and what the run goes on from."""
-    search = _Search(asked)
-    best, why = search.best(present)
-    chosen = {name: getattr(best.trial, name) if best else present[name] for name in asked.auto}
-    return SelectionRecord(chosen, why, SHARE, search.spent(), search.tried), search.before(best)
+def within_budget(
+    asked: WeightProblem, present: dict[str, float], how: Execution | None = None
+) -> tuple[SelectionRecord, Before | None]:
+    """The weights that are asked for, as rows held out in the first rounds of the run want them, and these rounds."""
+    early = _FirstRounds(asked, present)
+    why = early.refused(how or Execution())
+    if not why:
+        try:
+            why = early.learn()
+        except (BudgetError, DivergenceError) as error:
+            early.tried, why = [], f"as given: the first rounds failed ({error})"
+    chosen = {name: early.weights[name] if early.tried else present[name] for name in asked.auto}
+    return SelectionRecord(chosen, why, early.spent(), early.tried), early.before()
 
 
 def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
     return replace(config, options=config.options.changed(**weights))
 
 
-def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, threads: int | None) -> Chosen:
+def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, settings: Settings) -> Chosen:
     """By paths that are solved on folds: nothing limits them, and nothing is charged."""
-    settings = replace(config.settings(federation.kind, ended=False), execution=Execution(threads=threads))
     auto = config.to_choose
     path = PATH1 if "lambda1" in auto else (config.options.weight("lambda1"),)
     assert isinstance(built.method, DualMethod)
     choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
     chosen = {name: float(getattr(choice, name)) for name in auto}
-    tried = [WeightTrial(t.lambda1, t.lambda2, t.score, None, t.effort.rounds) for t in choice.trials]
-    return Chosen(_with(config, chosen), None, SelectionRecord(chosen, "the best on folds", 0.0, {}, tried))
+    tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
+    return Chosen(_with(config, chosen), None, SelectionRecord(chosen, "the best on folds", {}, tried))
 
 
-class _State(NamedTuple):
-    """Where a trial ended: its weights, what to go on from, and loss and error of every row held out."""
+class _Held(NamedTuple):
+    """Rows held out, scaled as the run scales them, with their labels, weights and tasks."""
 
-    trial: WeightTrial
-    alpha: Float64Array
-    models: Models
-    relationship: Relationship
-    losses: Float64Array
-    errors: Float64Array
+    rows: list[FloatArray]
+    y: npt.NDArray[Any]
+    targets: Float64Array
+    weight: Float64Array
+    task: npt.NDArray[np.int64]
 
 
-class _Search:
-    """Trials of one run, and what they took."""
+class _FirstRounds:
+    """The first rounds of a run, without some of its rows, and the weights that these want."""
 
-    def __init__(self, asked: WeightProblem) -> None:
-        self.asked, self.built, self.federation, self.settings = asked, asked.built, asked.federation, asked.settings
-        self.held = held_rows(self.federation, FOLDS, 0, self.settings.seed)
-        self.part = hold_out(self.federation, FOLDS, 0, self.settings.seed)
-        self.cost, self.limits = asked.ledger.cost, asked.ledger.budget
-        self.tried: list[WeightTrial] = []
-        self.events: list[Event] = []
-        self.left = self._affordable()
+    def __init__(self, asked: WeightProblem, present: dict[str, float]) -> None:
+        self.asked, self.weights, self.tried = asked, dict(present), list[WeightTrial]()
+        self.data = asked.built.regroup(asked.federation)
+        held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
+        terminal = np.repeat(np.arange(self.data.n_terminals), self.data.sizes)
+        self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
+        self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
+        self.held = held[self.order]
+        self.run: Run | None = None
+
+    def refused(self, how: Execution) -> str:
+        """Why nothing can be chosen; an empty text where it can."""
+        faults = Faults.parse(self.asked.faults, self.asked.settings.seed)
+        if int(self.held.sum()) < FEWEST_ROWS:
+            return f"as given: fewer than {FEWEST_ROWS} rows can be held out"
+        if faults.moves or faults.churn or faults.late_rows:
+            return "as given: terminals or rows come and go"
+        if not how.entry.keeps_checkpoints:
+            return f"as given: engine {how.engine} cannot go on from rounds without some of the rows"
+        self.run = self._make(faults)
+        self.portion = {name: SHARE * limit for name, limit in self.asked.ledger.budget.items()}
+        for name, price in self._pass_price().items():
+            if LEAST_PASSES * price > self.asked.ledger.budget.get(name, np.inf):
+                return f"as given: the budget pays for fewer than {LEAST_PASSES:g} passes"
+            if name in self.portion and price > 0.0:
+                self.portion[name] = min(self.portion[name], PASSES * price)
+        return ""
+
+    def _make(self, faults: Faults) -> Run:
+        """The run, whose round zero knows of all rows, and whose rounds do not."""
+        asked, order = self.asked, self.order
+        ledger = Ledger(asked.ledger.cost, asked.ledger.budget)
+        run = Run(reordered(self.data, order), asked.built.method, asked.settings, ledger, faults, asked.federation)
+        assert isinstance(run.network, InProcess)
+        run.network.set_sizes(self.data.sizes - self.counts)
+        return run
+
+    def _pass_price(self) -> dict[str, float]:
+        assert self.run is not None
+        now = self.run.situation()
+        return event_totals(now.prices, now.cloud_event(), now.round_event(self.data.sizes))
+
+    def learn(self) -> str:
+        """Let the run learn and look in turn, until a look finds nothing better or there were enough."""
+        assert self.run is not None
+        run, moves, begun = self.run, 0, dict(self.run.ledger.spent)
+        held = self._held(run)
+        for look in range(1, LOOKS + 1):
+            stopped = run.learn(self.asked.built.policy, lambda _: not self._due(run, begun, look))  # noqa: B023
+            better = self._preferred(run, held)
+            if better is not None:
+                self.weights.update(better)
+                moves += 1
+            late = any(run.ledger.spent[n] >= SHARE * x for n, x in self.asked.ledger.budget.items())
+            if stopped != "interrupted" or moves >= MOVES or look == LOOKS or (better is None and late):
+                break
+            if better is not None:
+                self._go_on(run)
+        assert isinstance(run.network, InProcess)
+        run.network.set_sizes(self.data.sizes)
+        self._go_on(run)
+        return "clearly better on rows held out" if moves else "as given: nothing is clearly better on rows held out"
+
+    def _due(self, run: Run, begun: dict[str, float], look: int) -> bool:
+        return any(run.ledger.spent[name] >= begun[name] + look * part for name, part in self.portion.items())
+
+    def _go_on(self, run: Run) -> None:
+        assert isinstance(run.cloud, Cloud)
+        run.reweigh(weighted(run.cloud.relationship, **self.weights))
+
+    def _held(self, run: Run) -> _Held:
+        data, order = self.data, self.order[self.held]
+        task = data.row_task[order]
+        rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
+        by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
+        return _Held(
+            rows, data.y[by_task], data.targets()[by_task], row_weights(data)[by_task], data.row_task[by_task]
+        )
+
+    def _preferred(self, run: Run, held: _Held) -> dict[str, float] | None:
+        """Weights with which models that follow from the duals at hand are clearly better on the rows held out."""
+        assert isinstance(run.cloud, Cloud)
+        known, models = run.cloud.relationship, run.looked_at().models
+        V, (lambda1, lambda2) = known.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
+        losses, errors = self._judge(run, held, models)
+        self.tried.append(WeightTrial(lambda1, lambda2, _mean(losses, held.task), run.round))
+        found: list[tuple[float, float, float]] = []
+        for own, factor in self._factors(known.coupling(len(models)) > 0.0):
+            there = weighted(known, own * lambda1, factor * lambda2)
+            other, wrong = self._judge(run, held, there.solve(V))
+            if _ahead(losses - other, held.task) > CLEAR and (
+                own == 1.0 or _ahead(errors - wrong, held.task) > CLEAR / 2.0
+            ):
+                found.append((_mean(other, held.task), own, factor))
+        if not found:
+            return None
+        _, own, factor = min(found)
+        leap = float(np.clip(factor**LEAP, min(FACTORS), max(FACTORS)))
+        return {"lambda1": own * lambda1, "lambda2": float(np.clip(lambda2 * leap, *RANGE)) if leap != 1.0 else lambda2}
+
+    def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
+        """Of λ1 and λ2, but for those that change nothing. λ1 is judged by errors too: losses favour long models."""
+        for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):
+            yield from ((own, factor) for factor in (FACTORS if coupled else (1.0,)) if (own, factor) != (1.0, 1.0))
+
+    def _judge(self, run: Run, held: _Held, models: Models) -> tuple[Float64Array, Float64Array]:
+        """Loss and error of every row held out, by the model of its task, as the row weighs."""
+        given = run.as_given(models)
+        found = np.concatenate([scores(rows, model) for rows, model in zip(held.rows, given, strict=True)])
+        value: Any = np.frompyfunc(run.method.loss.value, 2, 1)
+        losses = value(found, held.targets).astype(np.float64).sum(axis=1)
+        guess = metrics.predict(found, len(self.data.class_names))
+        errors = (guess != held.y) if self.data.class_names else np.square(guess - held.y)
+        return held.weight * losses, held.weight * errors
 
     def spent(self) -> dict[str, float]:
-        """What all trials took together."""
-        return Ledger.replay(self.cost, self.limits, self.events).spent
+        """What the run had spent when all rows were in."""
+        return {} if self.run is None or not self.tried else dict(self.run.ledger.spent)
 
-    def best(self, present: dict[str, float]) -> tuple[_State | None, str]:
-        """The state to go on from, and why its weights were chosen; None where there was nothing to try with."""
-        if self.left < FEWEST:
-            return None, "the defaults: the budget pays too few rounds to try others"
-        if int(self.held.sum()) < FEWEST_ROWS:
-            return None, f"the defaults: fewer than {FEWEST_ROWS} rows could be held out"
-        try:
-            return self._climb(present["lambda1"], present["lambda2"])
-        except (BudgetError, DivergenceError) as error:
-            return None, f"the defaults: a trial failed ({error})"
-
-    def _climb(self, lambda1: float, lambda2: float) -> tuple[_State, str]:
-        """Take steps as long as they are clearly better than staying for as many rounds."""
-        start = self._try(None, lambda1, lambda2)
-        stays, why = self._try(start, lambda1, lambda2), "the defaults: nothing tried was clearly better"
-        for factor1, factor2 in self._steps():
-            while self.left:
-                there = start.trial.lambda1 * factor1, start.trial.lambda2 * factor2
-                if any(np.allclose(there, (known.lambda1, known.lambda2), atol=0.0) for known in self.tried):
-                    break
-                moves = self._try(start, *there)
-                if not clearly_better(moves, stays, self.federation.row_task[self.held]):
-                    break
-                start, why = moves, "clearly better on rows held out"
-                stays = self._try(start, start.trial.lambda1, start.trial.lambda2) if self.left else moves
-        return stays, why
-
-    def _steps(self) -> Iterator[tuple[float, float]]:
-        coupled = self.built.method.relationship.coupling(self.part.n_tasks) > 0.0  # type: ignore[attr-defined]
-        return (step for step in STEPS[self.asked.auto] if coupled or step[0] != 1.0)
-
-    def _affordable(self) -> int:
-        """How many trials the share pays: each of some rounds with few steps, with many terminals of a search."""
-        now = Run(self.built.regroup(self.part), self.built.method, self.settings, Ledger(self.cost)).situation()
-
-        def payable(rounds: int, steps: int | npt.NDArray[np.int64]) -> int:
-            price = event_totals(now.prices, now.cloud_event(), now.round_event(steps))
-            shares = (SHARE * limit / (rounds * price[name]) for name, limit in self.limits.items() if price[name])
-            return int(min(shares, default=MOST))
-
-        trials = min(MOST, payable(LEAST_ROUNDS, FEW_STEPS))
-        if len(now.home) >= MANY * now.layout.n_tasks:
-            trials = min(trials, max(FEWEST, payable(SEARCH, now.sizes)))
-        return trials
-
-    def _try(self, start: _State | None, lambda1: float, lambda2: float) -> _State:
-        """Go on from a state with these weights for an equal part of the share."""
-        if not self.tried:
-            self.portion = {name: SHARE * limit / self.left for name, limit in self.limits.items()}
-        self.left -= 1
-        method = self.built.method
-        assert isinstance(method, DualMethod)
-        known = method.relationship if start is None else start.relationship
-        method = replace(method, relationship=weighted(known, lambda1, lambda2))
-        faults = Faults.parse(self.asked.faults, self.settings.seed)
-        run = Run(
-            self.built.regroup(self.part),
-            method,
-            self.settings,
-            Ledger(self.cost, self.portion),
-            faults,
-            judged=self.part,
-        )
-        if start is not None and not self.asked.faults:
-            run.restore(start.alpha, start.models)
-        try:
-            run.learn(self.built.policy)
-        finally:
-            self.events += run.events
-        return self._state(run, lambda1, lambda2)
-
-    def _state(self, run: Run, lambda1: float, lambda2: float) -> _State:
-        certificate = run.certify()
-        assert isinstance(run.network, InProcess)
-        assert isinstance(run.cloud, Cloud)
-        losses, errors = self._judge(run, run.as_given(certificate.models)[run.task_station])
-        tasks = self.federation.row_task[self.held]
-        trial = WeightTrial(
-            lambda1, lambda2, float(_means(losses, tasks).mean()), float(_means(errors, tasks).mean()), run.round
-        )
-        self.tried.append(trial)
-        return _State(trial, run.network.alpha.copy(), certificate.models, run.cloud.relationship, losses, errors)
-
-    def _judge(self, run: Run, models: Models) -> tuple[Float64Array, Float64Array]:
-        """Loss and error of every row held out, by the model of its task, as the row weighs."""
-        rows, task, y = self.federation.X[self.held], self.federation.row_task[self.held], self.federation.y[self.held]
-        found = np.empty((len(rows), models.shape[1]))
-        for b in range(self.federation.n_tasks):
-            here = task == b
-            found[here] = scores(run.scalers[run.task_station[b]].transform(rows[here]), models[b])
-        value: Any = np.frompyfunc(run.method.loss.value, 2, 1)
-        losses = value(found, self.federation.targets()[self.held]).astype(np.float64).sum(axis=1)
-        guess = metrics.predict(found, len(self.federation.class_names))
-        errors = (guess != y) if self.federation.class_names else np.square(guess - y)
-        weight = row_weights(self.federation)[self.held]
-        return weight * losses, weight * errors
-
-    def before(self, best: _State | None) -> Before | None:
-        """What the run begins with: all that was charged, and where the chosen trial ended."""
-        if best is None or self.asked.faults:
-            return Before(self.events) if self.events else None
-        alpha = np.zeros((len(self.federation.X), best.alpha.shape[1]))
-        alpha[~self.held] = best.alpha
-        return Before(self.events, alpha, best.models)
-
-
-def clearly_better(moves: _State, stays: _State, task: npt.NDArray[np.integer[Any]]) -> bool:
-    """Whether rows held out leave little doubt, by their losses and by their errors: either alone misleads.
-
-    Losses of models that are not solved yet favour large weights; errors count in steps of a row.
-    """
-    losses, errors = _ahead(stays.losses - moves.losses, task), _ahead(stays.errors - moves.errors, task)
-    return losses > CLEAR and errors > CLEAR / 2.0
+    def before(self) -> Before | None:
+        """What the run goes on from, for rows in the order that they are given in."""
+        if self.run is None or not self.tried:
+            return None
+        state = self.run.state()
+        network = state["network"]
+        alpha = np.empty_like(network.alpha)
+        alpha[self.order] = network.alpha
+        return Before(state=state | {"network": network._replace(alpha=alpha), "memo": {}})
 
 
 def _ahead(difference: Float64Array, task: npt.NDArray[np.integer[Any]]) -> float:
@@ -315,7 +317,7 @@ def _ahead(difference: Float64Array, task: npt.NDArray[np.integer[Any]]) -> floa
     return float(means.sum()) / noise if noise > 0.0 else 0.0
 
 
-def _means(values: Float64Array, task: npt.NDArray[np.integer[Any]]) -> Float64Array:
-    """Mean of every task that has a row."""
+def _mean(values: Float64Array, task: npt.NDArray[np.integer[Any]]) -> float:
+    """Mean over the tasks that have a row."""
     counts = np.bincount(task)
-    return np.asarray(np.bincount(task, values)[counts > 0] / counts[counts > 0])
+    return float(np.mean(np.bincount(task, values)[counts > 0] / counts[counts > 0]))

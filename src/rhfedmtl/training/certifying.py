@@ -164,6 +164,11 @@ class CertificateBudget:
         self.unpaid = not self._accounting.ledger.can_afford(price)
         self.resume(self.spent, price if any(price.values()) and not self.unpaid else {}, self.unpaid)
 
+    def keep_aside(self) -> None:
+        """Set aside again what was given back, where a run goes on."""
+        if self._reservation is None and self.aside and self._accounting.ledger.can_afford(self.aside):
+            self._reservation = self._accounting.ledger.reserve(self.aside)
+
     def give_back(self) -> None:
         """The last certificate is due: what was set aside for it may be spent."""
         if self._reservation is not None:

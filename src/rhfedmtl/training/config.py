@@ -89,11 +89,11 @@ class RunConfig:
 
     @property
     def to_choose(self) -> tuple[str, ...]:
-        """Weights to choose on training rows: those that are auto, and λ2 where nobody gave it and nothing limits."""
+        """Weights to choose on training rows: those that are auto, and λ2 where nobody gave it."""
         if self.options.auto or self.options.lambda2 is not None:
             return self.options.auto
-        limited = self.budget or self.options.cloud_rounds or self.tune or self.privacy
-        return () if limited or is_yardstick(self.algorithm) else ("lambda2",)
+        otherwise = self.options.cloud_rounds or self.tune or self.privacy
+        return () if otherwise or is_yardstick(self.algorithm) else ("lambda2",)
 
     def command(self) -> str:
         """The words that make this run on the command line."""

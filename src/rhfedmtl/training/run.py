@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel, Method
 from rhfedmtl.algorithms.sgd import Server
 from rhfedmtl.data import centring
@@ -24,7 +25,7 @@ from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
-from rhfedmtl.maths.relationships import Models
+from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import (
     AUTO,
     MOST_COUNT,
@@ -116,11 +117,10 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Before:
-    """What was done before a run and counts to it: charged ``events``, and dual variables and models to start from."""
+    """What was done before a run and counts to it: charged ``events``, or the ``state`` of its first rounds."""
 
     events: list[Event] = field(default_factory=list)
-    alpha: npt.NDArray[np.float64] | None = None
-    models: Models | None = None
+    state: dict[str, Any] | None = None
 
 
 def train(
@@ -242,6 +242,7 @@ class Run:
 
     def learn(self, policy: Policy, watch: Watcher | None = None, keep: Keeper | None = None) -> str:
         """Run server iterations until the policy, the budget, the target gap or the limit on rounds ends it."""
+        self._certificates.keep_aside()
         try:
             return self._learn(policy, watch, keep)
         finally:
@@ -301,14 +302,29 @@ class Run:
         self.cloud.resume(self.network.reports(0), models)
 
     def follow(self, before: Before) -> None:
-        """Charge what was done before, as part of round zero, and start from what it led to; before the first round.
-
-        Engines that hold no rows here start at zero.
-        """
+        """Charge what was done before, as part of round zero, or go on from it; before the first round."""
         for event in before.events:
             self._charge(replace(event, round=0))
-        if before.alpha is not None and isinstance(self.network, InProcess):
-            self.restore(before.alpha, before.models)
+        if before.state is not None:
+            self._take_up(before.state)
+
+    def reweigh(self, relationship: Relationship) -> None:
+        """Go on with a relationship of other weights, and rows that may have come or gone: the problem is another."""
+        assert isinstance(self.cloud, Cloud)
+        assert isinstance(self.method, DualMethod)
+        self.cloud.relationship = relationship
+        self.cloud.forget_bound()
+        self.method = replace(self.method, relationship=relationship)
+        self._lam, self._coupling = regularisation(self.method, self.cloud.n_tasks)
+        self.certificate = None
+        self._start_anew()
+
+    def looked_at(self) -> Certificate:
+        """The certificate of now, for somebody who looks how its models do on other rows, which is charged as well."""
+        self._review()
+        certificate = self.certify()
+        self._charge_certificate()
+        return certificate
 
     def go_on(self, budget: BudgetLike, **settings: Any) -> None:
         """Let `learn` go on from where it ended, under these limits in all and other `Settings`, with new plans."""
@@ -335,9 +351,11 @@ class Run:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run; before the first round."""
+        self._take_up(checkpoint.state({"ledger": self.ledger}))
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
-        state = checkpoint.state({"ledger": self.ledger})
         self._certificates.resume(*state["certificates"])
         self.accounting.resume(state)
         self._memo = state["memo"]
@@ -527,10 +545,14 @@ class Run:
         """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
         if not self.environment.change(self.round + 1, self.network):
             return False
+        self._start_anew()
+        return True
+
+    def _start_anew(self) -> None:
+        """Let the stations report to a cloud for which the problem has changed."""
         self._memo, self._collected, self._certifier.ordered, self._certifier.asked = {}, None, None, None
         if self.cloud.cloud_round:
             self._collect()
-        return True
 
     def _review(self) -> None:
         """Certify between two BS iterations, from what the stations report now; where it cannot be, the run goes on."""
