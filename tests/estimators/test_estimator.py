@@ -27,7 +27,6 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.estimators.base import UnknownTaskWarning
 from rhfedmtl.estimators.rows import GivenRows, gather
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge, Squared
-from rhfedmtl.selection.weights import FEWEST, SHARE
 
 
 def rows_of(federation: Federation) -> tuple[Any, Any, Any, Any]:
@@ -399,15 +398,14 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
 
 
 def test_under_a_budget_the_choice_of_weights_is_part_of_the_bill() -> None:
-    """Trials are charged to the ledger of the run, at most their share of it, and are the same as those of `train`."""
+    """The rounds in which rows are held out are the first of the run, on its ledger."""
     federation = Request("synthetic", tasks=8, terminals=3, samples_per_task=80, test_fraction=0.2).federation(0)
     X, y, task, terminal = rows_of(federation)
     model = RHFedMTLClassifier("energy=6000", lambda1="auto", lambda2="auto", random_state=0)
     record = model.fit(X, y, task=task, terminal=terminal).regularisation_
-    assert len(record.tried) >= FEWEST
-    assert 0.0 < record.spent["energy"] <= SHARE * 6000.0
-    assert model.ledger_.spent["energy"] <= 6000.0
-    assert model.ledger_.totals("round")["energy"][0] == pytest.approx(record.spent["energy"])
+    assert record.tried
+    assert 0.0 < record.spent["energy"] < model.ledger_.spent["energy"] <= 6000.0
+    assert record.tried[-1].rounds < model.n_iter_
     assert (model.relationship_.lambda1, model.relationship_.lambda2) == tuple(record.chosen.values())
 
 

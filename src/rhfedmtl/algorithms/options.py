@@ -45,8 +45,8 @@ USUAL = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
 class Options:
     """Settings of all algorithms; None leaves a choice to the algorithm or to the data.
 
-    A weight may be ``auto``: it is as usual until it is chosen (`selection.weights`). λ2 that is None is chosen where
-    nothing limits a run, and else as usual. ``own`` holds those that entries declare, where they are not as declared.
+    A weight may be ``auto``: it is as usual until it is chosen (`selection.weights`). So is λ2 that is None, where it
+    can be chosen. ``own`` holds those that entries declare, where they are not as declared.
     `of` takes both kinds by name.
     """
 

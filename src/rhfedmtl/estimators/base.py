@@ -388,7 +388,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         λ2 that was not given is chosen too.
         """
         auto = tuple(name for name in USUAL if getattr(self, name) == "auto")
-        if self._left_open() and can_choose(built, federation):
+        if self._left_open() and can_choose(built, federation, limited=bool(self.budget)):
             auto = ("lambda2",)
         if not auto:
             return None, None

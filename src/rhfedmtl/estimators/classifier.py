@@ -57,9 +57,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         How tasks are coupled: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
     lambda1, lambda2
         Weights of each model's norm, and of the coupling. ``lambda2`` that is not given is chosen on training rows
-        held out (`fit` has ``groups``), unless there is a budget: then it is 0.01. With ``"auto"`` it is chosen under a
-        budget too, by trials that are part of the run and charged to its ledger. ``lambda1="auto"`` with it chooses
-        both. What was tried is in ``regularisation_``.
+        held out (`fit` has ``groups``); under a budget in the first rounds, at no cost beyond them, and where these
+        are too few it is 0.01. ``lambda1="auto"`` with ``lambda2="auto"`` chooses both. What was tried is in
+        ``regularisation_``.
     scale
         ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
     intercept

@@ -30,7 +30,7 @@ from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.weights import settled
+from rhfedmtl.selection.weights import Chosen, settled
 from rhfedmtl.training.config import RunConfig
 
 T = TypeVar("T")
@@ -83,11 +83,15 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 
 
 def execute(config: RunConfig) -> Record:
-    """Carry out one run and record it; a budget that pays no round is a result, not a failure."""
+    """Carry out one run and record it; a budget that pays no round is a result, not a failure.
+
+    Runs of a sweep are compared at equal cost, for one problem: λ2 that nobody gave is as usual where there is a budget.
+    """
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
-        chosen = settled(config, federation, how=Execution(threads=1))
+        asked = config.options.auto or config.tune or not config.budget
+        chosen = settled(config, federation, how=Execution(threads=1)) if asked else Chosen(config)
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except BudgetError as error:
         return records.record(config, federation, None, refused=str(error), file=file)

@@ -22,13 +22,13 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation, FloatArray
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, DivergenceError
+from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, reordered, row_weights
+from rhfedmtl.selection.folds import held_rows, make_folds, reordered, row_weights, usual_folds
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -113,11 +113,11 @@ def settled(config: RunConfig, federation: Federation, *, how: Execution | None 
     if not auto:
         return Chosen(*tuned(config, federation, threads=how.threads))
     built, asked = build(config.algorithm, config.options, federation.kind), bool(config.options.auto)
-    if not (asked or can_choose(built, federation)):
+    cost, limits = config.resources()
+    if not (asked or can_choose(built, federation, limited=bool(limits))):
         return Chosen(config)
     if is_yardstick(config.algorithm) or not isinstance(built.method, DualMethod):
         return Chosen(_with(config, {name: config.options.weight(name) for name in auto}))
-    cost, limits = config.resources()
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
     if not limits:
         return _unlimited(config, built, federation, settings)
@@ -128,12 +128,16 @@ def settled(config: RunConfig, federation: Federation, *, how: Execution | None 
     return Chosen(_with(config, record.chosen), None, record, before)
 
 
-def can_choose(built: Algorithm, federation: Federation) -> bool:
-    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows to hold out, and it does not take long."""
+def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
+    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows for folds, and it does not take long."""
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
-    rows = np.bincount(data.row_task, minlength=data.n_tasks)
-    return coupled and data.n_tasks >= 2 and 0 < data.X.size <= MOST_NUMBERS and int(rows.min()) >= 2
+    if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_NUMBERS:
+        return False
+    try:
+        return limited or bool(make_folds(data, usual_folds(data)))
+    except ConfigError:
+        return False
 
 
 def within_budget(
@@ -254,9 +258,7 @@ class _FirstRounds:
         task = data.row_task[order]
         rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
-        return _Held(
-            rows, data.y[by_task], data.targets()[by_task], row_weights(data)[by_task], data.row_task[by_task]
-        )
+        return _Held(rows, data.y[by_task], data.targets()[by_task], row_weights(data)[by_task], data.row_task[by_task])
 
     def _preferred(self, run: Run, held: _Held) -> dict[str, float] | None:
         """Weights with which models that follow from the duals at hand are clearly better on the rows held out."""

@@ -360,11 +360,11 @@ class Run:
         self.accounting.resume(state)
         self._memo = state["memo"]
         for name in _KEPT:
-            setattr(self, name, state[name])
+            setattr(self, name, _copied(state[name]))
         self._certifier.ordered, self._certifier.asked = state["known"]
         self._membership = self.events[-1].layout if self.events else None
         for name, value in state["cloud"].items():
-            setattr(self.cloud, name, value.copy() if isinstance(value, np.ndarray) else value)
+            setattr(self.cloud, name, _copied(value))
         self.environment.resume(state["environment"])
         network.resume(state["network"])
         self._started = time.perf_counter() - state["seconds"]
@@ -685,6 +685,11 @@ class Run:
             self.certificate,
             self.metrics,
         )
+
+
+def _copied(part: Any) -> Any:
+    """A part of a state that a run may change without changing the state."""
+    return part.copy() if isinstance(part, np.ndarray | list) else part
 
 
 def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
