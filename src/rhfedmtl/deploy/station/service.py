@@ -289,10 +289,7 @@ class StationService:
             question = await self.members.ask("update", {o.terminal: o for o in orders}, content.deadline, role.receive)
         finally:
             merged = role.close_round()
-        efforts = [_effort(question, t, steps[t], t in merged.answered) for t in sorted(steps)]
-        return wire.RoundResult(
-            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
-        )
+        return _result(merged, steps, [question])
 
     async def _masked_round(self, role: SummingStation, orders: list[WorkOrder], seconds: float) -> wire.RoundResult:
         """The same with nothing but the sum of the updates."""
@@ -302,11 +299,9 @@ class StationService:
             merged = self._merged_sum(role, held)
         finally:
             merged = merged or role.close_void()
-        ordered = [o for o in orders if held.told is not None and o.terminal in held.told.messages]
-        efforts = [_masked_effort(held, o, o.terminal in merged.answered) for o in ordered]
-        return wire.RoundResult(
-            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
-        )
+        if held.told is None:  # no order went out
+            return _result(merged, {}, [])
+        return _result(merged, {o.terminal: o.local_steps for o in orders}, [held.told, *held.others])
 
     def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
@@ -608,27 +603,25 @@ class StationService:
         return MESSAGE_BYTES if job is None else jobs.message_limit(job, method_of(job), self.config.limits)
 
 
-def _effort(question: Question, terminal: int, local_steps: int, answered: bool) -> wire.Effort:
-    """What a terminal did, as far as the station can see."""
-    arrival = question.arrived.get(terminal)
-    waited = question.at.get(terminal, time.monotonic()) - question.began
+def _result(merged: Merged, steps: Mapping[int, int], questions: list[Question]) -> wire.RoundResult:
+    """What came of a round, and what each terminal did that the first question, for its work, was sent to."""
+    efforts = [
+        _effort(questions, t, H, t in merged.answered) for t, H in sorted(steps.items()) if t in questions[0].messages
+    ]
+    return wire.RoundResult(round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains))
+
+
+def _effort(questions: list[Question], terminal: int, local_steps: int, answered: bool) -> wire.Effort:
+    """What a terminal did, as far as the station can see, with the bytes of all that it was asked."""
+    work, bytes_ = questions[0], [question.n_bytes(terminal) for question in questions]
+    arrival = work.arrived.get(terminal)
+    waited = work.at.get(terminal, time.monotonic()) - work.began
     return wire.Effort(
         terminal=terminal,
         local_steps=local_steps,
         answered=answered,
         work_seconds=min(arrival.seconds, waited) if arrival else 0.0,
         wait_seconds=waited,
-        bytes_down=question.bytes_down(terminal),
-        bytes_up=question.bytes_up(terminal),
+        bytes_down=sum(down for down, _ in bytes_),
+        bytes_up=sum(up for _, up in bytes_),
     )
-
-
-def _masked_effort(held: SummedRound, order: WorkOrder, answered: bool) -> wire.Effort:
-    """The same in a masked sum, with the bytes of all its messages."""
-    assert held.told is not None
-    effort = _effort(held.told, order.terminal, order.local_steps, answered)
-    for other in held.others:
-        if order.terminal in other.messages:
-            more = _effort(other, order.terminal, 0, answered)
-            effort.bytes_down, effort.bytes_up = effort.bytes_down + more.bytes_down, effort.bytes_up + more.bytes_up
-    return effort
