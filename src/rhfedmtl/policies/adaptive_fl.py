@@ -20,10 +20,8 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
-from rhfedmtl.policies.base import Observation, Plan, Situation
+from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Estimates(NamedTuple):

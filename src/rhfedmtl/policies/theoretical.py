@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import theory
-from rhfedmtl.policies.base import Plan, Situation, check_count
+from rhfedmtl.policies.base import FloatArray, Plan, Situation, check_count
 from rhfedmtl.resources.billing import cost_curve
 
-FloatArray = npt.NDArray[np.float64]
 Bound = Literal["paper", "authors", "sound"]
 
 

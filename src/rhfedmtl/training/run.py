@@ -184,7 +184,7 @@ class Run:
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
-        self._in_step, self._forgets = (False, False) if site is None else (site.in_step, site.forgets)
+        self._simulated = site is None
         how = settings.execution
         self.network = (
             site.network
@@ -415,7 +415,7 @@ class Run:
             observed=self.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
-            in_step=self._in_step,
+            in_step=not self._simulated,
             certify_every=self.settings.certify_every,
             passes=self.cloud.passes,
             memo=self._memo,
@@ -600,7 +600,7 @@ class Run:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
         held = (event for event in reversed(self.events) if isinstance(event, RoundEvent) and event.merges)
-        before = next(held, None) if k and not self._in_step else None
+        before = next(held, None) if k and self._simulated else None
         ahead = None if before is None else waited(self.ledger.cost, before)
         models = self._next_models()
         sizes = situation.bytes
@@ -626,7 +626,7 @@ class Run:
             variance = self.method.channel.noise_variance(heard)
             self.noise = self.noise + np.where(heard > 0, outcome.factor, 0.0) ** 2 * variance
         self.history.append(self._moment())
-        if self._forgets:
+        if not self._simulated:
             del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
 
     def _layout(self) -> Placement:

@@ -177,9 +177,7 @@ class TerminalService:
             self._told = False
             for each, taken in HANDSHAKE_BYTES.items():
                 self.account.note(each, "connection", self._place.station, taken)
-        elif (
-            way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + 2 * framed(0))
-        ):  # a rest follows it
+        elif way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + REST):  # which follows it
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.link.rest(f"byte budget: {self.account.in_words}")
             return False
@@ -332,10 +330,8 @@ class TerminalService:
         if update is not pending:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
-        if partners is not None:
-            self.link.send(**self._mask(order, update, partners), seconds=seconds)
-        else:
-            self.link.send(update=codec.to_wire(update), seconds=seconds)
+        body = {"update": codec.to_wire(update)} if partners is None else self._mask(order, update, partners)
+        self.link.send(**body, seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -348,10 +344,7 @@ class TerminalService:
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is None or (probe.noise is not None and not self._may_tell(probe, sums)):
             return
-        if partners is not None:
-            self.link.send(**self._mask(probe, sums, partners))
-        else:
-            self.link.send(sums=codec.to_wire(sums))
+        self.link.send(**({"sums": codec.to_wire(sums)} if partners is None else self._mask(probe, sums, partners)))
 
     def _refuse_exact(self, probe: Probe) -> None:
         """Where updates are noised, so is what a certificate is made from, and it is one number."""
