@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
@@ -31,6 +30,7 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
+from rhfedmtl.deploy.station.round_zero import RoundZero
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.station.trials import Trials
 from rhfedmtl.deploy.wire import codec
@@ -39,18 +39,15 @@ from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.messages import (
-    WIDE,
     Anchor,
     LabelsReport,
     MomentsReport,
     Probe,
-    RowProbe,
     StationSums,
     Sums,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
-from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.station import Merged
 from rhfedmtl.roles.summed import SummingStation, SumRequest
 
@@ -76,6 +73,7 @@ class StationService:
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
         self.members.heed_access()
+        self._round_zero = RoundZero(config, self.memory, self.members)
         self._trials = Trials(config, self.memory, self.members)
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
@@ -409,57 +407,15 @@ class StationService:
         for goodbye in goodbyes:
             self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
-    async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:
-        """Round zero: means and spreads of rows, or of labels, of all members, from two sums."""
-        weight, mean = common(await self._masked_zero(role, RowProbe(labels, np.empty(0))))
-        return Spreads(weight, mean, await self._masked_zero(role, RowProbe(labels, mean)))
-
-    async def _masked_zero(self, role: SummingStation, asked: RowProbe) -> Any:
-        """One of the two: over all members, as later sums are."""
-        await self.members.gather(role.members)
-        width = 1 if asked.labels or self.memory.job is None else self.memory.job.features
-        length = WIDE * (width if asked.about.size else 1 + width)
-        async with self.memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
-            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
-            if held.words is None:
-                missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
-                raise PeerError(f"no masked sum of the rows of station {self.memory.task}: terminals {missing}")
-            return role.told_rows(asked, held.words)
-
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        if self.memory.masked is not None:
-            sums = (await self._masked_rows(self.memory.masked, labels=False)).moments
-        else:
-            sums = await self._told_moments()
+        sums = await self._round_zero.moments()
         answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
-
-    async def _told_moments(self) -> Moments:
-        features = self.memory.job.features if self.memory.job else 0
-
-        def fits(report: MomentsReport) -> bool:
-            if report.mean.shape != (features,):
-                raise PeerError(f"moments of {report.mean.shape} features, the job has {features}")
-            return True
-
-        parts = await self._told("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
-        async with self.memory.turn:
-            sums = self.memory.station.add_moments({each.sender: each for each in parts})
-            self.members.heed_quarantine()
-        return sums
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         await self._agree("scaled", answer, scaling=content)
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        if self.memory.masked is not None:
-            sums = (await self._masked_rows(self.memory.masked, labels=True)).labels
-        else:
-            parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
-            async with self.memory.turn:
-                sums = self.memory.station.add_labels({each.sender: each for each in parts})
-                self.members.heed_quarantine()
-        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
+        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, await self._round_zero.labels())))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
         await self._agree("centred", answer, centring=content)
@@ -467,26 +423,8 @@ class StationService:
     async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
         await self._agree("noised", answer, noising=content)
 
-    async def _told(
-        self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
-    ) -> list[Any]:
-        """Round zero: what the members that are there tell of their rows, in the order of ids."""
-        here = await self.members.gather(self.memory.station.members)
-        asked = await self.members.ask(kind, dict.fromkeys(here, question), self.config.waits.answer, fits)
-        if not asked.arrived:
-            raise PeerError(f"no terminal of station {self.memory.task} told its {kind}")
-        return [asked.arrived[t].content for t in sorted(asked.arrived)]
-
     async def _agree(self, done: str, answer: wire.Answer, **body: Any) -> None:
-        """Round zero: let every terminal know what was agreed on, and wait until the members have heeded it."""
-        async with self.memory.turn:
-            self.memory.agree(jobs.Agreement.read(wire.Welcome(**body)))
-            self.members.heed_quarantine()
-            self.memory.save()
-        told, here = wire.TerminalDown(**body), self.members.present()
-        for t in self.members.acceptor.sessions.keys() - set(here):
-            self.members.tell(t, **body)  # it was greeted before anything was agreed on, and is about to join
-        await self.members.ask(done, dict.fromkeys(here, told), self.config.waits.answer)
+        await self._round_zero.agree(done, **body)
         answer.done.SetInParent()
 
     async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
