@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
@@ -49,8 +50,7 @@ class AdaptiveControl:
 
     def __post_init__(self) -> None:
         """Refuse a control parameter that makes no bound."""
-        if not (np.isfinite(self.phi) and self.phi > 0.0):
-            raise ConfigError(f"phi must be a finite number > 0, got {self.phi}")
+        check_weight("phi", self.phi, positive=True)
 
     def plan(self, situation: Situation) -> Plan | None:
         """τ of the next round and the visits for its estimates; None once not even one step can be paid."""

@@ -22,6 +22,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
@@ -106,8 +107,7 @@ class Settings:
         if self.scale not in SCALES:
             raise ConfigError(f"unknown scaling {self.scale!r}: choose one of {', '.join(SCALES)}")
         for name in ("target_gap", "target_relative_gap"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
-                raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+            check_weight(name, getattr(self, name))
         check_certify_every(self.certify_every)
         for name, least in (("max_rounds", 1), ("seed", 0)):
             if getattr(self, name) < least:
