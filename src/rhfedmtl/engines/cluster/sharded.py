@@ -7,7 +7,7 @@ of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Protocol
@@ -64,9 +64,17 @@ def share_out(federation: Federation, weights: Sequence[float], present: IntArra
 class Sharded:
     """All stations and terminals, in shards."""
 
-    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        parts: Sequence[Part],
+        actors: ShardActors,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """``close`` gives back the shards and what they run on; without it, the shards alone."""
         self.method = method
-        self.actors = actors
+        self.actors, self.close = actors, close or actors.close
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
         self.shape = columns, federation.n_features + method.intercept
         self._matrix = method.rows(columns), self.shape[1]
@@ -249,10 +257,6 @@ class Sharded:
             self.actors.ask("restore", {s: (self._snapshot(s, state, alpha),)}, changes=True)
             self.actors.rest()
         self._reports = None
-
-    def close(self) -> None:
-        """Give the shards back."""
-        self.actors.close()
 
     @property
     def _n_shards(self) -> int:
