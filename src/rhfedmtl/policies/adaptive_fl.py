@@ -24,6 +24,9 @@ from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUAR
 from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
 
+GROWTH, MOST = 10, 100
+"""How much τ may grow at once, and the largest τ."""
+
 
 class Estimates(NamedTuple):
     """How strongly the loss (ρ) and its gradient (β) change, and how far terminals are from their mean (δ)."""
@@ -37,16 +40,13 @@ class Estimates(NamedTuple):
 class AdaptiveControl:
     """``step`` is η of the first round, ``phi`` the control parameter φ (0.025 in the paper's experiments).
 
-    ``growth`` is how much τ may grow at once, ``most`` the largest τ. Visits for the estimates (two for each of
-    ``probes`` rows) come on top of τ and count as a cost of the aggregation.
+    Visits for the estimates (two for each of ``probes`` rows) come on top of τ and count as a cost of the aggregation.
     """
 
     step: float = 0.5
     decay: float = 0.0
     probes: int = 2
     phi: float = 0.025
-    growth: int = 10
-    most: int = 100
 
     def __post_init__(self) -> None:
         """Refuse a control parameter that makes no bound."""
@@ -67,7 +67,7 @@ class AdaptiveControl:
         if found is None:
             return 1
         before = max(1, int(s.observed[-1].local_steps.max()) - 2 * self.probes)
-        taus = np.arange(1, min(self.most, self.growth * before) + 1)
+        taus = np.arange(1, min(MOST, GROWTH * before) + 1)
         return int(taus[np.argmin(self.bound(s, taus, found))])
 
     def bound(self, s: Situation, tau: npt.NDArray[np.int64], found: Estimates) -> FloatArray:
