@@ -15,7 +15,6 @@ from tests.reference.sgd import descend, plain_sgd, with_constant
 from rhfedmtl.algorithms.baselines.ditto import Ditto
 from rhfedmtl.algorithms.baselines.fedem import FedEM
 from rhfedmtl.algorithms.baselines.fedprox import FedProx
-from rhfedmtl.algorithms.baselines.local import LocalSgd
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
@@ -29,6 +28,14 @@ from rhfedmtl.training.run import Run, Settings
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.4, 0.03, 5
+
+
+class LocalSgd(SgdMethod):
+    """FedAvg within each station; nothing travels to the cloud."""
+
+    def shared_rows(self, columns: int) -> int:
+        """None."""
+        return 0
 
 
 def same_models(left: Any, right: Any) -> None:

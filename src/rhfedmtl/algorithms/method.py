@@ -123,16 +123,13 @@ class Method(ABC):
     ``n`` work on one station or on all of them at once (a leading axis of stations).
     """
 
-    dual: ClassVar[bool] = True
-    """Whether what terminals keep of their rows are dual variables; else their sums mean nothing to a certificate."""
-
     loss: Loss = field(default_factory=SmoothedHinge)
     intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
     channel: Channel = field(default_factory=Channel, kw_only=True)
 
     has_duals: ClassVar[bool] = False
-    """Whether U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss."""
+    """Whether U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss; else sums of α mean nothing to a certificate."""
 
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""

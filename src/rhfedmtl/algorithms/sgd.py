@@ -66,7 +66,8 @@ class SgdMethod(Method):
     ``relationship`` is that of the problem for which the models are certified.
     """
 
-    dual: ClassVar[bool] = False
+    below: ClassVar[int] = 0
+    """Matrices of the size of a model that stand below the slots, and travel to the cloud with the first of them."""
 
     lambda1: float = field(default=LAMBDA1, kw_only=True)
     relationship: Relationship = field(default_factory=MeanRegularised, kw_only=True)
@@ -85,7 +86,11 @@ class SgdMethod(Method):
 
     def rows(self, columns: int) -> int:
         """All slots, one below the other."""
-        return len(self.slots().mu) * columns
+        return (len(self.slots().mu) + self.below) * columns
+
+    def shared_rows(self, columns: int) -> int:
+        """The first slot, and what stands below it."""
+        return (1 + self.below) * columns
 
     def task_models(self, matrix: FloatArray, columns: int) -> FloatArray:
         """Models to predict with, of every station (station, column, feature)."""

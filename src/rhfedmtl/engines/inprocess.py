@@ -339,7 +339,7 @@ class InProcess:
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""
         loss, rows, layout = self.method.loss, self._rows, self._summed
-        duals = self._duals if self.method.dual else rounds.make_duals(rows)
+        duals = self._duals if self.method.has_duals else rounds.make_duals(rows)
         models, combinations = points.models, points.combinations
         losses, terms = compiled_kernel.sums(loss, rows, layout, duals, models, combinations, threads=self.threads)
         return self._counted(losses), self._counted(terms)

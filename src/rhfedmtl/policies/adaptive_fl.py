@@ -18,12 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
-from rhfedmtl.policies.base import Observation, Plan, Situation
+from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
 
-FloatArray = npt.NDArray[np.float64]
+GROWTH, MOST = 10, 100
+"""How much τ may grow at once, and the largest τ."""
 
 
 class Estimates(NamedTuple):
@@ -38,21 +40,17 @@ class Estimates(NamedTuple):
 class AdaptiveControl:
     """``step`` is η of the first round, ``phi`` the control parameter φ (0.025 in the paper's experiments).
 
-    ``growth`` is how much τ may grow at once, ``most`` the largest τ. Visits for the estimates (two for each of
-    ``probes`` rows) come on top of τ and count as a cost of the aggregation.
+    Visits for the estimates (two for each of ``probes`` rows) come on top of τ and count as a cost of the aggregation.
     """
 
     step: float = 0.5
     decay: float = 0.0
     probes: int = 2
     phi: float = 0.025
-    growth: int = 10
-    most: int = 100
 
     def __post_init__(self) -> None:
         """Refuse a control parameter that makes no bound."""
-        if not (np.isfinite(self.phi) and self.phi > 0.0):
-            raise ConfigError(f"phi must be a finite number > 0, got {self.phi}")
+        check_weight("phi", self.phi, positive=True)
 
     def plan(self, situation: Situation) -> Plan | None:
         """τ of the next round and the visits for its estimates; None once not even one step can be paid."""
@@ -69,7 +67,7 @@ class AdaptiveControl:
         if found is None:
             return 1
         before = max(1, int(s.observed[-1].local_steps.max()) - 2 * self.probes)
-        taus = np.arange(1, min(self.most, self.growth * before) + 1)
+        taus = np.arange(1, min(MOST, GROWTH * before) + 1)
         return int(taus[np.argmin(self.bound(s, taus, found))])
 
     def bound(self, s: Situation, tau: npt.NDArray[np.int64], found: Estimates) -> FloatArray:

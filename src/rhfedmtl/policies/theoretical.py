@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
-from rhfedmtl.policies.base import Plan, Situation, check_count
+from rhfedmtl.maths.coupling import check_weight
+from rhfedmtl.policies.base import FloatArray, Plan, Situation, check_count
 from rhfedmtl.resources.billing import cost_curve
 
-FloatArray = npt.NDArray[np.float64]
 Bound = Literal["paper", "authors", "sound"]
 
 
@@ -43,8 +43,7 @@ class Theoretical:
     def __post_init__(self) -> None:
         """Refuse targets that make no sense."""
         check_count("planned_cloud_rounds", self.planned_cloud_rounds)
-        if not (math.isfinite(self.bound_target) and self.bound_target > 0.0):
-            raise ConfigError(f"bound_target must be a finite number > 0, got {self.bound_target}")
+        check_weight("bound_target", self.bound_target, positive=True)
 
     def plan(self, situation: Situation) -> Plan | None:
         """Return the H of the procedure and the K of the bound, both from the budget as it was at the start."""

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.runs import Runs, bincount
-from rhfedmtl.resources.costs import SLACK, Cost, Prices, fits
+from rhfedmtl.resources.costs import SLACK, Cost, FloatArray, Prices, fits
 
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Amount = float | FloatArray
@@ -208,13 +207,11 @@ def round_zero_events(layout: Placement, terminal: tuple[int, int], station: tup
 
 
 class Parts(NamedTuple):
-    """What each node used of one type in one event: a number for all, or one value per terminal or station."""
+    """What each node used of one type in one round: a number for all, or one value per terminal or station."""
 
     terminal: Amount = 0.0
     terminal_link: Amount = 0.0
     station: Amount = 0.0
-    station_link: Amount = 0.0
-    cloud: float = 0.0
 
 
 class Charge(NamedTuple):
@@ -269,7 +266,10 @@ class Charge(NamedTuple):
 
 
 def charges(cost: Cost, event: Event, measured: Mapping[str, Parts] | None = None) -> tuple[Charge, ...]:
-    """Charges of one event; types in ``measured`` take what was measured instead of what the prices say."""
+    """Charges of one event; types in ``measured`` take what was measured instead of what the prices say.
+
+    Of a server iteration nothing is measured by itself.
+    """
     event.layout.check(cost)
     if isinstance(event, ReleaseEvent):
         entries = event.amounts.items()
@@ -279,8 +279,8 @@ def charges(cost: Cost, event: Event, measured: Mapping[str, Parts] | None = Non
         parts = measured.get(name) if measured else None
         if isinstance(event, RoundEvent):
             made += _round_charges(event, name, prices, parts)
-        else:
-            made += _cloud_charges(event, name, prices, parts)
+        elif parts is None:
+            made += _cloud_charges(event, name, prices)
     return tuple(made)
 
 
@@ -441,7 +441,7 @@ def _round_charges(event: RoundEvent, name: str, prices: Prices, measured: Parts
         station, above = prices.station_round if event.merges else 0.0, _station_link(prices, event)
     else:
         work, link = (_measured(part, layout.n_terminals, ids) for part in measured[:2])
-        station, above = (_measured(part, layout.n_tasks, None) for part in measured[2:4])
+        station, above = _measured(measured.station, layout.n_tasks, None), 0.0
     if prices.adds == "elapsed":
         return _critical_path(event, name, work, link, station + above)
     entries = (
@@ -492,14 +492,11 @@ def _beyond(
         waited = max(0.0, waited - _at(amount, 0))
 
 
-def _cloud_charges(event: CloudEvent, name: str, prices: Prices, measured: Parts | None) -> list[Charge]:
+def _cloud_charges(event: CloudEvent, name: str, prices: Prices) -> list[Charge]:
     ids = event.station_ids
-    if measured is None:
-        link = _pick(event.bytes_down, ids) * _pick(prices.station_byte_down, ids)
-        link = link + _pick(event.bytes_up, ids) * _pick(prices.station_byte_up, ids)
-        cloud = prices.cloud_round if event.merges else 0.0
-    else:
-        link, cloud = _measured(measured.station_link, event.layout.n_tasks, ids), measured.cloud
+    link = _pick(event.bytes_down, ids) * _pick(prices.station_byte_down, ids)
+    link = link + _pick(event.bytes_up, ids) * _pick(prices.station_byte_up, ids)
+    cloud = prices.cloud_round if event.merges else 0.0
     nodes: IntArray | None = ids
     if prices.adds == "elapsed" and _count(ids, event.layout.n_tasks):
         i = int(np.argmax(np.broadcast_to(link, _count(ids, event.layout.n_tasks))))

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.resources.costs import Cost, Prices
+from rhfedmtl.resources.costs import Cost, FloatArray, Prices
 
-FloatArray = npt.NDArray[np.float64]
 Value = float | FloatArray
 
 CSV_COLUMNS: Mapping[str, str] = {

@@ -179,9 +179,8 @@ class MaskedSum:
         owners = sorted({opened.terminal, *(n for n in self._circle[opened.terminal] if n in self._seats)})
         if len(opened.shares) != SEED * len(owners):
             raise PeerError(f"{len(opened.shares)} bytes of shares of terminal {opened.terminal} for {len(owners)}")
-        for place, owner in enumerate(owners):
-            share = opened.shares[SEED * place : SEED * (place + 1)]
-            self._shares[owner][opened.terminal] = int.from_bytes(share, "little")
+        for owner, share in zip(owners, masks.from_bytes(opened.shares), strict=True):
+            self._shares[owner][opened.terminal] = share
         return True
 
     @property
@@ -203,12 +202,10 @@ class MaskedSum:
 
     def _without(self, t: int, total: Words) -> Words:
         """Take out the masks that others have for a pair with one whose words did not arrive."""
-        circle = self._circle[t]
         seeds = masks.hidden(masks.to_bytes(self._secret(t)), self._deals[t].backup)
         assert self.arrived is not None
-        for place, other in enumerate(circle):
+        for other, pair in zip(self._circle[t], masks.pieces(seeds, SEED), strict=True):
             if other in self.arrived:
-                pair = seeds[SEED * place : SEED * (place + 1)]
                 seed = pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[other])
                 total = add(total, masks.mask(seed, len(total)), t < other)
         return total

@@ -307,7 +307,8 @@ class Masker:
         self._refuse_parts(everyone)
         if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
-        of_group = [partners.seats[SEAT * k : SEAT * (k + 1)] for k, t in enumerate(asked) if t in self._own]
+        seats, shares = masks.pieces(partners.seats, SEAT), masks.pieces(partners.shares, 2 * SEED)
+        of_group = [its_seat for t, its_seat in zip(asked, seats, strict=True) if t in self._own]
         if not worked_alike([own_seat, *of_group]):
             raise PeerError(
                 f"terminal {self.terminal} is to work more, or less, than others of its group: what one of them told "
@@ -315,14 +316,12 @@ class Masker:
             )
         total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
         held = {}
-        for place, t in enumerate(asked):
-            secret, its_seat = self._pairs[t], partners.seats[SEAT * place : SEAT * (place + 1)]
+        for t, its_seat, share in zip(asked, seats, shares, strict=True):
             rests_on = within if t in self._own else content
             seed = pair_seed(dealt.seeds[t], rests_on, partners.everyone, own_seat, its_seat)
             total = add(total, masks.mask(seed, len(words)), self.terminal < t)
-            share = partners.shares[2 * SEED * place : 2 * SEED * (place + 1)]
-            plain = masks.under(self._pad(secret, dealt.slot, t), share)
-            held[t] = (int.from_bytes(plain[:SEED], "little"), int.from_bytes(plain[SEED:], "little"))
+            of_hide, of_back = masks.from_bytes(masks.under(self._pad(self._pairs[t], dealt.slot, t), share))
+            held[t] = of_hide, of_back
         answer = Masked(self.terminal, dealt.slot, total)
         held[self.terminal] = dealt.own
         self._sent = SentWords(dealt.slot, everyone, held, asked_for.digest(), answer)

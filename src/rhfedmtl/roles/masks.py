@@ -67,6 +67,11 @@ def _pad(seed: bytes, length: int) -> bytes:
     return cipher.update(bytes(length))
 
 
+def pieces(data: bytes, size: int) -> list[bytes]:
+    """One after the other, so many bytes each."""
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
 def new_secret() -> int:
     """A number that can be shared."""
     return secrets.randbelow(PRIME)
@@ -106,6 +111,11 @@ def _at_zero(holders: tuple[int, ...]) -> list[int]:
 def to_bytes(number: int) -> bytes:
     """A share, or a secret as a seed."""
     return number.to_bytes(SEED, "little")
+
+
+def from_bytes(shares: bytes) -> list[int]:
+    """Shares that stand one after the other."""
+    return [int.from_bytes(share, "little") for share in pieces(shares, SEED)]
 
 
 def to_words(values: npt.NDArray[np.float64], step: float) -> Words:

@@ -8,6 +8,7 @@ Samples and dual variables are in no message.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -71,11 +72,6 @@ class Anchor(Message):
     dtype: np.dtype[Any] = FLOAT64
     origin: Vector | None = None
 
-    @property
-    def n_bytes(self) -> int:
-        """Size on the wire."""
-        return _size(self, center=_model(self.center.shape, self.dtype))
-
 
 @dataclass(frozen=True, eq=False)
 class WorkOrder(Message):
@@ -93,11 +89,6 @@ class WorkOrder(Message):
     verdict: Verdict
     dtype: np.dtype[Any] = FLOAT64
 
-    @property
-    def n_bytes(self) -> int:
-        """Size on the wire."""
-        return _size(self, model=_model(self.model.shape, self.dtype))
-
 
 @dataclass(frozen=True, eq=False)
 class Update(Message):
@@ -113,11 +104,6 @@ class Update(Message):
     gains: Vector
     profile: Vector
     dtype: np.dtype[Any] = FLOAT64
-
-    @property
-    def n_bytes(self) -> int:
-        """Size on the wire."""
-        return _size(self, delta=_tensor(self.delta.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +124,6 @@ class Probe(Message):
     verdict: Verdict
     noise: float | None = None
     dtype: np.dtype[Any] = FLOAT64
-
-    @property
-    def n_bytes(self) -> int:
-        """Size on the wire, of a probe whose models the terminal does not know."""
-        return _size(self, models=len(self.models) * _model(self.models.shape[1:], self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,11 +157,6 @@ class Report(Message):
     n_samples: int
     membership: int
     dtype: np.dtype[Any] = FLOAT64
-
-    @property
-    def n_bytes(self) -> int:
-        """Size on the wire."""
-        return _size(self, v=_tensor(self.v.shape, self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,7 +469,10 @@ def _masked_sum(about: int, width: int, masking: tuple[int, int]) -> tuple[int, 
 
 
 def _size(message: Message, **told: int) -> int:
-    """Size on the wire, of which some fields take so many bytes."""
+    """Size on the wire, of which some fields take so many bytes; models as if the receiver did not know them."""
+    typed, size = _TYPED.get(type(message), ("", _tensor))
+    if typed and typed not in told:
+        told[typed] = size(getattr(message, typed).shape, message.dtype)  # type: ignore[attr-defined]
     each = (told.get(field.name, _bytes(getattr(message, field.name))) for field in fields(message))
     return framed(ENVELOPE + _delimited(sum(each)))
 
@@ -503,6 +482,11 @@ def _model(shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> int:
     if dtype is None:
         return _tensor((*shape, 0), FLOAT64) - 1 + _WHOLE
     return _tensor(shape, dtype) + (_WHOLE if dtype.kind == "i" else 0)
+
+
+def _models(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Models one by one."""
+    return shape[0] * _model(shape[1:], dtype)
 
 
 def _bytes(value: object) -> int:
@@ -524,6 +508,16 @@ def _tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     kind = 0 if dtype == FLOAT64 else _WHOLE + (_NUMBER if dtype.kind == "i" else 0)
     n_bytes = math.prod(shape) * dtype.itemsize
     return _delimited(_delimited(sizes) + kind + (_delimited(n_bytes) if n_bytes else 0))
+
+
+_TYPED: dict[type[Message], tuple[str, Callable[[tuple[int, ...], np.dtype[Any]], int]]] = {
+    Anchor: ("center", _model),
+    WorkOrder: ("model", _model),
+    Probe: ("models", _models),
+    Update: ("delta", _tensor),
+    Report: ("v", _tensor),
+}
+"""The field of a message whose numbers cross the wire in its ``dtype``."""
 
 
 def _delimited(n_bytes: int) -> int:

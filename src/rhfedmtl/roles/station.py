@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,7 @@ from rhfedmtl.roles.messages import (
 from rhfedmtl.roles.plausibility import EXACT, Bounds, ImplausibleError, odd_labels, odd_moments
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 
+M = TypeVar("M")
 LARGEST = 1e100
 # What single precision can hold; a model must, to be looked at.
 LARGEST_MODEL = 1e38
@@ -97,12 +100,12 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """Outcome of a round: who answered, the factor applied, the summed gain curve."""
+    """Outcome of a round: who answered, the factor applied, the summed gain curve; nobody where it is void."""
 
     round: int
-    answered: tuple[int, ...]
-    factor: float
-    gains: Vector
+    answered: tuple[int, ...] = ()
+    factor: float = 0.0
+    gains: Vector = field(default_factory=lambda: np.zeros(CURVE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,19 +278,23 @@ class BaseStation:
         updates = [self._updates.get(t) for t in sorted(self.members)]
         arrived = [update for update in updates if update is not None]
         if len(arrived) < self.method.channel.least:
-            return Merged(self.round, (), 0.0, np.zeros(CURVE))
+            return Merged(self.round)
         delta = self._received(add_in_blocks([u.delta if u else None for u in updates], self.shape), len(arrived))
         gains = add_in_blocks([u.gains if u else None for u in updates], (CURVE,))
-        factor = self._factor(delta, updates)
-        if not (np.isfinite(factor) and factor >= 0.0):  # nobody can be blamed: nothing of the round counts
-            return Merged(self.round, (), 0.0, np.zeros(CURVE))
+        profile = add_in_blocks([u.profile if u else None for u in updates], (self.method.profile_length,))
+        if len(profile) and self.method.loss.quadratic:
+            profile[2] = min(u.profile[2] for u in arrived)
+        answered = tuple(u.terminal for u in arrived)
+        factor = self._factor(answered, delta, profile)
+        if factor is None:
+            return Merged(self.round)
         self._check_shares(arrived, factor)
         if self._suspects.keys() & self._updates.keys():
-            return Merged(self.round, (), 0.0, np.zeros(CURVE))
+            return Merged(self.round)
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
         for update in arrived:
             self._apply(update, factor)
-        return Merged(self.round, tuple(u.terminal for u in arrived), factor, gains)
+        return Merged(self.round, answered, factor, gains)
 
     def _received(self, total: Vector, answers: int) -> Vector:
         address = None if self._seed is None else (self._seed, self.round, self.task)
@@ -453,22 +460,22 @@ class BaseStation:
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
         """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
-        rows = {t: member.n_samples for t, member in self.members.items()}
-        told = {t: told[t] for t in sorted(told) if t in rows}
-        odd = odd_moments(told, rows)
-        for t, reason in odd.items():
-            self.quarantine(t, reason)
-        return total([Moments(m.count, m.mean, m.spread) for t, m in told.items() if t not in odd])
+        sound = self._sound(told, odd_moments)
+        return total([Moments(m.count, m.mean, m.spread) for m in sound])
 
     def add_labels(self, told: Mapping[int, LabelsReport]) -> Vector:
         """Round zero of a regression: the same for sums over labels."""
+        weights = {t: member.weight for t, member in self.members.items()}
+        return added([each.sums for each in self._sound(told, partial(odd_labels, weights=weights))])
+
+    def _sound(self, told: Mapping[int, M], odd: Callable[[dict[int, M], dict[int, int]], dict[int, str]]) -> list[M]:
+        """What members told, in the order of ids, of those who are not ``odd``: these are quarantined."""
         rows = {t: member.n_samples for t, member in self.members.items()}
-        told = {t: told[t] for t in sorted(told) if t in rows}
-        weights = {t: self.members[t].weight for t in rows}
-        odd = odd_labels(told, rows, weights)
-        for t, reason in odd.items():
+        known = {t: told[t] for t in sorted(told) if t in rows}
+        found = odd(known, rows)
+        for t, reason in found.items():
             self.quarantine(t, reason)
-        return added([each.sums for t, each in told.items() if t not in odd])
+        return [each for t, each in known.items() if t not in found]
 
     def scaled(self, scaling: Scaling) -> None:
         """Round zero: note what the scaling says about rows; shares that were told before are looked at again."""
@@ -524,14 +531,12 @@ class BaseStation:
         share = member.share if kept is None else member.share + kept
         self.members[update.terminal] = replace(member, share=share, applied_round=update.round, applied_factor=factor)
 
-    def _factor(self, delta: Vector, updates: list[Update | None]) -> float:
-        arrived = [u for u in updates if u is not None]
-        profile = add_in_blocks([u.profile if u else None for u in updates], (self.method.profile_length,))
-        if len(profile) and self.method.loss.quadratic:
-            profile[2] = min(u.profile[2] for u in arrived)
-        samples = sum(self.members[u.terminal].n_samples for u in arrived)
+    def _factor(self, answered: Sequence[int], delta: Vector, profile: Vector) -> float | None:
+        """Factor on the sum; None where it is none: nobody can be blamed, so that nothing of the round counts."""
+        samples = sum(self.members[t].n_samples for t in answered)
         scale = self._anchored().lam * max(self.n_samples, 1)
-        return self.method.factor(Arrived(len(arrived), delta, self.model, scale, profile, samples))
+        factor = self.method.factor(Arrived(len(answered), delta, self.model, scale, profile, samples))
+        return factor if np.isfinite(factor) and factor >= 0.0 else None
 
     def _check_update(self, update: Update) -> None:
         shapes = (update.delta.shape, update.gains.shape, update.profile.shape)

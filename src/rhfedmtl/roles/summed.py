@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import masks, round_zero
@@ -129,7 +128,7 @@ class SummingStation(BaseStation):
         self.phase = self._after("close round")
         self._updates, self._orders = {}, {}
         self._probe += 1
-        return Merged(self.round, (), 0.0, np.zeros(CURVE))
+        return Merged(self.round)
 
     def close_sum(self, answered: Iterable[int], words: Words) -> Merged:
         """Merge a sum of updates; refused, with the round still open, where it cannot be."""
@@ -144,10 +143,8 @@ class SummingStation(BaseStation):
         if len(arrived) < self.channel.least:
             return void
         delta = self._received(delta, len(arrived))
-        samples = sum(self.members[t].n_samples for t in arrived)
-        scale = self._anchored().lam * max(self.n_samples, 1)
-        factor = self.method.factor(Arrived(len(arrived), delta, self.model, scale, profile, samples))
-        if not (np.isfinite(factor) and factor >= 0.0):
+        factor = self._factor(arrived, delta, profile)
+        if factor is None:
             return void
         self.U = self.method.merged(self.U, delta, factor, self._anchored().center)
         for t in arrived:

@@ -288,7 +288,7 @@ class Terminal:
         self._settle(probe.verdict)
         self.phase, models = after, probe.models[:, None]
         work = self.method.loss, self._rows, self._layout
-        duals = self._duals if self.method.dual else rounds.make_duals(self._rows)
+        duals = self._duals if self.method.has_duals else rounds.make_duals(self._rows)
         losses, dual = self._kernel.sums(*work, duals, models, probe.points)
         if probe.noise is not None:
             term = losses[0] - dual_sums(dual) + float((probe.models[0] * self._share()).sum())

@@ -14,6 +14,7 @@ import numpy as np
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.resources.billing import RoundEvent, deadlines, longest_wait
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.roles.channel import group_starts
@@ -68,8 +69,7 @@ class Faults:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 1):
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("slowdown", "moves"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
-                raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+            check_weight(name, getattr(self, name))
         for name in ("dropout", "station_away"):
             share, length = getattr(self, name), getattr(self, f"{name}_length")
             least = share / (1.0 - share)

@@ -204,7 +204,7 @@ def design(
     share = CERTIFICATE_SHARE if isinstance(built.method, DualMethod) else 0.0
     mu = privacy.mu * math.sqrt(1.0 - share)
     terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
-    hidden = build(name, options, kind).method.channel.summed
+    hidden = built.method.channel.summed
     strength = _strength(terminals, mu, numbers, hidden)
     travel, rounds = _travel(strength)
     if privacy.rounds is not None or options.cloud_rounds is not None:
@@ -214,11 +214,10 @@ def design(
     clip = privacy.clip or travel / rounds * rows * scale
     price = mu**2 / rounds
     method = build(name, options, kind).method
-    predicted = (
-        _predicted(method, start, _excess(terminals, hidden) * clip * rounds / mu, numbers)
-        if isinstance(method, DualMethod)
-        else None
-    )
+    predicted = None
+    if isinstance(method, DualMethod):
+        deviation = np.full(len(start.samples), _excess(terminals, hidden) * clip * rounds / mu)
+        predicted = noise_bound(method.relationship, deviation, start.samples, numbers)
     total, certificate = privacy.mu**2, privacy.mu**2 * share
     of_columns = rows, numbers // shape[0], max(shape[0], 2)
     lost = {
@@ -329,11 +328,6 @@ def _affordable(start: Situation, steps: int, rounds: int) -> tuple[int, int]:
         least = event_totals(start.prices, start.cloud_event(), start.round_event(max(1, steps // 2)))
         rounds = max(1, min(rounds - 1, times_affordable(least, room, rounds)))
     return max(paid, 1), rounds
-
-
-def _predicted(method: DualMethod, start: Situation, deviation: float, numbers: int) -> float:
-    """b before anything is released."""
-    return noise_bound(method.relationship, np.full(len(start.samples), deviation), start.samples, numbers)
 
 
 def noise_bound(

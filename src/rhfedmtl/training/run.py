@@ -23,6 +23,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
+from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models, Relationship
@@ -107,8 +108,7 @@ class Settings:
         if self.scale not in SCALES:
             raise ConfigError(f"unknown scaling {self.scale!r}: choose one of {', '.join(SCALES)}")
         for name in ("target_gap", "target_relative_gap"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
-                raise ConfigError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+            check_weight(name, getattr(self, name))
         check_certify_every(self.certify_every)
         for name, least in (("max_rounds", 1), ("seed", 0)):
             if getattr(self, name) < least:
@@ -184,7 +184,7 @@ class Run:
         self.environment: Environment = schedule if site is None else site.environment
         declared = DeclaredAccounting(ledger, faults.planning_prices(ledger.cost))
         self.accounting: Accounting = declared if site is None else site.accounting
-        self._in_step, self._forgets = (False, False) if site is None else (site.in_step, site.forgets)
+        self._simulated = site is None
         how = settings.execution
         self.network = (
             site.network
@@ -433,7 +433,7 @@ class Run:
             observed=self.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
-            in_step=self._in_step,
+            in_step=not self._simulated,
             certify_every=self.settings.certify_every,
             passes=self.cloud.passes,
             memo=self._memo,
@@ -622,7 +622,7 @@ class Run:
         stations = plan.station_rounds > k
         event = situation.round_event(plan.local_steps, None if stations.all() else stations)
         held = (event for event in reversed(self.events) if isinstance(event, RoundEvent) and event.merges)
-        before = next(held, None) if k and not self._in_step else None
+        before = next(held, None) if k and self._simulated else None
         ahead = None if before is None else waited(self.ledger.cost, before)
         models = self._next_models()
         sizes = situation.bytes
@@ -648,7 +648,7 @@ class Run:
             variance = self.method.channel.noise_variance(heard)
             self.noise = self.noise + np.where(heard > 0, outcome.factor, 0.0) ** 2 * variance
         self.history.append(self._moment())
-        if self._forgets:
+        if not self._simulated:
             del self.events[:-1], self.observed[:-REMEMBERED], self.history[:-1]
 
     def _layout(self) -> Placement:

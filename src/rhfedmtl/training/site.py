@@ -91,13 +91,11 @@ class LocalEvaluation:
 class Site:
     """Where a run takes place, if it is no simulation.
 
-    ``in_step``: stations wait for each other after every BS iteration, and not at server iterations only.
-    ``forgets``: of rounds that policies may no longer look back to nothing is kept, as a training may have no end.
+    Stations then wait for each other after every BS iteration, and not at server iterations only. Of rounds that
+    policies may no longer look back to nothing is kept, as a training may have no end.
     """
 
     network: Network
     environment: Environment
     accounting: Accounting
     evaluation: Evaluation
-    in_step: bool = True
-    forgets: bool = False

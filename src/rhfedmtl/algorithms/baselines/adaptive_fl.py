@@ -9,6 +9,7 @@ its own steps, so that a terminal needs no memory from one round to the next.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
@@ -22,6 +23,8 @@ from rhfedmtl.policies.base import check_count
 class AdaptiveFL(SgdMethod):
     """``probes`` rows of a terminal are visited twice in a round for the estimates; these visits are charged."""
 
+    below: ClassVar[int] = 1  # the mean gradient
+
     probes: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -32,14 +35,6 @@ class AdaptiveFL(SgdMethod):
     def slots(self) -> Slots:
         """One slot, with estimates."""
         return super().slots()._replace(probes=self.probes)
-
-    def rows(self, columns: int) -> int:
-        """The model, and below it the mean gradient."""
-        return 2 * columns
-
-    def shared_rows(self, columns: int) -> int:
-        """Both."""
-        return 2 * columns
 
 
 def adaptive_fl(options: Options, kind: str) -> Algorithm:

@@ -12,7 +12,7 @@ gradient of an answer stand its sums of losses. Two rounds an iteration, four ve
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -79,6 +79,8 @@ class NewtonServer(Server):
 class Giant(SgdMethod):
     """``newton_steps`` are those of conjugate gradients in a round."""
 
+    below: ClassVar[int] = 1  # a step, or a gradient
+
     newton_steps: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -91,14 +93,6 @@ class Giant(SgdMethod):
         super().check(federation)
         if federation.n_features + self.intercept < 2:
             raise ConfigError("giant needs two features, or one and an intercept: take lbfgs")
-
-    def rows(self, columns: int) -> int:
-        """The models, and below them a step or a gradient."""
-        return 2 * columns
-
-    def shared_rows(self, columns: int) -> int:
-        """Both."""
-        return 2 * columns
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
         """λ_b of the anchor."""

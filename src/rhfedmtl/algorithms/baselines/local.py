@@ -1,21 +1,11 @@
-"""Local models: every task on its own. By coordinate ascent (relationship none), or by SGD for comparison."""
+"""Local models: every task on its own, by coordinate ascent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.algorithms.sgd import SgdMethod
-
-
-@dataclass(frozen=True)
-class LocalSgd(SgdMethod):
-    """FedAvg within each station; nothing travels to the cloud."""
-
-    def shared_rows(self, columns: int) -> int:
-        """None."""
-        return 0
 
 
 def local(options: Options, kind: str) -> Algorithm:

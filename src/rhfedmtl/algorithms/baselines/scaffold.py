@@ -8,7 +8,7 @@ that goes takes its part of c with it, and the change of one whose update was lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, 
 class Corrected(SgdMethod):
     """U holds the models, and below them Σ_t n_t c_t; ``share`` is p of `maths.kernels.sgd`: 0 stands for 1/H."""
 
+    below: ClassVar[int] = 1  # c
+
     share: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -35,14 +37,6 @@ class Corrected(SgdMethod):
     def slots(self) -> Slots:
         """One slot, whose steps are corrected."""
         return super().slots()._replace(control=self.share)
-
-    def rows(self, columns: int) -> int:
-        """The model, and below it c."""
-        return 2 * columns
-
-    def shared_rows(self, columns: int) -> int:
-        """Both."""
-        return 2 * columns
 
     def work(
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1

@@ -20,7 +20,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
-from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Report, StationSums
+from rhfedmtl.roles.messages import MomentsReport, Report, StationSums
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
 """Kinds of answers that are not called as what was asked for."""
@@ -41,7 +41,7 @@ class AnswerChecks:
         self._checks: dict[str, Callable[[Any], None]] = {
             "report": self._report,
             "moments": self._moments,
-            "labels": self._labels,
+            "labels": codec.read,
             "models": self._models,
             "metrics": self._metrics,
         }
@@ -133,9 +133,6 @@ class AnswerChecks:
     def _moments(self, moments: wire.MomentsReport) -> None:
         if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):
             raise PeerError(f"moments of {tuple(moments.mean.shape)} features, the job has {self._features}")
-
-    def _labels(self, labels: wire.LabelsReport) -> None:
-        codec.from_wire(LabelsReport, labels)
 
     def _models(self, models: wire.Tensor) -> None:
         if codec.array(models, "models").shape != self._matrix:

@@ -182,7 +182,7 @@ def measured_run(
     ``all_back`` waits, at its end, for members that are silent, and says whether they are there.
     """
     accounting = MeasuredAccounting(config, network, ledger)
-    site = Site(network, Membership(network), accounting, RemoteEvaluation(network, all_back), forgets=True)
+    site = Site(network, Membership(network), accounting, RemoteEvaluation(network, all_back))
     return Run(people, network.method, settings, ledger, site=site, private=private)
 
 

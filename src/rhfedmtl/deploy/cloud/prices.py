@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
-from rhfedmtl.resources.costs import Cost, Prices
-
-FloatArray = npt.NDArray[np.float64]
+from rhfedmtl.resources.costs import Cost, FloatArray, Prices
 
 MARGIN = 2.0
 """How much longer than the last rounds a round may take before it is cut off."""

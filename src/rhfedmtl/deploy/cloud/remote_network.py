@@ -24,9 +24,7 @@ from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import (
     Anchor,
     Centring,
-    LabelsReport,
     Message,
-    MomentsReport,
     Noising,
     Report,
     Scaling,
@@ -184,8 +182,7 @@ class RemoteNetwork:
             models = [codec.tensor(each) for each in points.models[:, b]]
             return wire.Request(sums=wire.SumsRequest(models=models, points=combinations, gradient=points.gradient))
 
-        answers = self._ask("sums", len(points.combinations), self._all(asked), 2.0 * self.config.waits.answer)
-        return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
+        return [*self._sums(len(points.combinations), asked)]
 
     def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
         """What a private certificate is made from, hidden where it comes from; asked again, it is told the same."""
@@ -194,10 +191,13 @@ class RemoteNetwork:
             model, point = [codec.tensor(models[b])], codec.tensor(np.ones((1, 1)))
             return wire.Request(sums=wire.SumsRequest(models=model, points=point, noise=float(deviation[b])))
 
-        answers = self._ask("sums", 1, self._all(asked), 2.0 * self.config.waits.answer)
-        told = [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
+        told = self._sums(1, asked)
         n = np.array([float(max(sums.n_samples, 1)) for sums in told])
         return NoisedTerms(told[0].round, np.array([sums.losses[0] for sums in told]), n)
+
+    def _sums(self, points: int, asked: Callable[[int], wire.Request]) -> list[StationSums]:
+        answers = self._ask("sums", points, self._all(asked), 2.0 * self.config.waits.answer)
+        return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
 
     def hide(self, method: Method, noising: Noising) -> None:
         """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
@@ -225,10 +225,7 @@ class RemoteNetwork:
         channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
-        requests = self._all(lambda b: wire.Request(moments=wire.Nothing()))
-        answers = self._ask("moments", None, requests, 2.0 * self.config.waits.answer)
-        reports = [codec.from_wire(MomentsReport, self._need(answers, b).moments) for b in range(self.n_stations)]
-        return [Moments(report.count, report.mean, report.spread) for report in reports]
+        return [Moments(report.count, report.mean, report.spread) for report in self._rows_told("moments")]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
@@ -237,10 +234,7 @@ class RemoteNetwork:
 
     def labels(self) -> Float64Array:
         """Round zero of a regression: label sums of every station."""
-        requests = self._all(lambda b: wire.Request(labels=wire.Nothing()))
-        answers = self._ask("labels", None, requests, 2.0 * self.config.waits.answer)
-        told = [codec.from_wire(LabelsReport, self._need(answers, b).labels) for b in requests]
-        return np.array([report.sums for report in told])
+        return np.array([report.sums for report in self._rows_told("labels")])
 
     def centre(self, levels: Float64Array) -> None:
         """Round zero of a regression: let every terminal subtract the level of its station from its labels."""
@@ -273,6 +267,13 @@ class RemoteNetwork:
         self._standing = dict(state["standing"])
         self.overhead.seconds = state["overhead"][0]
         self.overhead.bytes, self.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
+
+    def _rows_told(self, kind: str) -> list[Any]:
+        """What every station tells, in round zero, of the rows under it."""
+        nothing: dict[str, Any] = {kind: wire.Nothing()}
+        requests = self._all(lambda b: wire.Request(**nothing))
+        answers = self._ask(kind, None, requests, 2.0 * self.config.waits.answer)
+        return [codec.read(getattr(self._need(answers, b), kind)) for b in requests]
 
     def _agree(self, kind: str, messages: Sequence[Message]) -> None:
         """Tell each station, in round zero, what holds for it; all must have heeded it before a round is held."""

@@ -21,26 +21,6 @@ class StreamState(StrEnum):
     ATTACHED = "attached"
 
 
-def _lower_end(*messages: str) -> Table[StreamState]:
-    """The table of the node that calls: what it says first, and what it may then be told."""
-    greeting = {
-        "hello": StreamState.GREETING,
-        "refusal": StreamState.GREETING,
-    }  # a stream that breaks begins with hello again
-    return {
-        StreamState.GREETING: {**greeting, "welcome": StreamState.ATTACHED},
-        StreamState.ATTACHED: {**greeting, **dict.fromkeys(messages, StreamState.ATTACHED)},
-    }
-
-
-def _upper_end(*messages: str) -> Table[StreamState]:
-    """The table of the node that is called, for each stream: what it may be told."""
-    return {
-        StreamState.GREETING: {"hello": StreamState.ATTACHED},
-        StreamState.ATTACHED: dict.fromkeys(messages, StreamState.ATTACHED),
-    }
-
-
 class Dialogue(NamedTuple):
     """The service of the upper node, the messages that go up and down, and the tables of both ends."""
 
@@ -51,54 +31,26 @@ class Dialogue(NamedTuple):
     below: Table[StreamState]
 
 
-TERMINAL_TO_STATION = Dialogue(
-    "Station",
-    wire.TerminalUp,
-    wire.TerminalDown,
-    _upper_end(
-        "join",
-        "leave",
-        "update",
-        "sums",
-        "moments",
-        "scaled",
-        "labels",
-        "centred",
-        "tally",
-        "withdraw",
-        "rest",
-        "declined",
-        "key",
-        "deal",
-        "masked",
-        "opened",
-        "noised",
-    ),
-    _lower_end(
-        "order",
-        "probe",
-        "release",
-        "goodbye",
-        "ask_moments",
-        "scaling",
-        "ask_labels",
-        "ask_rows",
-        "ask_share",
-        "centring",
-        "trial",
-        "drain",
-        "circle",
-        "unmask",
-        "noising",
-    ),
-)
-STATION_TO_CLOUD = Dialogue(
-    "Cloud",
-    wire.StationUp,
-    wire.StationDown,
-    _upper_end("answer", "outlook"),
-    _lower_end("request", "access", "drain"),
-)
+def _dialogue(service: str, up: type[Any], down: type[Any]) -> Dialogue:
+    """The tables that follow from what the two messages can carry."""
+    greeting, attached = StreamState.GREETING, StreamState.ATTACHED
+    again = {"hello": greeting, "refusal": greeting}  # a stream that breaks begins with hello again
+    above = {greeting: {"hello": attached}, attached: _carried(up, "hello")}
+    below = {
+        greeting: {**again, "welcome": attached},
+        attached: {**again, **_carried(down, "welcome", "refusal")},
+    }
+    return Dialogue(service, up, down, above, below)
+
+
+def _carried(message: type[Any], *but: str) -> dict[str, StreamState]:
+    """All that may come on a stream that stands."""
+    names = [field.name for field in message.DESCRIPTOR.oneofs_by_name["body"].fields]
+    return {name: StreamState.ATTACHED for name in names if name not in but}
+
+
+TERMINAL_TO_STATION = _dialogue("Station", wire.TerminalUp, wire.TerminalDown)
+STATION_TO_CLOUD = _dialogue("Cloud", wire.StationUp, wire.StationDown)
 
 
 def heard(kind: type[Any], data: bytes, session: Machine[StreamState]) -> tuple[str, Any, Any]:

@@ -117,10 +117,7 @@ class Memory:
 
     def agree(self, given: Agreement) -> None:
         """Take what holds from now on, and let the role heed it."""
-        if given.scaling is not None:
-            self.station.scaled(given.scaling)
-        if given.noising is not None:
-            self.station.hide(given.noising)
+        _heed(self.station, given)
         self.agreed = replace(self.agreed, **{name: part for name, part in vars(given).items() if part is not None})
 
     def begin(self, job: wire.Job) -> bool:
@@ -142,10 +139,7 @@ class Memory:
         kind = SummingStation if method.channel.sums_only else BaseStation
         role = kind(self.task, matrix, method, shared)
         role.membership, role.norm, role.weight = secrets.randbits(40), self._limits.norm, self._limits.weight
-        if self.agreed.scaling is not None:
-            role.scaled(self.agreed.scaling)
-        if self.agreed.noising is not None:
-            role.hide(self.agreed.noising)
+        _heed(role, self.agreed)
         return role
 
     @property
@@ -279,3 +273,11 @@ class Memory:
         if found is not None and found.round > self.station.round:
             self._interrupted = found
             self.rounds.on("restart")
+
+
+def _heed(role: BaseStation, agreed: Agreement) -> None:
+    """Let a role know what was agreed on, of which levels of labels are the terminals' alone."""
+    if agreed.scaling is not None:
+        role.scaled(agreed.scaling)
+    if agreed.noising is not None:
+        role.hide(agreed.noising)

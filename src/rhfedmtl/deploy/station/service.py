@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
@@ -31,6 +30,7 @@ from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.station.masked import SummedRound, hold
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory, Rounds
+from rhfedmtl.deploy.station.round_zero import RoundZero
 from rhfedmtl.deploy.station.terminal_sessions import Question, TerminalSessions
 from rhfedmtl.deploy.station.trials import Trials
 from rhfedmtl.deploy.wire import codec
@@ -39,18 +39,15 @@ from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.messages import (
-    WIDE,
     Anchor,
     LabelsReport,
     MomentsReport,
     Probe,
-    RowProbe,
     StationSums,
     Sums,
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
-from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.station import Merged
 from rhfedmtl.roles.summed import SummingStation, SumRequest
 
@@ -76,6 +73,7 @@ class StationService:
         self.memory = Memory(config, log, meters)
         self.members = TerminalSessions(config, self.memory, self._tell_outlook, log, meters)
         self.members.heed_access()
+        self._round_zero = RoundZero(config, self.memory, self.members)
         self._trials = Trials(config, self.memory, self.members)
         self.link = Uplink(STATION_TO_CLOUD, self._credentials, self._hello, self._handle, log, meters, MESSAGE_BYTES)
         self._requests: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
@@ -289,10 +287,7 @@ class StationService:
             question = await self.members.ask("update", {o.terminal: o for o in orders}, content.deadline, role.receive)
         finally:
             merged = role.close_round()
-        efforts = [_effort(question, t, steps[t], t in merged.answered) for t in sorted(steps)]
-        return wire.RoundResult(
-            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
-        )
+        return _result(merged, steps, [question])
 
     async def _masked_round(self, role: SummingStation, orders: list[WorkOrder], seconds: float) -> wire.RoundResult:
         """The same with nothing but the sum of the updates."""
@@ -302,11 +297,9 @@ class StationService:
             merged = self._merged_sum(role, held)
         finally:
             merged = merged or role.close_void()
-        ordered = [o for o in orders if held.told is not None and o.terminal in held.told.messages]
-        efforts = [_masked_effort(held, o, o.terminal in merged.answered) for o in ordered]
-        return wire.RoundResult(
-            round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains)
-        )
+        if held.told is None:  # no order went out
+            return _result(merged, {}, [])
+        return _result(merged, {o.terminal: o.local_steps for o in orders}, [held.told, *held.others])
 
     def _merged_sum(self, role: SummingStation, held: SummedRound) -> Merged | None:
         try:
@@ -414,57 +407,15 @@ class StationService:
         for goodbye in goodbyes:
             self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
-    async def _masked_rows(self, role: SummingStation, *, labels: bool) -> Spreads:
-        """Round zero: means and spreads of rows, or of labels, of all members, from two sums."""
-        weight, mean = common(await self._masked_zero(role, RowProbe(labels, np.empty(0))))
-        return Spreads(weight, mean, await self._masked_zero(role, RowProbe(labels, mean)))
-
-    async def _masked_zero(self, role: SummingStation, asked: RowProbe) -> Any:
-        """One of the two: over all members, as later sums are."""
-        await self.members.gather(role.members)
-        width = 1 if asked.labels or self.memory.job is None else self.memory.job.features
-        length = WIDE * (width if asked.about.size else 1 + width)
-        async with self.memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
-            held = await hold(self.members, orders, length, self.config.waits.answer, whole=True)
-            if held.words is None:
-                missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
-                raise PeerError(f"no masked sum of the rows of station {self.memory.task}: terminals {missing}")
-            return role.told_rows(asked, held.words)
-
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        if self.memory.masked is not None:
-            sums = (await self._masked_rows(self.memory.masked, labels=False)).moments
-        else:
-            sums = await self._told_moments()
+        sums = await self._round_zero.moments()
         answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
-
-    async def _told_moments(self) -> Moments:
-        features = self.memory.job.features if self.memory.job else 0
-
-        def fits(report: MomentsReport) -> bool:
-            if report.mean.shape != (features,):
-                raise PeerError(f"moments of {report.mean.shape} features, the job has {features}")
-            return True
-
-        parts = await self._told("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
-        async with self.memory.turn:
-            sums = self.memory.station.add_moments({each.sender: each for each in parts})
-            self.members.heed_quarantine()
-        return sums
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         await self._agree("scaled", answer, scaling=content)
 
     async def _labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        if self.memory.masked is not None:
-            sums = (await self._masked_rows(self.memory.masked, labels=True)).labels
-        else:
-            parts = await self._told("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
-            async with self.memory.turn:
-                sums = self.memory.station.add_labels({each.sender: each for each in parts})
-                self.members.heed_quarantine()
-        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, sums)))
+        answer.labels.CopyFrom(codec.to_wire(LabelsReport(self.memory.task, await self._round_zero.labels())))
 
     async def _centre(self, content: wire.Centring, answer: wire.Answer) -> None:
         await self._agree("centred", answer, centring=content)
@@ -472,26 +423,8 @@ class StationService:
     async def _hide(self, content: wire.Noising, answer: wire.Answer) -> None:
         await self._agree("noised", answer, noising=content)
 
-    async def _told(
-        self, kind: str, question: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
-    ) -> list[Any]:
-        """Round zero: what the members that are there tell of their rows, in the order of ids."""
-        here = await self.members.gather(self.memory.station.members)
-        asked = await self.members.ask(kind, dict.fromkeys(here, question), self.config.waits.answer, fits)
-        if not asked.arrived:
-            raise PeerError(f"no terminal of station {self.memory.task} told its {kind}")
-        return [asked.arrived[t].content for t in sorted(asked.arrived)]
-
     async def _agree(self, done: str, answer: wire.Answer, **body: Any) -> None:
-        """Round zero: let every terminal know what was agreed on, and wait until the members have heeded it."""
-        async with self.memory.turn:
-            self.memory.agree(jobs.Agreement.read(wire.Welcome(**body)))
-            self.members.heed_quarantine()
-            self.memory.save()
-        told, here = wire.TerminalDown(**body), self.members.present()
-        for t in self.members.acceptor.sessions.keys() - set(here):
-            self.members.tell(t, **body)  # it was greeted before anything was agreed on, and is about to join
-        await self.members.ask(done, dict.fromkeys(here, told), self.config.waits.answer)
+        await self._round_zero.agree(done, **body)
         answer.done.SetInParent()
 
     async def _models(self, _: wire.Nothing, answer: wire.Answer) -> None:
@@ -608,27 +541,25 @@ class StationService:
         return MESSAGE_BYTES if job is None else jobs.message_limit(job, method_of(job), self.config.limits)
 
 
-def _effort(question: Question, terminal: int, local_steps: int, answered: bool) -> wire.Effort:
-    """What a terminal did, as far as the station can see."""
-    arrival = question.arrived.get(terminal)
-    waited = question.at.get(terminal, time.monotonic()) - question.began
+def _result(merged: Merged, steps: Mapping[int, int], questions: list[Question]) -> wire.RoundResult:
+    """What came of a round, and what each terminal did that the first question, for its work, was sent to."""
+    efforts = [
+        _effort(questions, t, H, t in merged.answered) for t, H in sorted(steps.items()) if t in questions[0].messages
+    ]
+    return wire.RoundResult(round=merged.round, efforts=efforts, factor=merged.factor, gains=codec.tensor(merged.gains))
+
+
+def _effort(questions: list[Question], terminal: int, local_steps: int, answered: bool) -> wire.Effort:
+    """What a terminal did, as far as the station can see, with the bytes of all that it was asked."""
+    work, bytes_ = questions[0], [question.n_bytes(terminal) for question in questions]
+    arrival = work.arrived.get(terminal)
+    waited = work.at.get(terminal, time.monotonic()) - work.began
     return wire.Effort(
         terminal=terminal,
         local_steps=local_steps,
         answered=answered,
         work_seconds=min(arrival.seconds, waited) if arrival else 0.0,
         wait_seconds=waited,
-        bytes_down=question.bytes_down(terminal),
-        bytes_up=question.bytes_up(terminal),
+        bytes_down=sum(down for down, _ in bytes_),
+        bytes_up=sum(up for _, up in bytes_),
     )
-
-
-def _masked_effort(held: SummedRound, order: WorkOrder, answered: bool) -> wire.Effort:
-    """The same in a masked sum, with the bytes of all its messages."""
-    assert held.told is not None
-    effort = _effort(held.told, order.terminal, order.local_steps, answered)
-    for other in held.others:
-        if order.terminal in other.messages:
-            more = _effort(other, order.terminal, 0, answered)
-            effort.bytes_down, effort.bytes_up = effort.bytes_down + more.bytes_down, effort.bytes_up + more.bytes_up
-    return effort

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -22,16 +21,12 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.masked_sums import MaskRoom
-from rhfedmtl.roles.masking import Deal, Key, Masked, Opened
+from rhfedmtl.roles.masking import Deal, Key
 from rhfedmtl.roles.messages import (
     Goodbye,
     Join,
-    LabelsReport,
     Leave,
-    MomentsReport,
     Probe,
-    Sums,
-    Update,
     Vector,
     Verdict,
     WorkOrder,
@@ -77,14 +72,10 @@ class Question:
         self.lost: set[int] = set()
         self.began = time.monotonic()
 
-    def bytes_down(self, terminal: int) -> int:
-        """Bytes to a terminal, with what its link puts around them."""
-        return self.down[terminal]
-
-    def bytes_up(self, terminal: int) -> int:
-        """Bytes of its answer."""
+    def n_bytes(self, terminal: int) -> tuple[int, int]:
+        """Bytes to a terminal, and of its answer, with what its link puts around them."""
         arrival = self.arrived.get(terminal)
-        return 0 if arrival is None else framed(arrival.n_bytes)
+        return self.down.get(terminal, 0), 0 if arrival is None else framed(arrival.n_bytes)
 
     def take(self, terminal: int, arrival: Arrival) -> None:
         """Note what a terminal answered, and when."""
@@ -221,7 +212,7 @@ class TerminalSessions:
         self._question = None
         self._silent.update(t for t in question.missing if t in self.acceptor.sessions)
         question.lost.clear()
-        self.n_bytes += sum(question.bytes_down(t) + question.bytes_up(t) for t in question.messages)
+        self.n_bytes += sum(sum(question.n_bytes(t)) for t in question.messages)
         return question
 
     def withdraws(self, terminal: int) -> bool:
@@ -336,7 +327,7 @@ class TerminalSessions:
         self._meters.messages.labels("up", name).inc()
         seconds = codec.finite(message.seconds, "the seconds of a message")
         try:
-            read = _READERS[name](content)
+            read = _READERS.get(name, codec.read)(content)
         except codec.NotFiniteError as error:
             question = self._question
             if question is not None and question.answer == name and session.number in question.missing:
@@ -567,22 +558,5 @@ def _declined(given: wire.Declined) -> wire.Declined:
     return wire.Declined(round=given.round, reason=given.reason[:REASON_LENGTH], local_steps=given.local_steps)
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "join": partial(codec.from_wire, Join),
-    "leave": partial(codec.from_wire, Leave),
-    "update": partial(codec.from_wire, Update),
-    "sums": partial(codec.from_wire, Sums),
-    "moments": partial(codec.from_wire, MomentsReport),
-    "tally": checked_tally,
-    "scaled": lambda given: given,
-    "labels": partial(codec.from_wire, LabelsReport),
-    "centred": lambda given: given,
-    "noised": lambda given: given,
-    "key": partial(codec.from_wire, Key),
-    "deal": partial(codec.from_wire, Deal),
-    "masked": partial(codec.from_wire, Masked),
-    "opened": partial(codec.from_wire, Opened),
-    "withdraw": lambda given: given,
-    "rest": lambda given: given,
-    "declined": _declined,
-}
+_READERS: dict[str, Callable[[Any], Any]] = {"tally": checked_tally, "declined": _declined}
+"""What is no message of the roles, and needs a look of its own."""

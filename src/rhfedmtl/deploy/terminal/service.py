@@ -177,9 +177,7 @@ class TerminalService:
             self._told = False
             for each, taken in HANDSHAKE_BYTES.items():
                 self.account.note(each, "connection", self._place.station, taken)
-        elif (
-            way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + 2 * framed(0))
-        ):  # a rest follows it
+        elif way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + REST):  # which follows it
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.link.rest(f"byte budget: {self.account.in_words}")
             return False
@@ -332,10 +330,8 @@ class TerminalService:
         if update is not pending:
             self.site.note(order.local_steps, self.role.method.channel.price)
         self._save()
-        if partners is not None:
-            self.link.send(**self._mask(order, update, partners), seconds=seconds)
-        else:
-            self.link.send(update=codec.to_wire(update), seconds=seconds)
+        body = {"update": codec.to_wire(update)} if partners is None else self._mask(order, update, partners)
+        self.link.send(**body, seconds=seconds)
         if self.config.sleep > 0.0:
             self._asleep_until = time.monotonic() + self.config.sleep
         self._look_around()
@@ -348,17 +344,13 @@ class TerminalService:
         sums = await asyncio.to_thread(self.role.probe, probe)
         if sums is None or (probe.noise is not None and not self._may_tell(probe, sums)):
             return
-        if partners is not None:
-            self.link.send(**self._mask(probe, sums, partners))
-        else:
-            self.link.send(sums=codec.to_wire(sums))
+        self.link.send(**({"sums": codec.to_wire(sums)} if partners is None else self._mask(probe, sums, partners)))
 
     def _refuse_exact(self, probe: Probe) -> None:
         """Where updates are noised, so is what a certificate is made from, and it is one number."""
         alone = probe.points.tolist() == [[1.0]] and not probe.gradient
-        noised = self.role.method.channel.noised or self.config.epsilon > 0.0
-        if noised != (probe.noise is not None) or (noised and not alone):
-            raise PeerError(f"a probe with noise {probe.noise}, where updates are noised: {noised}")
+        if self._noised != (probe.noise is not None) or (self._noised and not alone):
+            raise PeerError(f"a probe with noise {probe.noise}, where updates are noised: {self._noised}")
 
     def _may_tell(self, probe: Probe, sums: Sums) -> bool:
         """Charge what a private certificate tells before it leaves; the same told again tells nothing new."""
@@ -393,10 +385,20 @@ class TerminalService:
         agreed = b"".join(hashlib.sha256(each).digest() for each in told)
         return self._in_sums.mask(asked, answer, partners, self.role, agreed)
 
+    @property
+    def _noised(self) -> bool:
+        """Whether sums are noised, or have to be if anything is to be told."""
+        return self.role.method.channel.noised or self.config.epsilon > 0.0
+
     def _refuse_alone(self, what: str) -> None:
         """Nothing of this terminal alone is told where sums are masked or noised."""
-        if self._masked is not None or self.agreed.noising is not None or self.config.epsilon:
+        if self._masked is not None or self._noised:
             raise PeerError(f"sums of this network are masked or noised: {what} of a single terminal are not told")
+
+    def _refuse_noised(self, what: str) -> None:
+        """Nor are sums without noise where there has to be some."""
+        if self._noised:
+            raise PeerError(f"sums of this network are noised: {what} are not told")
 
     async def _on_release(self, content: wire.Release) -> None:
         self._mine(content.terminal)
@@ -406,8 +408,7 @@ class TerminalService:
     async def _on_ask_share(self, content: wire.ShareProbe) -> None:
         asked, partners = codec.from_wire(ShareProbe, content), partners_of(content)
         self._mine(asked.terminal)
-        if self.role.method.channel.noised or self.config.epsilon:
-            raise PeerError("sums of this network are noised: shares are not told")
+        self._refuse_noised("shares")
         share = await asyncio.to_thread(self.role.kept_share, asked.verdict)
         if share is not None:
             self.link.send(**self._mask(asked, share, partners))
@@ -452,8 +453,7 @@ class TerminalService:
         self.link.send(labels=codec.to_wire(self.role.labels()))
 
     async def _on_ask_rows(self, content: wire.RowProbe) -> None:
-        if self.agreed.noising is not None or self.config.epsilon:
-            raise PeerError("sums of this network are noised: those of rows and labels are not told")
+        self._refuse_noised("those of rows and labels")
         asked, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self.role.row_sums, asked)
         self.link.send(**self._mask(asked, sums, partners))
@@ -463,7 +463,7 @@ class TerminalService:
         self.link.send(centred=wire.Nothing())
 
     async def _on_trial(self, content: wire.Trial) -> None:
-        if self._masked is None or self.role.method.channel.noised or self.config.epsilon:
+        if self._masked is None or self._noised:
             self._refuse_alone("test rows")
         partners = partners_of(content) if self._masked is not None else None
         asked = codec.from_wire(Trial, content)

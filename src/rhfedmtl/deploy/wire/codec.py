@@ -149,6 +149,12 @@ def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
     return made
 
 
+def read(given: Any) -> Any:
+    """The message of the roles that a peer sent, checked; one that no role knows is as it came."""
+    kind = _KINDS_OF_FORM.get(type(given))
+    return given if kind is None else from_wire(kind, given)
+
+
 def _outwards(value: Any) -> Any:
     if isinstance(value, tuple):
         return [to_wire(each) for each in value]
@@ -330,6 +336,7 @@ FORMS: dict[type, Form] = {
     StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
 }
 """A profile may hold infinities: there, a factor leaves the box. λ = ∞ asks for the gradient under the centre."""
+_KINDS_OF_FORM: dict[Any, type] = {form.proto: kind for kind, form in FORMS.items()}
 
 
 def check_version(hello: wire.Hello) -> str:

@@ -28,7 +28,7 @@ from rhfedmtl.engines.network import IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
 
-__all__ = ["Pool", "RayNetwork", "network", "outline", "session"]
+__all__ = ["Pool", "network", "outline", "session"]
 
 KEPT = 256 * MIB
 """Data up to this size stays with an actor after it took its rows, for terminals that come from elsewhere."""
@@ -69,38 +69,17 @@ class FromStore:
     @classmethod
     def put(cls, ray: Any, federation: Federation, parts: list[Part]) -> FromStore:
         """Put the rows of each part into shared memory."""
-        weight, objects = federation.sample_weight, []
-        for first, last in (part.rows for part in parts):
-            span = slice(first, last)
-            taken = Taken(federation.X[span], federation.y[span], None if weight is None else weight[span])
-            objects.append((first, last, ray.put(taken)))
-        return cls(objects)
+        whole = Taken(federation.X, federation.y, federation.sample_weight)
+        return cls([(*part.rows, ray.put(whole.cut(*part.rows))) for part in parts])
 
     def rows(self, first: int, last: int) -> Taken:
         """Rows first … last − 1, as they lie in shared memory."""
         start, ref = next((start, ref) for start, stop, ref in self._objects if start <= first and last <= stop)
         taken: Taken = ray_module().get(ref)
-        span, weight = slice(first - start, last - start), taken.weight
-        return Taken(taken.X[span], taken.y[span], None if weight is None else weight[span])
+        return taken.cut(first - start, last - start)
 
 
-class RayNetwork(Sharded):
-    """All stations and terminals, in shards on a Ray cluster."""
-
-    def __init__(
-        self, federation: Federation, method: Method, parts: list[Part], actors: RayActors, held: ExitStack
-    ) -> None:
-        super().__init__(federation, method, parts, actors)
-        self._held = held
-
-    def close(self) -> None:
-        """End the actors, and the local Ray if one was brought up for them."""
-        self._held.close()
-
-
-def network(
-    federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
-) -> RayNetwork:
+def network(federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution) -> Sharded:
     """Actors on the cluster that is named, or on a local Ray, with the rows of a federation or an outline."""
     made_here = not isinstance(federation, Outline)
     if made_here:
@@ -121,7 +100,7 @@ def network(
         ]
         check_room(plans, places)
         actors = stack.enter_context(closing(RayActors(ray, plans, places)))
-        return RayNetwork(federation, method, parts, actors, stack.pop_all())
+        return Sharded(federation, method, parts, actors, stack.pop_all().close)  # with the Ray that was brought up
 
 
 def outline(request: Request, seed: int) -> Outline:

@@ -38,6 +38,11 @@ class Taken(NamedTuple):
     weight: npt.NDArray[Any] | None
     sizes: IntArray | None = None
 
+    def cut(self, first: int, last: int) -> Taken:
+        """Rows first … last − 1 of these, where they lie."""
+        weight = None if self.weight is None else self.weight[first:last]
+        return Taken(self.X[first:last], self.y[first:last], weight)
+
 
 class RowSource(Protocol):
     """Where training rows come from, on any machine."""

@@ -7,9 +7,9 @@ of terminals are not kept one by one (`Runs`, `Tally`) until somebody moves, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,9 +64,17 @@ def share_out(federation: Federation, weights: Sequence[float], present: IntArra
 class Sharded:
     """All stations and terminals, in shards."""
 
-    def __init__(self, federation: Federation, method: Method, parts: Sequence[Part], actors: ShardActors) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        parts: Sequence[Part],
+        actors: ShardActors,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """``close`` gives back the shards and what they run on; without it, the shards alone."""
         self.method = method
-        self.actors = actors
+        self.actors, self.close = actors, close or actors.close
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
         self.shape = columns, federation.n_features + method.intercept
         self._matrix = method.rows(columns), self.shape[1]
@@ -113,18 +121,15 @@ class Sharded:
     @property
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
-        found = self.actors.ask("models", self._each())
-        return np.concatenate([found[s] for s in sorted(found)])
+        return np.concatenate(self._gathered("models"))
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the training rows of every station."""
-        found = self.actors.ask("moments", self._each())
-        return [moments for s in sorted(found) for moments in found[s]]
+        return list(chain.from_iterable(self._gathered("moments")))
 
     def labels(self) -> Float64Array:
         """Round zero: label sums of every station."""
-        found = self.actors.ask("labels", self._each())
-        return np.concatenate([found[g] for g in sorted(found)])
+        return np.concatenate(self._gathered("labels"))
 
     def centre(self, levels: Float64Array) -> None:
         """Round zero: subtract from the labels of every terminal the level of its station."""
@@ -193,8 +198,7 @@ class Sharded:
 
     def station_shares(self) -> Float64Array:
         """Σ_t X_tᵀα_t of every station."""
-        found = self.actors.ask("station_shares", self._each())
-        return np.concatenate([found[s] for s in sorted(found)])
+        return np.concatenate(self._gathered("station_shares"))
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal, with its duals, under another station, or out of the network (−1)."""
@@ -231,12 +235,12 @@ class Sharded:
 
     def state(self) -> State:
         """All that the rounds so far have changed; the duals are fetched shard by shard when they are written."""
-        heads = self.actors.ask("head", self._each())
+        heads = self._gathered("head")
         U, center, lam, membership, origin = (
-            np.concatenate([getattr(heads[s], name) for s in sorted(heads)])
+            np.concatenate([getattr(head, name) for head in heads])
             for name in ("U", "center", "lam", "membership", "origin")
         )
-        told = np.concatenate([heads[s].told for s in sorted(heads)]) if self.method.channel.keeps_residual else None
+        told = np.concatenate([head.told for head in heads]) if self.method.channel.keeps_residual else None
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
         station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
         return State(heads[0].round, station, sizes, membership, U, center, lam, alpha, self._residuals(), told, origin)
@@ -254,16 +258,17 @@ class Sharded:
             self.actors.rest()
         self._reports = None
 
-    def close(self) -> None:
-        """Give the shards back."""
-        self.actors.close()
-
     @property
     def _n_shards(self) -> int:
         return len(self._bounds) - 1
 
     def _each(self) -> Calls:
         return dict.fromkeys(range(self._n_shards), ())
+
+    def _gathered(self, name: str) -> list[Any]:
+        """What all shards answer, in their order."""
+        found = self.actors.ask(name, self._each())
+        return [found[s] for s in sorted(found)]
 
     def _shard_of(self, terminal: int) -> int:
         """Where a terminal is."""
@@ -301,7 +306,7 @@ class Sharded:
         if not self.method.channel.keeps_residual:
             return None
         kept = np.zeros((len(self._station), *self._matrix))
-        for ids, part in self.actors.ask("residuals", self._each()).values():
+        for ids, part in self._gathered("residuals"):
             kept[ids] = part
         return kept
 

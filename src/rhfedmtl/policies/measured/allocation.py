@@ -14,15 +14,11 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.base import FloatArray, IntArray, Situation
 from rhfedmtl.policies.measured.progress import PASS_RATE, LocalProgress, ProgressModel
 from rhfedmtl.resources.billing import CostLines, lines, longest_wait
 from rhfedmtl.resources.costs import Prices
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 _SLACK = 1.0 + 1e-12
 _LEVELS = 33

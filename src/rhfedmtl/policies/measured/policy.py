@@ -23,10 +23,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
-from rhfedmtl.policies.base import Plan, Situation, least_of
+from rhfedmtl.policies.base import IntArray, Plan, Situation, least_of
 from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_rows, shapes
 from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel
 from rhfedmtl.policies.measured.solver import (
@@ -46,9 +45,6 @@ from rhfedmtl.resources.costs import fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 
 __all__ = ["Measured", "ProgressModel", "Schedule"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 # Server iterations of coupled tasks after which stations may have K_b of their own.
 COUPLED_ROUNDS = 3

@@ -21,9 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.maths.runs import bincount
-from rhfedmtl.policies.base import Observation, Situation
-
-FloatArray = npt.NDArray[np.float64]
+from rhfedmtl.policies.base import FloatArray, Observation, Situation
 
 # One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
 PASS_RATE = 1.15

@@ -16,14 +16,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from rhfedmtl.policies.base import Situation
+from rhfedmtl.policies.base import FloatArray, IntArray, Situation
 from rhfedmtl.policies.measured.allocation import BestLevel, Grid, StationCells, UnequalSteps, differ, raised
 from rhfedmtl.policies.measured.progress import ProgressModel, kept_by_merge
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 _MOST = (2, 4, 8)
 # What a plan with different K_b must promise: that a fifth less is left than with one K for all; and, if it gives up
