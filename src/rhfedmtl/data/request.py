@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from rhfedmtl.data.partition import Partition
     from rhfedmtl.data.split import Split
 
-SPLIT_FIELDS = (
-    "tasks",
-    "terminals",
-    "partition",
-    "samples_per_task",
-    "test_fraction",
-    "test_rest",
-    "grouped",
-    "positive",
-    "balanced",
-)
 TEST_FRACTION = 0.25
 
 
@@ -137,6 +126,12 @@ class Request:
                 asked["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
                 asked["rows"] = total - asked["test"]
         return asked
+
+
+SPLIT_FIELDS = tuple(
+    each.name for each in dataclasses.fields(Request) if each.name not in ("data", "path", "class_weight", "settings")
+)
+"""Those that are fields of ``Split`` too."""
 
 
 def flag(name: str, value: Any) -> list[str]:
