@@ -27,7 +27,7 @@ from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
 from rhfedmtl.planning.request import PlanRequest
-from rhfedmtl.planning.target import Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
+from rhfedmtl.planning.target import Target, TargetPoint, mark_pareto, mean_interval, seek, seek_in_theory
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
@@ -403,8 +403,8 @@ def test_pareto_points_are_those_that_no_cheaper_one_equals() -> None:
 
 def test_interval_of_one_value_is_the_value() -> None:
     """With one seed there is no spread; gaps are averaged in their logarithms."""
-    assert interval(np.array([0.3]), logarithmic=False) == (0.3, 0.3, 0.3)
-    mean, low, high = interval(np.array([1e-2, 1e-4]), logarithmic=True)
+    assert mean_interval(np.array([0.3]), logarithmic=False) == (0.3, 0.3, 0.3)
+    mean, low, high = mean_interval(np.array([1e-2, 1e-4]), logarithmic=True)
     assert mean == pytest.approx(1e-3)
     assert low < mean < high
 
@@ -486,6 +486,6 @@ def test_class_weights_hold_for_every_seed_of_a_search(tmp_path: Path, monkeypat
     monkeypatch.setattr("rhfedmtl.planning.request.seek", lambda federations, *_, **__: searched.extend(federations))
     request = Request("table", str(tmp_path / "rows.csv"), class_weight="balanced")
     asked = PlanRequest(request, Options(), with_data=True, cost=(PAPER,))
-    asked.seek(Target("accuracy", 0.9), None, seeds=3, points=2, watch=None)
+    asked.seek(Target("accuracy", 0.9), None, seeds=3, points=2, watch=lambda *_: None)
     assert len(searched) == 3
     assert all(each.sample_weight is not None for each in searched)

@@ -162,7 +162,7 @@ def _check_untold(pilot: Path, request: Request, options: Options, *, sizes: boo
 def _bar(*, live: bool) -> Iterator[Any]:
     """Show on stderr which budget is being tried."""
     if not live:
-        yield None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

@@ -64,9 +64,7 @@ class PlanRequest:
         how = self._how(kind)
         return plan(subject, *how, ledger=ledger, pilot_rounds=pilot_rounds, faults=faults, keep=self.keep)
 
-    def seek(
-        self, target: Target, resource: str | None, *, seeds: int, points: int, watch: Watcher | None
-    ) -> TargetReport:
+    def seek(self, target: Target, resource: str | None, *, seeds: int, points: int, watch: Watcher) -> TargetReport:
         """What budget reaches a target: by runs with so many seeds, or by theory where there is no data."""
         cost, budget = self.resources
         budget.check(cost)

@@ -6,7 +6,6 @@ none, and the next one makes only what is missing. Neither workers nor their ord
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from rhfedmtl.data.cache import sha256
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
@@ -26,7 +23,6 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
 from rhfedmtl.files import write_whole
-from rhfedmtl.maths.intervals import student
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
@@ -78,8 +74,7 @@ def digest(path: str | None) -> str | None:
 
 @cache
 def _digest(path: str, _changed: int, _size: int) -> str:
-    with Path(path).expanduser().open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
+    return sha256(Path(path).expanduser())[:20]
 
 
 def execute(config: RunConfig) -> Record:
@@ -172,11 +167,3 @@ def _check_data(configs: Iterable[RunConfig]) -> None:
         firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
     for config in firsts.values():
         _federation(config.request, config.seed)
-
-
-def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Mean, and half of its 95 % interval (Student's t); the half is 0 for a single value."""
-    n = len(values)
-    if n < 2:
-        return float(values.mean()), 0.0
-    return float(values.mean()), float(student(0.95, n - 1) * values.std(ddof=1) / np.sqrt(n))

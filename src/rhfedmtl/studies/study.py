@@ -24,11 +24,12 @@ from rhfedmtl.algorithms.options import Options, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.plain import plain, read
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.runs.sweep import Store, Watch, Workers, interval, sweep
+from rhfedmtl.runs.sweep import Store, Watch, Workers, sweep
 from rhfedmtl.training.config import RunConfig
 
 FORMAT = 1
