@@ -11,6 +11,7 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import amount, certified, console, fact
+from rhfedmtl.display import written
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.plain import plain
 
@@ -183,8 +184,4 @@ def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "-" if value is None else str(value)
+    return "-" if value is None else written(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,6 +89,11 @@ class Request:
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values, for records and ``--json``."""
         return dataclasses.asdict(self)
+
+    @property
+    def key(self) -> str:
+        """All fields in one text, to look up by."""
+        return json.dumps(self.to_dict(), sort_keys=True)
 
     def words(self) -> Iterator[str]:
         """The words that ask for the same on a command line."""

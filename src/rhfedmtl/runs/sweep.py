@@ -23,6 +23,7 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
 from rhfedmtl.files import write_whole
+from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
@@ -91,11 +92,11 @@ def execute(config: RunConfig) -> Record:
 
 @lru_cache(maxsize=4)
 def _federation_of(text: str, seed: int, file: str | None) -> Federation:
-    request = Request(**json.loads(text))
+    request = read(Request, json.loads(text))
     if DATASETS[request.data].federated:
         return request.federation(seed)
     rows = Request(request.data, request.path, settings=request.settings)
-    source = _source_of(json.dumps(rows.to_dict(), sort_keys=True), file)
+    source = _source_of(rows.key, file)
     if source.X.nbytes > _MOST_BYTES:
         _source_of.cache_clear()
     return request.federation(seed, source)
@@ -103,15 +104,12 @@ def _federation_of(text: str, seed: int, file: str | None) -> Federation:
 
 @lru_cache(maxsize=1)
 def _source_of(text: str, _file: str | None) -> Source:
-    return Request(**json.loads(text)).source()
+    return read(Request, json.loads(text)).source()
 
 
 def _federation(request: Request, seed: int) -> Federation:
     """Neighbouring runs of a sweep share their data."""
-    fields = request.to_dict()
-    if isinstance(request.tasks, tuple):
-        return request.federation(seed)
-    return _federation_of(json.dumps(fields, sort_keys=True), seed, digest(request.path))
+    return _federation_of(request.key, seed, digest(request.path))
 
 
 def sweep(
@@ -164,6 +162,6 @@ def _check_data(configs: Iterable[RunConfig]) -> None:
     """Refuse a split that the data does not allow before the first run, not in the middle of them."""
     firsts: dict[str, RunConfig] = {}
     for config in configs:
-        firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
+        firsts.setdefault(config.request.key, config)
     for config in firsts.values():
         _federation(config.request, config.seed)

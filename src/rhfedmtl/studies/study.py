@@ -144,7 +144,7 @@ def run_all(
     """
     store = Store(out / "runs")
     # Runs on the same split stand together: a process then reads and splits its data once.
-    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, _split(c)))
+    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, c.request.key))
     sweep(ordered, store, workers=workers, watch=watch)
     (out / "studies").mkdir(parents=True, exist_ok=True)
     return [_told(StudyResult(replace(each.study, command=command), out)) for each in planned]
@@ -157,10 +157,6 @@ def _told(result: StudyResult) -> StudyResult:
     write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
     result.to_csv(result.folder)
     return replace(result, study=study)
-
-
-def _split(config: RunConfig) -> str:
-    return json.dumps(config.request.to_dict(), sort_keys=True)
 
 
 @dataclass(frozen=True)
