@@ -11,7 +11,6 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import amount, certified, console, fact
-from rhfedmtl.display import written
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.plain import plain
 
@@ -184,4 +183,6 @@ def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict
 
 
 def _number(value: Any) -> str:
+    from rhfedmtl.display import written
+
     return "-" if value is None else written(value)
