@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits
 
 from rhfedmtl import Federation, Request, RHFedMTLClassifier, RHFedMTLRegressor, Source, Split, federate
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.coupling import LAMBDA1, LAMBDA2
+from rhfedmtl.maths.intervals import interval
+from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
 from rhfedmtl.training.run import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
@@ -138,10 +138,10 @@ def judged(model: Any, federation: Federation, metric: str) -> float:
     return mean(np.array(values)) / (float(federation.test_y.std()) if metric == "rmse" else 1.0)
 
 
-def interval(values: np.ndarray[Any, Any]) -> str:
+def in_points(values: np.ndarray[Any, Any]) -> str:
     """Mean and half width of its 95 % interval, in points."""
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{100 * values.mean():+.2f} ± {100 * half:.2f}"
+    middle, half = interval(values)
+    return f"{100 * middle:+.2f} ± {100 * half:.2f}"
 
 
 def table(found: dict[str, list[dict[str, Any]]], names: Iterable[str]) -> str:
@@ -160,7 +160,7 @@ def table(found: dict[str, list[dict[str, Any]]], names: Iterable[str]) -> str:
             values = np.array([row[name]["value"] for row in rows])
             base = np.array([row["default"]["value"] for row in rows])
             rounds = np.median([row[name]["rounds"] for row in rows])
-            text = interval(values).lstrip("+") if name == "default" else interval(sign * (values - base))
+            text = in_points(values).lstrip("+") if name == "default" else in_points(sign * (values - base))
             cells.append(f"{text} ({rounds:.0f})")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -29,7 +29,6 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Run, Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
-TARGET = 1.0
 
 
 @dataclass

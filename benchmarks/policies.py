@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 from benchmarks.federations import RARE, Problem, drawn, real
-from scipy import stats
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
@@ -138,10 +138,7 @@ def summarise(name: str, theirs: list[dict[str, Any]], ours: list[Any]) -> list[
 
 def _paired(differences: np.ndarray) -> tuple[float, float, float]:
     """Mean and 95 % interval of paired differences."""
-    middle, n = float(differences.mean()), len(differences)
-    if n < 2:
-        return middle, middle, middle
-    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / np.sqrt(n))
+    middle, half = interval(differences)
     return middle, middle - half, middle + half
 
 

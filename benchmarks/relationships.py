@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -30,6 +29,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.selection.folds import Precision, Solved, solve
 from rhfedmtl.selection.regularisation import choose, weighted
@@ -111,10 +111,10 @@ def one_seed(job: tuple[Study, int]) -> dict[str, Any]:
     return results
 
 
-def interval(values: np.ndarray[Any, Any]) -> str:
+def in_points(values: np.ndarray[Any, Any]) -> str:
     """Mean and half width of its 95 % interval, in points."""
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{100 * values.mean():6.2f} ± {100 * half:4.2f}"
+    middle, half = interval(values)
+    return f"{100 * middle:6.2f} ± {100 * half:4.2f}"
 
 
 def table(study: Study, rows: list[dict[str, Any]]) -> str:
@@ -128,10 +128,10 @@ def table(study: Study, rows: list[dict[str, Any]]) -> str:
         weights = np.median([row[f"{name} λ"] for row in rows], axis=0)
         seconds = np.mean([row[f"{name} seconds"] for row in rows])
         ahead = [
-            "" if name == other else interval(values[other] - values[name]).strip() for other in ("mean", "learned")
+            "" if name == other else in_points(values[other] - values[name]).strip() for other in ("mean", "learned")
         ]
         lines.append(
-            f"{name:<9} {interval(values[name]):>18} {ahead[0]:>16} {ahead[1]:>17}  "
+            f"{name:<9} {in_points(values[name]):>18} {ahead[0]:>16} {ahead[1]:>17}  "
             f"{weights[0]:7.1e}, {weights[1]:7.1e} {seconds:5.1f}"
         )
     worst = max(row[f"{name} gap"] for row in rows for name in METHODS)

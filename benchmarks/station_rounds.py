@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
@@ -121,23 +121,23 @@ def _run(data: Data, federation: Any, seed: int, book: Ledger, same: bool) -> di
     }
 
 
-def interval(values: np.ndarray) -> str:
+def in_words(values: np.ndarray) -> str:
     """Mean and half of its 95 % interval."""
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{values.mean():+6.2f} ± {half:4.2f}"
+    middle, half = interval(values)
+    return f"{middle:+6.2f} ± {half:4.2f}"
 
 
 def line(name: str, rows: list[dict[str, Any]]) -> str:
     """Differences of K_b to one K: accuracy in points, and the gap as a ratio (geometric mean)."""
     points = np.array([100 * (row["own"]["accuracy"] - row["one"]["accuracy"]) for row in rows])
     logs = np.array([np.log(row["own"]["gap"] / row["one"]["gap"]) for row in rows])
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
-    low, middle, high = np.exp(logs.mean() + half * np.array([-1.0, 0.0, 1.0]))
+    mean_log, half = interval(logs)
+    low, middle, high = np.exp(mean_log + half * np.array([-1.0, 0.0, 1.0]))
     rounds = "/".join(f"{np.mean([row[which]['rounds'] for row in rows]):.1f}" for which in ("one", "own"))
     clouds = "/".join(f"{np.mean([row[which]['cloud_rounds'] for row in rows]):.1f}" for which in ("one", "own"))
     same = np.mean([row["one"] == row["own"] for row in rows])
     return (
-        f"{name:44} {interval(points):15} {middle:5.2f} [{low:.2f}, {high:.2f}] {len(rows):5d} {100 * same:5.0f} % "
+        f"{name:44} {in_words(points):15} {middle:5.2f} [{low:.2f}, {high:.2f}] {len(rows):5d} {100 * same:5.0f} % "
         f"{rounds:>12} {clouds:>12}"
     )
 

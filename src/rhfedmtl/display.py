@@ -24,14 +24,15 @@ def facts_html(title: str, facts: Mapping[str, Any]) -> str:
     """A small table for notebooks: a title, and names with their values."""
     rows = "".join(
         f'<tr><th style="text-align:left;font-weight:500">{escape(name)}</th>'
-        f'<td style="text-align:left">{escape(_text(value))}</td></tr>'
+        f'<td style="text-align:left">{escape(written(value))}</td></tr>'
         for name, value in facts.items()
         if value is not None
     )
     return f'<table class="rhfedmtl"><caption style="text-align:left"><b>{escape(title)}</b></caption>{rows}</table>'
 
 
-def _text(value: Any) -> str:
+def written(value: Any) -> str:
+    """A value as people write it: numbers to four digits, counts with commas."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

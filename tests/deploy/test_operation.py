@@ -16,7 +16,7 @@ from cryptography import x509
 from tests.deploy import nets
 from tests.deploy.liar import liar, wait_for
 
-from rhfedmtl.cli.network_text import closing_lines
+from rhfedmtl.cli.network.text import closing_lines
 from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import read_station

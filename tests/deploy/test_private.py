@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
-from rhfedmtl.cli.network_text import closing_lines
+from rhfedmtl.cli.network.text import closing_lines
 from rhfedmtl.deploy.node.job import Agreement
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator

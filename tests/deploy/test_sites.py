@@ -12,7 +12,7 @@ from tests.deploy.inside import NEVER_S, connect, hear, job, make_station, make_
 from tests.deploy.test_light import LEARNING, certified, settings
 
 from rhfedmtl.algorithms.method import Channel
-from rhfedmtl.cli.network_text import tree
+from rhfedmtl.cli.network.text import tree
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.terminal.site import DAY_S, SitePolicy
 from rhfedmtl.deploy.wire import codec

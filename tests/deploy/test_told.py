@@ -14,7 +14,7 @@ from tests.deploy.test_distrust import ROUND, effort, result
 from typer.testing import CliRunner
 
 from rhfedmtl.cli.main import app
-from rhfedmtl.cli.network_text import tree
+from rhfedmtl.cli.network.text import tree
 from rhfedmtl.cli.text import amount
 from rhfedmtl.deploy.cloud.measured_run import RemoteEvaluation
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.partition import Column, Dirichlet, PowerLaw
+from rhfedmtl.data.request import Request
 from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.maths.losses import Hinge
 from rhfedmtl.maths.registry import LOSSES
@@ -24,7 +26,8 @@ from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import dry_run
 from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNTOLD, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
-from rhfedmtl.planning.target import Target, TargetPoint, interval, mark_pareto, seek, seek_in_theory
+from rhfedmtl.planning.request import PlanRequest
+from rhfedmtl.planning.target import Target, TargetPoint, mark_pareto, mean_interval, seek, seek_in_theory
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
@@ -400,8 +403,8 @@ def test_pareto_points_are_those_that_no_cheaper_one_equals() -> None:
 
 def test_interval_of_one_value_is_the_value() -> None:
     """With one seed there is no spread; gaps are averaged in their logarithms."""
-    assert interval(np.array([0.3]), logarithmic=False) == (0.3, 0.3, 0.3)
-    mean, low, high = interval(np.array([1e-2, 1e-4]), logarithmic=True)
+    assert mean_interval(np.array([0.3]), logarithmic=False) == (0.3, 0.3, 0.3)
+    mean, low, high = mean_interval(np.array([1e-2, 1e-4]), logarithmic=True)
     assert mean == pytest.approx(1e-3)
     assert low < mean < high
 
@@ -473,3 +476,16 @@ def test_theory_answers_without_data() -> None:
     costs = [point.budget for point in sorted(report.curve, key=lambda p: -p.result)]
     assert costs == sorted(costs)
     assert sum("budget" in note for note in report.notes) == 2
+
+
+def test_class_weights_hold_for_every_seed_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget is sought on federations whose rows are weighed as asked for, whatever their seed."""
+    rows = "".join(f"{i % 2},{i % 3 == 0:d},{(i * 7) % 11}\n" for i in range(120))
+    (tmp_path / "rows.csv").write_text("task,y,x\n" + rows)
+    searched: list[Federation] = []
+    monkeypatch.setattr("rhfedmtl.planning.request.seek", lambda federations, *_, **__: searched.extend(federations))
+    request = Request("table", str(tmp_path / "rows.csv"), class_weight="balanced")
+    asked = PlanRequest(request, Options(), with_data=True, cost=(PAPER,))
+    asked.seek(Target("accuracy", 0.9), None, seeds=3, points=2, watch=lambda *_: None)
+    assert len(searched) == 3
+    assert all(each.sample_weight is not None for each in searched)

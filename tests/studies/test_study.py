@@ -19,7 +19,8 @@ from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError
-from rhfedmtl.runs.sweep import execute, interval
+from rhfedmtl.maths.intervals import interval
+from rhfedmtl.runs.sweep import execute
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
 from rhfedmtl.studies.reproduce import GROUPS, expand, folder, names, reproduce

@@ -18,29 +18,18 @@ from rhfedmtl.registry import package, plugins
 
 CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
-    "frames": ("pandas", "polars"),
-    "parquet": ("pyarrow",),
-    "plot": ("matplotlib",),
-    "onnx": ("onnx",),
-    "tensorboard": ("tensorboardX",),
-    "mlflow": ("mlflow-skinny",),
-    "ray": ("ray",),
-    "deploy": ("grpcio", "cryptography"),
-    "dashboard": ("starlette", "uvicorn"),
-    "gpu": ("torch", "triton"),
+    "frames": (("pandas", "polars"), "pandas and Polars frames as data"),
+    "parquet": (("pyarrow",), "records and ledgers as Parquet"),
+    "plot": (("matplotlib",), "figures as PDF and PNG"),
+    "onnx": (("onnx",), "models exported to ONNX"),
+    "tensorboard": (("tensorboardX",), "train --log tensorboard"),
+    "mlflow": (("mlflow-skinny",), "train --log mlflow"),
+    "ray": (("ray",), "train --engine ray, sweeps on a cluster"),
+    "deploy": (("grpcio", "cryptography"), "serve and network: real base stations"),
+    "dashboard": (("starlette", "uvicorn"), "the live page"),
+    "gpu": (("torch", "triton"), "train --engine gpu"),
 }
-GIVES = {
-    "frames": "pandas and Polars frames as data",
-    "parquet": "records and ledgers as Parquet",
-    "plot": "figures as PDF and PNG",
-    "onnx": "models exported to ONNX",
-    "tensorboard": "train --log tensorboard",
-    "mlflow": "train --log mlflow",
-    "ray": "train --engine ray, sweeps on a cluster",
-    "deploy": "serve and network: real base stations",
-    "dashboard": "the live page",
-    "gpu": "train --engine gpu",
-}
+"""What each extra installs, and what it gives."""
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -74,7 +63,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, Any]:
-    extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
+    extras = {extra: {name: _version(name) for name in names} for extra, (names, _) in EXTRAS.items()}
     return {"core": {name: _version(name) for name in CORE}, "extras": extras}
 
 
@@ -146,6 +135,6 @@ def _show(facts: dict[str, Any]) -> None:
     typer.echo("extras")
     for extra, packages in facts["extras"].items():
         there = ", ".join(f"{name} {number}" for name, number in packages.items())
-        fact(f"  {extra}", f"{'-' if extra in missing else there} ({GIVES[extra]})", 16)
+        fact(f"  {extra}", f"{'-' if extra in missing else there} ({EXTRAS[extra][1]})", 16)
     if missing:
         fact("missing (-)", f"each by its name, or several: pip install 'rhfedmtl[{','.join(missing[:2])}]'", 12)

@@ -17,7 +17,6 @@ from rhfedmtl.cli import (
     data,
     doctor,
     models,
-    network,
     plan,
     report,
     reproduce,
@@ -25,6 +24,8 @@ from rhfedmtl.cli import (
     settings,
     train,
 )
+from rhfedmtl.cli.network import commands as network
+from rhfedmtl.cli.network import serve, training
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import printable
 from rhfedmtl.errors import BusyError, RHFedMTLError
@@ -71,9 +72,9 @@ PANELS: dict[str, dict[str, Any]] = {
     "Look": {"dashboard": dashboard.dashboard, "report": report.report, "runs": runs.app, "data": data.app},
     "This machine": {"doctor": doctor.doctor, "calibrate": plan.calibrate, "bench": bench.bench},
     "Networks of real nodes": {
-        "network": network.network_app,
-        "serve": network.serve_app,
-        "status": network.status,
+        "network": network.app,
+        "serve": serve.app,
+        "status": training.status,
     },
 }
 """The commands in the order of the help."""
@@ -83,7 +84,6 @@ for _panel, _commands in PANELS.items():
             app.add_typer(_command, name=_name, rich_help_panel=_panel)
         else:
             app.command(_name, rich_help_panel=_panel)(_command)
-network.network_app.command("status", hidden=True)(network.status)  # some look for it there
 
 LATER = 75
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,33 +24,17 @@ from rhfedmtl.cli.options import (
     with_planning_options,
 )
 from rhfedmtl.cli.text import amount
-from rhfedmtl.data.request import Request
+from rhfedmtl.data.request import SPLIT_FIELDS, Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
-    from rhfedmtl.data.federation import Federation
-    from rhfedmtl.planning.data_shape import DataShape
-    from rhfedmtl.planning.pilot import Pilot
     from rhfedmtl.planning.plan import PlanReport
     from rhfedmtl.planning.target import TargetReport
-    from rhfedmtl.resources.costs import Budget, Cost
     from rhfedmtl.resources.links import Link
-    from rhfedmtl.training.run import Settings
 
 TARGET = "The other way round: from a target to a budget"
 WITHOUT = "Without data"
-OF_A_SPLIT = (
-    "tasks",
-    "terminals",
-    "samples_per_task",
-    "test_fraction",
-    "partition",
-    "positive",
-    "test_rest",
-    "grouped",
-)
 OF_A_PROBLEM = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
 """What a pilot that was kept cannot be asked to change."""
 BENCH = "What is timed"
@@ -122,139 +104,42 @@ def plan(
 
     rhfedmtl plan --terminals 1500 --samples-per-task 32000 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
     """
-    asked = PlanRequest(
-        request,
-        options,
-        (context.params["data"] or context.params["path"]) is not None,
-        tuple(cost or ()),
-        tuple(budget or ()),
-        features,
-        columns,
-        scale,
-        seed,
-        privacy,
-        faults,
-        pilot,
-    )
+    from rhfedmtl.planning.pilot import Pilot
+    from rhfedmtl.planning.request import PlanRequest
+    from rhfedmtl.planning.target import Target
+
     _check_heeded(options)
     if pilot is not None and (privacy or target):
         raise ConfigError("--pilot predicts the gap of a run that is not private: leave out --privacy and --target")
-    if privacy:
-        report: PlanReport | TargetReport = _plan_private(asked, target)
-    elif target is None:
-        report = _plan_budget(asked, pilot_rounds)
+    if privacy and target:
+        raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
+    with_data = (context.params["data"] or context.params["path"]) is not None
+    if pilot is not None and not with_data:
+        _check_untold(pilot, request, options, sizes=features is not None or columns != 1)
+    asked = PlanRequest(
+        request,
+        options,
+        with_data,
+        cost=tuple(cost or ()),
+        budget=tuple(budget or ()),
+        features=features,
+        columns=columns,
+        scale=scale,
+        seed=seed,
+        privacy=privacy,
+        faults=faults,
+        pilot=None if pilot is None or with_data else Pilot.load(pilot),
+        keep=pilot if with_data else None,
+    )
+    if target is None:
+        report: PlanReport | TargetReport = asked.plan(pilot_rounds)
     else:
-        live = not as_json and sys.stderr.isatty()
-        report = _plan_target(asked, target, resource, seeds=seeds, points=points, live=live)
+        with _bar(live=not as_json and sys.stderr.isatty()) as watch:
+            report = asked.seek(Target.of(target), resource, seeds=seeds, points=points, watch=watch)
     if as_json:
         print_json({**report.to_dict(), "configuration": asked.configuration()})
     else:
         text_of.show(report)
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """What a plan is made from: data, or sizes alone; how to learn; prices and budgets."""
-
-    request: Request
-    options: Options
-    with_data: bool
-    cost: tuple[str, ...]
-    budget: tuple[str, ...]
-    features: int | None
-    columns: int
-    scale: str | None
-    seed: int
-    privacy: str = ""
-    faults: str = ""
-    pilot: Path | None = None
-
-    @cached_property
-    def resources(self) -> tuple[Cost, Budget]:
-        """Prices and limits."""
-        from rhfedmtl.resources.costs import read_resources
-
-        return read_resources(self.cost, self.budget, default=("energy",))
-
-    @property
-    def kind(self) -> str:
-        """Kind of labels, where there is no data to tell."""
-        return "classes" if self.columns > 1 else "regression" if self.options.loss == "squared" else "binary"
-
-    def settings(self, kind: str) -> Settings:
-        """How to run on labels of this kind."""
-        from rhfedmtl.training.config import usual_scale
-        from rhfedmtl.training.run import Settings
-
-        scale = self.scale or usual_scale(kind, private=bool(self.privacy))
-        return Settings(scale=scale, seed=self.seed, max_rounds=1_000_000)
-
-    def subject(self) -> tuple[Federation | DataShape, str]:
-        """What is planned for, data or sizes alone, and its kind of labels."""
-        if not self.with_data:
-            return self.shape(), self.kind
-        data = self.federation()
-        return data, data.kind
-
-    def kept(self, path: Path) -> tuple[Pilot, str]:
-        """A pilot from its file; what it has of its own is refused."""
-        from rhfedmtl.planning.pilot import Pilot
-
-        told = [name for name in OF_A_SPLIT if getattr(self.request, name) is not None]
-        told += [name for name in self.options.given() if name in OF_A_PROBLEM]
-        if told or self.features is not None or self.columns != 1:
-            raise ConfigError(f"{path} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
-        return Pilot.load(path), self.kind
-
-    def federation(self) -> Federation:
-        """The data, split with the seed."""
-        if self.features is not None or self.columns != 1:
-            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
-        return self.request.federation(self.seed)
-
-    def federations(self, count: int) -> list[Federation]:
-        """The data split with so many seeds; files are read once."""
-        from rhfedmtl.data.registry import DATASETS
-        from rhfedmtl.data.split import federate
-
-        first, seeds = self.federation(), range(self.seed + 1, self.seed + count)
-        if DATASETS[self.request.data].federated or not seeds:
-            return [first, *(self.request.federation(seed) for seed in seeds)]
-        source, split = self.request.source(), self.request.split()
-        return [first, *(federate(source, split, seed) for seed in seeds)]
-
-    def shape(self) -> DataShape:
-        """Sizes from the words of a split."""
-        from rhfedmtl.data.request import parse_partition
-        from rhfedmtl.planning.data_shape import DataShape
-
-        request = self.request
-        for name in ("positive", "test_rest", "grouped"):
-            if getattr(request, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
-        if request.settings:
-            raise ConfigError("--set speaks of data: name it with --data")
-        tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
-        sizes = {
-            "tasks": tasks,
-            "terminals": request.terminals,
-            "samples_per_task": request.samples_per_task,
-            "test_fraction": request.test_fraction,
-            "features": self.features,
-            "partition": None if request.partition is None else parse_partition(request.partition),
-        }
-        known: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-        return DataShape(**known, columns=self.columns, seed=self.seed)
-
-    def configuration(self) -> dict[str, Any]:
-        """All of it in plain values."""
-        return {
-            "command": "plan",
-            "data": self.request.to_dict() if self.with_data else None,
-            "options": plain(self.options),
-            "cost": self.resources[0].to_dict(),
-            "seed": self.seed,
-        }
 
 
 def _check_heeded(options: Options) -> None:
@@ -265,76 +150,19 @@ def _check_heeded(options: Options) -> None:
         raise ConfigError(no_effect("a plan", unheeded))
 
 
-def _plan_budget(asked: PlanRequest, pilot_rounds: int | None) -> PlanReport:
-    from rhfedmtl.planning import plan as planner
-    from rhfedmtl.resources.ledger import Ledger
-    from rhfedmtl.training.faults import Faults
-
-    kept = None if asked.with_data else asked.pilot
-    subject, kind = asked.subject() if kept is None else asked.kept(kept)
-    return planner.plan(
-        subject,
-        asked.options.method(kind),
-        asked.options.chosen_policy("measured"),
-        asked.settings(kind),
-        ledger=Ledger(*asked.resources),
-        pilot_rounds=pilot_rounds,
-        faults=Faults.parse(asked.faults, asked.seed),
-        keep=asked.pilot if asked.with_data else None,
-    )
-
-
-def _plan_private(asked: PlanRequest, target: str | None) -> PlanReport:
-    from rhfedmtl.planning.plan import plan_private
-    from rhfedmtl.resources.ledger import Ledger
-    from rhfedmtl.training.config import RunConfig
-    from rhfedmtl.training.faults import Faults
-    from rhfedmtl.training.privacy import Privacy
-
-    if target is not None:
-        raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
-    RunConfig(options=asked.options, scale=asked.scale, privacy=asked.privacy, faults=asked.faults).check()
-    subject, kind = asked.subject()
-    faults, ledger = Faults.parse(asked.faults, asked.seed), Ledger(*asked.resources)
-    bound = Privacy.parse(asked.privacy)
-    return plan_private(subject, asked.options, asked.settings(kind), bound, ledger=ledger, faults=faults)
-
-
-def _plan_target(
-    asked: PlanRequest, target_text: str, resource: str | None, *, seeds: int, points: int, live: bool
-) -> TargetReport:
-    from rhfedmtl.planning import target as targets
-
-    target, (cost, budget) = targets.Target.of(target_text), asked.resources
-    budget.check(cost)
-    policy = asked.options.chosen_policy("measured")
-    if not asked.with_data:
-        method, settings = asked.options.method(asked.kind), asked.settings(asked.kind)
-        return targets.seek_in_theory(
-            asked.shape(), target, method, settings, cost=cost, budget=budget, resource=resource, policy=policy
-        )
-    federations = asked.federations(seeds)
-    kind = federations[0].kind
-    with _bar(live=live) as watch:
-        return targets.seek(
-            federations,
-            target,
-            asked.options.method(kind),
-            policy,
-            asked.settings(kind),
-            cost=cost,
-            budget=budget,
-            resource=resource,
-            points=points,
-            watch=watch,
-        )
+def _check_untold(pilot: Path, request: Request, options: Options, *, sizes: bool) -> None:
+    """Refuse what a pilot that was kept has of its own."""
+    told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
+    told += [name for name in options.given() if name in OF_A_PROBLEM]
+    if told or sizes:
+        raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
 
 
 @contextmanager
 def _bar(*, live: bool) -> Iterator[Any]:
     """Show on stderr which budget is being tried."""
     if not live:
-        yield None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

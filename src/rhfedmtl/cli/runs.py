@@ -183,8 +183,6 @@ def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "-" if value is None else str(value)
+    from rhfedmtl.display import written
+
+    return "-" if value is None else written(value)

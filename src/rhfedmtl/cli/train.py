@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
@@ -33,6 +32,7 @@ from rhfedmtl.cli.options import (
     chosen_from,
     every,
     option,
+    print_json,
     spelt,
     typed,
     with_learning_options,
@@ -160,7 +160,7 @@ def _learn(run: Session, loggers: list[Logger], *, live: bool) -> tuple[Result, 
         typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
     for logger in loggers:
         logger.start(run.folder.name, run.config.to_dict())
-    with _watcher(live=live, share_done=_ShareDone(run.chosen)) as watch:
+    with _watcher(live=live, share_done=_ShareDone(run.chosen.config)) as watch:
         result = run.run(tracking.follow(watch, loggers))
     known = run.finish(result)
     for logger in loggers:
@@ -177,13 +177,14 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
     facts |= {"free_evaluation": True} if run.config.free_evaluation else {}
     facts |= {"saved": str(run.folder)}
-    facts |= {"tuning": plain(known.tuning)} if run.tuning else {}
-    facts |= {"selection": plain(known.selection)} if run.selection else {}
+    facts |= {"tuning": plain(known.tuning)} if known.tuning else {}
+    facts |= {"selection": plain(known.selection)} if known.selection else {}
     facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
-        typer.echo(json.dumps(facts, allow_nan=False))
+        print_json(facts)
     else:
-        _print_result(facts, run.federation.task_names, result, "" if run.selection is None else run.selection.text())
+        weights = "" if known.selection is None else known.selection.text()
+        _print_result(facts, run.federation.task_names, result, weights)
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)

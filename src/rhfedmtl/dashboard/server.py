@@ -102,10 +102,10 @@ class Dashboard:
         yield
         watched.close()
 
-    async def _page(self, title: str, make: Callable[[], str], here: str, status: int = 200) -> Response:
+    async def _page(self, title: str, make: Callable[[], str], here: str) -> Response:
         """A page, made in a thread of its own: nobody waits for the charts of others."""
         try:
-            body = await asyncio.to_thread(make)
+            body, status = await asyncio.to_thread(make), 200
         except RHFedMTLError as error:
             body, status = pages.refusal(str(error)), 404
         return HTMLResponse(pages.frame(title, body, self.views, here), status)

@@ -15,20 +15,15 @@ from html import escape
 from pathlib import Path
 
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.planning import words
-from rhfedmtl.planning.data_shape import DataShape
 from rhfedmtl.planning.pilot import ENDING, Pilot
-from rhfedmtl.planning.plan import PlanReport, plan, plan_private
+from rhfedmtl.planning.plan import PlanReport
+from rhfedmtl.planning.request import PlanRequest
 from rhfedmtl.report.charts import Axis, LineChart, Series, Style
 from rhfedmtl.report.page import commands_html, figure_html
 from rhfedmtl.report.sections import Section
-from rhfedmtl.resources.costs import read_resources
-from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.config import usual_scale
-from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.privacy import Privacy
-from rhfedmtl.training.run import Settings
 
 LEAST = 1e-12
 """Shares of the suboptimality below this are beyond any model of progress."""
@@ -225,23 +220,23 @@ def answer(asked: Scenario) -> str:
 @lru_cache(maxsize=256)
 def plan_of(asked: Scenario) -> PlanReport:
     """What `rhfedmtl plan` would answer."""
-    options, (cost, budget) = Options(), read_resources(*asked.resources())
     if asked.pilot is not None and asked.privacy:
         raise ConfigError(
             "a private run is planned from public numbers alone, and a pilot has looked at rows: choose one"
         )
-    settings = Settings(scale=usual_scale("binary", private=bool(asked.privacy)), max_rounds=1_000_000)
-    ledger, faults = Ledger(cost, budget), Faults.parse(asked.faults)
-    if asked.pilot is not None:
-        known = _pilot(asked.pilot, asked.pilot.stat().st_mtime_ns)
-        return plan(known, settings=settings, ledger=ledger, faults=faults)
-    shape = DataShape(
-        int(asked["tasks"]), int(asked["terminals"]), int(asked["samples"]), features=int(asked["features"])
-    )
-    if asked.privacy:
-        return plan_private(shape, options, settings, Privacy.parse(asked.privacy), ledger=ledger, faults=faults)
-    policy = options.chosen_policy("measured")
-    return plan(shape, options.method("binary"), policy, settings, ledger=ledger, faults=faults)
+    known = None if asked.pilot is None else _pilot(asked.pilot, asked.pilot.stat().st_mtime_ns)
+    tasks, terminals, samples, features = (int(asked[name]) for name in SIZES)
+    cost, budget = asked.resources()
+    return PlanRequest(
+        Request(tasks=tasks, terminals=terminals, samples_per_task=samples),
+        Options(),
+        cost=tuple(cost),
+        budget=tuple(budget),
+        features=features,
+        privacy=asked.privacy,
+        faults=asked.faults,
+        pilot=known,
+    ).plan()
 
 
 @lru_cache(maxsize=8)

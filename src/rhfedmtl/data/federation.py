@@ -20,6 +20,8 @@ IntArray = npt.NDArray[np.integer[Any]]
 LARGEST = 1e100
 """Features and labels beyond this are refused: their squares, summed, would overflow."""
 Kind = Literal["binary", "classes", "regression"]
+ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
+"""What a federation is saved as; groups have done their work once rows are held out."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +130,7 @@ class Federation:
         self._check_sizes()
         for y in (self.y, self.test_y):
             check_labels(y, self.class_names)
-        for name in (
-            "X",
-            "y",
-            "terminal_offsets",
-            "task_offsets",
-            "test_X",
-            "test_y",
-            "test_offsets",
-            "sample_weight",
-            "group",
-        ):
+        for name in (*ARRAYS, "group"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
     def _check_sizes(self) -> None:

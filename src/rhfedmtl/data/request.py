@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
     from rhfedmtl.data.partition import Partition
     from rhfedmtl.data.split import Split
 
-SPLIT_FIELDS = (
-    "tasks",
-    "terminals",
-    "partition",
-    "samples_per_task",
-    "test_fraction",
-    "test_rest",
-    "grouped",
-    "positive",
-    "balanced",
-)
 TEST_FRACTION = 0.25
 
 
@@ -100,6 +90,11 @@ class Request:
         """All fields as plain values, for records and ``--json``."""
         return dataclasses.asdict(self)
 
+    @property
+    def key(self) -> str:
+        """All fields in one text, to look up by."""
+        return json.dumps(self.to_dict(), sort_keys=True)
+
     def words(self) -> Iterator[str]:
         """The words that ask for the same on a command line."""
         yield from ("--data", self.data)
@@ -137,6 +132,12 @@ class Request:
                 asked["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
                 asked["rows"] = total - asked["test"]
         return asked
+
+
+SPLIT_FIELDS = tuple(
+    each.name for each in dataclasses.fields(Request) if each.name not in ("data", "path", "class_weight", "settings")
+)
+"""Those that are fields of ``Split`` too."""
 
 
 def flag(name: str, value: Any) -> list[str]:

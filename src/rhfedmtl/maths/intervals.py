@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import numpy.typing as npt
+
 
 def student(level: float, free: float) -> float:
     """Half of a two-sided interval of Student's t with so many degrees of freedom, in standard errors of the mean."""
     from scipy.special import stdtrit  # scipy.stats, which has it too, takes half a second to import
 
     return float(stdtrit(free, (1.0 + level) / 2.0))
+
+
+def interval(values: npt.NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """Mean, and half of its interval (Student's t); the half is 0 for a single value."""
+    n = len(values)
+    if n < 2:
+        return float(values.mean()), 0.0
+    return float(values.mean()), float(student(level, n - 1) * values.std(ddof=1) / math.sqrt(n))

@@ -135,12 +135,10 @@ class Calibration:
         return asdict(self)
 
 
-def calibrate(
-    bench: Bench | None = None, method: DualMethod | None = None, *, clock: Clock = time.perf_counter
-) -> Calibration:
+def calibrate(bench: Bench | None = None, *, clock: Clock = time.perf_counter) -> Calibration:
     """Time the roles on this machine."""
-    bench, method = bench or Bench(), method or DualMethod()
-    timed = _Timed(bench, method, clock)
+    bench = bench or Bench()
+    timed = _Timed(bench, clock)
     timed.round(1)  # compiles the kernels, or loads them
     step, order, orders = timed.terminal()
     return Calibration(bench, step, order, timed.station(), timed.cloud(), orders, timed.network.message_sizes)
@@ -163,11 +161,10 @@ def price_file(calibration: Calibration, cost: Cost, power: Power) -> str:
 class _Timed:
     """The roles under the clock."""
 
-    def __init__(self, bench: Bench, method: DualMethod, clock: Clock) -> None:
-        self.bench, self.method, self.clock = bench, method, clock
-        self.network = MessagePassing(bench.federation(), method, seed=0)
-        self._cloud = Cloud(method.relationship, 1, self.network.shape)
-        self.network.assign(self._cloud.assign())
+    def __init__(self, bench: Bench, clock: Clock) -> None:
+        self.bench, self.method, self.clock = bench, DualMethod(), clock
+        self.network = MessagePassing(bench.federation(), self.method, seed=0)
+        self.network.assign(Cloud(self.method.relationship, 1, self.network.shape).assign())
         self._number = 0
 
     def round(self, steps: int) -> tuple[float, list[float]]:

@@ -250,7 +250,8 @@ def fly(
 
     results = [run(number) for number in range(PILOTS)]
     result = results[0]
-    first = replace(scout.seen[0], certificate_bytes=known.certificate_bytes, certify_every=settings.certify_every)
+    assert scout.start is not None
+    first = replace(scout.start, certificate_bytes=known.certificate_bytes, certify_every=settings.certify_every)
     end = replace(
         first,
         ledger=result.ledger,
@@ -307,15 +308,14 @@ class _Scout:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.seen: list[Situation] = []
+        self.start: Situation | None = None
         self.first: Plan | None = None
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan as the policy does."""
         plan = self._policy.plan(situation)
-        if not self.seen:
+        if self.start is None:
             # The run goes on to charge its ledger and to append what it observes: keep both as they are now.
             frozen = situation.ledger.with_budget(situation.ledger.budget)
-            self.seen.append(replace(situation, ledger=frozen, observed=[]))
-            self.first = plan
+            self.start, self.first = replace(situation, ledger=frozen, observed=[]), plan
         return plan

@@ -17,7 +17,7 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.maths.intervals import student
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.plan import policy_name
@@ -148,7 +148,7 @@ def seek(
     resource: str | None = None,
     points: int = 11,
     refinements: int = 6,
-    watch: Watcher | None = None,
+    watch: Watcher = lambda done, total, point: None,
 ) -> TargetReport:
     """Smallest budget of ``resource`` whose runs reach ``target`` on average, one run for each federation.
 
@@ -161,6 +161,9 @@ def seek(
     _refuse_own_end(policy)
     resource = sought(cost, budget, resource)
     limits = {name: limit for name, limit in budget.items() if name != resource}
+    if not federations:
+        raise ConfigError("give at least one federation, or a shape for an answer from theory")
+    settings = replace(settings, certify_every=settings.max_rounds, execution=settings.execution.in_process)
     simulation = _Simulation(federations, target, method, policy, settings, cost, resource, limits, watch)
     cheapest = simulation.cheapest()
     top = budget[resource] if resource in budget else _WIDEST * cheapest
@@ -268,29 +271,20 @@ def mark_pareto(curve: Sequence[TargetPoint], target: Target) -> list[TargetPoin
     return marked
 
 
+@dataclass
 class _Simulation:
     """Runs at several budgets, and what they gave."""
 
-    def __init__(
-        self,
-        federations: Sequence[Federation],
-        target: Target,
-        method: DualMethod,
-        policy: Policy,
-        settings: Settings,
-        cost: Cost,
-        resource: str,
-        limits: dict[str, float],
-        watch: Watcher | None,
-    ) -> None:
-        if not federations:
-            raise ConfigError("give at least one federation, or a shape for an answer from theory")
-        self.federations, self.target, self.method, self.policy = federations, target, method, policy
-        execution = settings.execution.in_process
-        self.settings = replace(settings, certify_every=settings.max_rounds, execution=execution)
-        self.cost, self.resource, self.limits = cost, resource, limits
-        self.watch = watch or (lambda done, total, point: None)
-        self.points: list[TargetPoint] = []
+    federations: Sequence[Federation]
+    target: Target
+    method: DualMethod
+    policy: Policy
+    settings: Settings
+    cost: Cost
+    resource: str
+    limits: dict[str, float]
+    watch: Watcher
+    points: list[TargetPoint] = field(default_factory=list)
 
     def cheapest(self) -> float:
         """The least of the resource that pays a round everywhere; limits on other types that cannot are refused."""
@@ -338,7 +332,7 @@ class _Simulation:
             settings = replace(self.settings, seed=self.settings.seed + i)
             results.append(train(federation, self.method, self.policy, settings, ledger=Ledger(self.cost, limits)))
         values = np.array([self.target.measure(result) for result in results])
-        mean, low, high = interval(values, logarithmic=self.target.name == "gap")
+        mean, low, high = mean_interval(values, logarithmic=self.target.name == "gap")
         spent = {name: float(np.mean([r.ledger.spent[name] for r in results])) for name in self.cost}
         rounds = float(np.mean([result.rounds for result in results]))
         return TargetPoint(amount, mean, low, high, spent, rounds, self.target.reached_by(mean))
@@ -368,12 +362,10 @@ class _Simulation:
         )
 
 
-def interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic: bool) -> tuple[float, float, float]:
+def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic: bool) -> tuple[float, float, float]:
     """Mean (of logarithms, for gaps) and its t-interval; the value itself where there is one only."""
     x = np.log(np.maximum(values, 1e-300)) if logarithmic else values
-    mean, half = float(x.mean()), 0.0
-    if len(x) > 1:
-        half = float(student(LEVEL, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    mean, half = interval(x, LEVEL)
     ends = (mean, mean - half, mean + half)
     return tuple(math.exp(end) for end in ends) if logarithmic else ends  # type: ignore[return-value]
 

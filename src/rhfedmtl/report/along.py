@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report.charts import Number, thinned
 from rhfedmtl.runs.records import Record, RoundTable
-from rhfedmtl.runs.sweep import interval
 
 Array = npt.NDArray[np.float64]
 GRID = 48
 """Points of a curve: enough for the eye, few enough for a small file."""
+COLUMNS = 40
 
 
 class Curve(NamedTuple):
@@ -120,10 +121,10 @@ def answered(many: Sequence[Record]) -> tuple[float, float]:
     return float(asked), float(came)
 
 
-def answered_by_station(rounds: RoundTable, most: int = 40) -> tuple[list[str], list[list[Number]]]:
-    """Share of updates that arrived, station by station, over rounds taken together to at most ``most`` columns."""
+def answered_by_station(rounds: RoundTable) -> tuple[list[str], list[list[Number]]]:
+    """Share of updates that arrived, station by station, over rounds taken together to at most ``COLUMNS``."""
     asked, came = (np.array(counts, dtype=np.float64) for counts in (rounds.ordered, rounds.answered))
-    edges = np.unique(np.linspace(0, len(asked), min(most, len(asked)) + 1).round().astype(int))
+    edges = np.unique(np.linspace(0, len(asked), min(COLUMNS, len(asked)) + 1).round().astype(int))
     names: list[str] = []
     columns: list[list[Number]] = []
     for first, last in pairwise(edges):

@@ -318,9 +318,14 @@ def short(value: Any) -> str:
     return f"{factor}10{str(int(power)).translate(_SUPERSCRIPT)}"
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: float) -> str:
     """A difference with its sign."""
-    return f"{value:+.{digits}f}".replace("-", "−")
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def rounded(value: Number) -> Number:
+    """A number to four digits, for what a page holds; None where it is none."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 def thinned(count: int, most: int) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.report import along, views
-from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, short, thinned
+from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, rounded, short, thinned
 from rhfedmtl.report.words import axis_label, focus, metric_axis, unit
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import StudyResult
@@ -115,10 +115,10 @@ def _curves(
     spent = rounds.round if kind is None else rounds.spent[kind]
     measured = [i for i in range(len(spent)) if any(column[i] is not None for column in rounds.metrics.values())]
     chosen = [measured[i] for i in thinned(len(measured), points)]
-    gap = [[_rounded(rounds.gap[i]) for i in chosen]]
+    gap = [[rounded(rounds.gap[i]) for i in chosen]]
     columns = [rounds.metrics.get(metric["key"]) for metric in metrics[:-1]]
     rows = [_rows([column[i] for i in chosen], by_task=by_task) if column else [] for column in columns]
-    return [_rounded(spent[i]) for i in chosen], [*rows, gap]
+    return [rounded(spent[i]) for i in chosen], [*rows, gap]
 
 
 def _rows(values: list[Any], *, by_task: bool) -> list[list[Number]]:
@@ -126,10 +126,6 @@ def _rows(values: list[Any], *, by_task: bool) -> list[list[Number]]:
     tasks = max((len(now) for now in values if now), default=0)
     full = [list(now) if now else [None] * tasks for now in values]
     if by_task:
-        return [[_rounded(now[t]) for now in full] for t in range(tasks)]
+        return [[rounded(now[t]) for now in full] for t in range(tasks)]
     known = [[v for v in now if v is not None] for now in full]
-    return [[_rounded(float(np.mean(now))) if now else None for now in known]]
-
-
-def _rounded(value: Number) -> Number:
-    return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")
+    return [[rounded(float(np.mean(now))) if now else None for now in known]]

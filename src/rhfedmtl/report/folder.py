@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.algorithms.registry import is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.report.charts import short as number
 from rhfedmtl.runs import lookup, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.runs.sweep import interval
-from rhfedmtl.studies.study import At, Cell, Point, Study, StudyResult, Variant, grid, place, short
+from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant, grid, place, short
 
 OFTEN = ("request.data", "budget.", "seed")
 """Settings that runs are called by first."""
@@ -24,48 +21,18 @@ OFTEN = ("request.data", "budget.", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Gathered(StudyResult):
-    """Runs that nobody planned together: seeds may be missing, and differences pair those that both sides have."""
+    """Runs that nobody planned together, read already: seeds may be missing."""
 
     known: Mapping[str, Record]
 
-    @property
+    @cached_property
     def same_data(self) -> bool:
         """Whether all runs learned from one data set: results on several cannot be ranked."""
         return len({record.data.name for record in self.known.values()}) == 1
 
-    def best(self, at: At) -> str | None:
-        """Variant with the best mean at a place; none where runs are of several data sets."""
-        return super().best(at) if self.same_data else None
-
-    def seeds_of(self, variant: str, at: At) -> list[int]:
-        """Seeds of the runs that are there."""
-        return sorted(seed for name, where, seed in self.runs if (name, where) == (variant, place(at)))
-
     def record(self, variant: str, at: At, seed: int) -> Record:
         """The record of one run."""
         return self.known[self.runs[variant, place(at), seed]]
-
-    def records(self, variant: str, at: At) -> list[Record]:
-        """Records of the seeds that are there."""
-        return [self.record(variant, at, seed) for seed in self.seeds_of(variant, at)]
-
-    def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
-        """Metric of every seed; None where there is no run."""
-        return super().values(variant, at, metric) if self.seeds_of(variant, at) else None
-
-    def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
-        """Variant minus other over the seeds that both have; None where runs are of several data sets."""
-        mine, theirs = self.values(variant, at), self.values(other, at)
-        ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
-        both = [seed for seed in ours if seed in others and self.same_data]
-        if mine is None or theirs is None or not both or variant == other:
-            return None
-        pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]
-        return interval(self.study.sign * np.array(pairs))
-
-    def cell(self, variant: str, at: At) -> Cell:
-        """One cell of the table, with the seeds that it has."""
-        return replace(super().cell(variant, at), seeds=len(self.seeds_of(variant, at)))
 
 
 def read(folder: Path) -> list[StudyResult]:

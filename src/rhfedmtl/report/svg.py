@@ -24,6 +24,7 @@ from rhfedmtl.report.charts import (
     Number,
     Panels,
     Series,
+    rounded,
     short,
     ticks,
 )
@@ -34,6 +35,8 @@ INNER = 1000
 ROW = 30
 CELL = 24
 LINE_OF_TEXT = 16
+NAME = 22
+"""Letters of a name beside a bar or a row of a matrix."""
 SYMBOLS = {
     "circle": '<circle r="3.6"/>',
     "square": '<rect x="-3.3" y="-3.3" width="6.6" height="6.6"/>',
@@ -252,8 +255,8 @@ def _data(chart: LineChart, height: int) -> str:
             "class": f"c{s.style.colour} {s.kind}",
             "mark": MARKERS[s.style.marker],
             "x": list(s.x),
-            "y": [_rounded(v) for v in s.y],
-            **({"low": [_rounded(v) for v in s.low], "high": [_rounded(v) for v in s.high]} if s.low else {}),
+            "y": [rounded(v) for v in s.y],
+            **({"low": [rounded(v) for v in s.low], "high": [rounded(v) for v in s.high]} if s.low else {}),
         }
         for s in chart.series
     ]
@@ -267,7 +270,7 @@ def _data(chart: LineChart, height: int) -> str:
 
 def _matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[Number]]) -> str:
     """What the script needs to save bars and matrices."""
-    facts = {"rows": rows, "columns": columns, "values": [[_rounded(v) for v in row] for row in values]}
+    facts = {"rows": rows, "columns": columns, "values": [[rounded(v) for v in row] for row in values]}
     return f'<script type="application/json" class="matrix">{as_json(facts)}</script>'
 
 
@@ -276,17 +279,13 @@ def as_json(facts: dict[str, Any]) -> str:
     return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _rounded(value: Number) -> Number:
-    return None if value is None else float(f"{value:.4g}")
-
-
 def _clipped(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _gutter(names: Sequence[str], most: int = 22) -> int:
+def _gutter(names: Sequence[str]) -> int:
     """Pixels that the longest of some names needs."""
-    return 14 + round(6.6 * max((min(len(name), most) for name in names), default=0))
+    return 14 + round(6.6 * max((min(len(name), NAME) for name in names), default=0))
 
 
 def _bars(chart: Bars) -> str:
@@ -320,7 +319,7 @@ def _bar(chart: Bars, i: int, largest: float) -> str:
                 f'y="{y + 5}" height="{ROW - 10}" data-tip="{escape(tip)}"/>'
             )
         start += value
-    name = escape(_clipped(chart.rows[i], 22))
+    name = escape(_clipped(chart.rows[i], NAME))
     place = f'x="{100 * start / largest:.2f}%" dx="6" y="{y + ROW / 2}" dy="0.35em"'
     total = f'<text class="tick" {place}>{chart.said(i)}</text>'
     return (
@@ -336,7 +335,7 @@ def _heat(chart: Heat) -> str:
     )
     names = "".join(
         f'<text class="name" x="0" dx="-8" y="{CELL * (i + 0.5)}" dy="0.35em" text-anchor="end">'
-        f"{escape(_clipped(name, 22))}</text>"
+        f"{escape(_clipped(name, NAME))}</text>"
         for i, name in enumerate(chart.rows)
     )
     slanted = max((len(name) for name in chart.columns), default=0) > 4

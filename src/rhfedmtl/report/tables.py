@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
 from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread, tuned
 from rhfedmtl.runs.records import Record
-from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.overall import Overall, overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
 

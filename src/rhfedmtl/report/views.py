@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, LineChart, Panels, Series, Style, Styles, thinned
 from rhfedmtl.report.words import (
@@ -19,7 +20,6 @@ from rhfedmtl.report.words import (
     unit,
 )
 from rhfedmtl.runs.records import Record, RoundTable, Summary
-from rhfedmtl.runs.sweep import interval
 from rhfedmtl.studies.study import At, StudyResult
 
 INTERVALS = "Lines are means over seeds, bands their 95 % intervals."

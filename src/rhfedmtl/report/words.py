@@ -93,9 +93,9 @@ def focus(result: StudyResult) -> dict[str, Any]:
     return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.study.axes.items()}
 
 
-def spread(value: float, half: float, digits: int = 3) -> str:
+def spread(value: float, half: float) -> str:
     """Mean and half of an interval; the mean alone where there is one seed."""
-    return f"{value:.{digits}f} ± {half:.{digits}f}" if half else f"{value:.{digits}f}"
+    return f"{value:.3f} ± {half:.3f}" if half else f"{value:.3f}"
 
 
 def findings(result: StudyResult) -> list[str]:

@@ -22,7 +22,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.plain import plain, read
 from rhfedmtl.resources.costs import binding
-from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary
+from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary, columns
 from rhfedmtl.training.run import Progress, Watcher, mean
 
 NAME = "progress.jsonl"
@@ -73,17 +73,15 @@ def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watc
 
 
 def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
-    found = progress.certificate
+    known = ("primal", "dual", "gap", "relative_gap")
+    certificate = {name: getattr(progress.certificate, name, None) for name in known}
     return RoundLine(
         round=progress.round,
         cloud_round=progress.cloud_round,
         spent={name: limit - progress.left[name] for name, limit in budget.items() if name in progress.left},
         local_steps=float(np.median(progress.plan.local_steps)),
         terminal_steps=progress.terminal_steps,
-        primal=None if found is None else found.primal,
-        dual=None if found is None else found.dual,
-        gap=None if found is None else found.gap,
-        relative_gap=None if found is None else found.relative_gap,
+        **certificate,
         metrics={n: v.tolist() if len(v) <= MOST_TASKS else [mean(v)] for n, v in progress.metrics.items()},
     )
 
@@ -192,12 +190,7 @@ def _so_far(known: Record, lines: list[RoundLine]) -> Record:
         seconds=0.0,
     )
     table = RoundTable(
-        round=[line.round for line in lines],
-        cloud_round=[line.cloud_round for line in lines],
-        spent={name: [line.spent[name] for line in lines] for name in last.spent},
-        primal=[line.primal for line in lines],
-        dual=[line.dual for line in lines],
-        gap=[line.gap for line in lines],
+        **columns(lines, last.spent),
         station_gap=[None] * len(lines),
         local_steps=[[line.local_steps] for line in lines],
         ordered=[[0]] * len(lines),

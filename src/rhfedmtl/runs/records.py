@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -22,6 +22,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.files import write_whole
 from rhfedmtl.maths.runs import bincount
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import BESIDE, plain, read
@@ -253,18 +254,20 @@ def round_table(result: Result) -> RoundTable:
         _by_station(event) for event in result.events if isinstance(event, RoundEvent) and event.merges and event.round
     ]
     return RoundTable(
-        round=[moment.round for moment in moments],
-        cloud_round=[moment.cloud_round for moment in moments],
-        spent={name: [moment.spent[name] for moment in moments] for name in result.ledger.spent},
-        primal=[moment.primal for moment in moments],
-        dual=[moment.dual for moment in moments],
-        gap=[moment.gap for moment in moments],
+        **columns(moments, result.ledger.spent),
         station_gap=[None if m.station_gaps is None else m.station_gaps.tolist() for m in moments],
         local_steps=[steps for steps, _ in work],
         ordered=[ordered for _, ordered in work],
         answered=[seen.answers.tolist() for seen in result.observed],
         metrics={n: [m.metrics[n].tolist() if n in m.metrics else None for m in moments] for n in result.metrics},
     )
+
+
+def columns(rounds: Sequence[Any], spent: Iterable[str]) -> dict[str, Any]:
+    """What is known of every round, whoever tells it: number, server iteration, certificate, and what was spent."""
+    names = ("round", "cloud_round", "primal", "dual", "gap")
+    found: dict[str, Any] = {name: [getattr(each, name) for each in rounds] for name in names}
+    return found | {"spent": {name: [each.spent[name] for each in rounds] for name in spent}}
 
 
 def _by_station(event: RoundEvent) -> tuple[list[float], list[int]]:
@@ -324,7 +327,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 def save(folder: Path, known: Record, federation: Federation, result: Result) -> None:
     """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``."""
-    (folder / RECORD).write_text(json.dumps(known.to_dict(), allow_nan=False) + "\n")
+    write_whole(folder / RECORD, json.dumps(known.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
     _save_model(folder / "model.npz", known, federation, result)

@@ -19,12 +19,11 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.tuning import TuningRecord
-from rhfedmtl.selection.weights import Chosen, SelectionRecord, settled
+from rhfedmtl.selection.weights import Chosen, settled
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Before, Result, Watcher
+from rhfedmtl.training.run import Result, Watcher
 
 CHECKPOINT = "checkpoint"
 
@@ -63,18 +62,15 @@ def _settled(config: RunConfig, how: Execution) -> Chosen:
 
 @dataclass(frozen=True)
 class Session:
-    """A run that is about to begin, or to go on; ``chosen`` is its configuration after tuning."""
+    """A run that is about to begin, or to go on; ``chosen`` is what it makes of ``config`` after tuning."""
 
     config: RunConfig
-    chosen: RunConfig
-    tuning: TuningRecord | None
+    chosen: Chosen
     how: Execution
     federation: Federation
     folder: Path
     seconds: float = SECONDS
     start: Checkpoint | None = None
-    selection: SelectionRecord | None = None
-    before: Before | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -89,13 +85,13 @@ class Session:
             if self.start is not None:
                 read(self.folder)  # another process may have ended it meanwhile
             with progress.written(self.folder, self.record(None), watch) as watched:
-                return self.chosen.run(
+                return self.chosen.config.run(
                     self.federation,
                     ledger=Ledger(*self.config.resources()),
                     watch=watched,
                     keep=keep,
                     start=self.start,
-                    before=self.before,
+                    before=self.chosen.before,
                     execution=self.how,
                 )
         except ClusterError as error:
@@ -125,14 +121,15 @@ class Session:
 
     def record(self, result: Result | None) -> Record:
         """The record of this run; None before it has a result."""
-        return records.record(self.config, self.federation, result, tuning=self.tuning, selection=self.selection)
+        tuning, selection = self.chosen.tuning, self.chosen.selection
+        return records.record(self.config, self.federation, result, tuning=tuning, selection=selection)
 
     def _notes(self) -> dict[str, Any]:
         return {
             "config": self.config,
-            "chosen": self.chosen,
-            "tuning": self.tuning,
-            "selection": self.selection,
+            "chosen": self.chosen.config,
+            "tuning": self.chosen.tuning,
+            "selection": self.chosen.selection,
             "how": self.how,
             "data": self.federation.fingerprint(),
             "versions": versions(),
@@ -157,17 +154,7 @@ def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS
     federation = _federation(how, config)
     found = _chosen(how, config, federation)
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
-    return Session(
-        config,
-        found.config,
-        found.tuning,
-        how,
-        federation,
-        folder,
-        seconds,
-        selection=found.selection,
-        before=found.before,
-    )
+    return Session(config, found, how, federation, folder, seconds)
 
 
 def read(folder: Path) -> Checkpoint:
@@ -193,14 +180,5 @@ def take_up(start: Checkpoint, how: Execution, seconds: float = SECONDS) -> Sess
     federation = _federation(how, notes["config"])
     if federation.fingerprint() != notes["data"]:
         raise DataError(f"the data is not what the run in {start.path.parent} began with: start the run anew")
-    return Session(
-        notes["config"],
-        notes["chosen"],
-        notes["tuning"],
-        how,
-        federation,
-        start.path.parent,
-        seconds,
-        start,
-        notes["selection"],
-    )
+    chosen = Chosen(notes["chosen"], notes["tuning"], notes["selection"])
+    return Session(notes["config"], chosen, how, federation, start.path.parent, seconds, start)

@@ -6,7 +6,6 @@ none, and the next one makes only what is missing. Neither workers nor their ord
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from rhfedmtl.data.cache import sha256
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
@@ -26,7 +23,7 @@ from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
 from rhfedmtl.files import write_whole
-from rhfedmtl.maths.intervals import student
+from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
@@ -78,8 +75,7 @@ def digest(path: str | None) -> str | None:
 
 @cache
 def _digest(path: str, _changed: int, _size: int) -> str:
-    with Path(path).expanduser().open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
+    return sha256(Path(path).expanduser())[:20]
 
 
 def execute(config: RunConfig) -> Record:
@@ -100,11 +96,11 @@ def execute(config: RunConfig) -> Record:
 
 @lru_cache(maxsize=4)
 def _federation_of(text: str, seed: int, file: str | None) -> Federation:
-    request = Request(**json.loads(text))
+    request = read(Request, json.loads(text))
     if DATASETS[request.data].federated:
         return request.federation(seed)
     rows = Request(request.data, request.path, settings=request.settings)
-    source = _source_of(json.dumps(rows.to_dict(), sort_keys=True), file)
+    source = _source_of(rows.key, file)
     if source.X.nbytes > _MOST_BYTES:
         _source_of.cache_clear()
     return request.federation(seed, source)
@@ -112,15 +108,12 @@ def _federation_of(text: str, seed: int, file: str | None) -> Federation:
 
 @lru_cache(maxsize=1)
 def _source_of(text: str, _file: str | None) -> Source:
-    return Request(**json.loads(text)).source()
+    return read(Request, json.loads(text)).source()
 
 
 def _federation(request: Request, seed: int) -> Federation:
     """Neighbouring runs of a sweep share their data."""
-    fields = request.to_dict()
-    if isinstance(request.tasks, tuple):
-        return request.federation(seed)
-    return _federation_of(json.dumps(fields, sort_keys=True), seed, digest(request.path))
+    return _federation_of(request.key, seed, digest(request.path))
 
 
 def sweep(
@@ -173,14 +166,6 @@ def _check_data(configs: Iterable[RunConfig]) -> None:
     """Refuse a split that the data does not allow before the first run, not in the middle of them."""
     firsts: dict[str, RunConfig] = {}
     for config in configs:
-        firsts.setdefault(json.dumps(config.request.to_dict(), sort_keys=True), config)
+        firsts.setdefault(config.request.key, config)
     for config in firsts.values():
         _federation(config.request, config.seed)
-
-
-def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Mean, and half of its 95 % interval (Student's t); the half is 0 for a single value."""
-    n = len(values)
-    if n < 2:
-        return float(values.mean()), 0.0
-    return float(values.mean()), float(student(0.95, n - 1) * values.std(ddof=1) / np.sqrt(n))

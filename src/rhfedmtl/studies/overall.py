@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.runs.sweep import interval
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.studies.study import At, StudyResult
 
 Float64Array = npt.NDArray[np.float64]

@@ -24,8 +24,9 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.provenance import versions
-from rhfedmtl.runs.sweep import Watch, Workers, digest, interval, made
+from rhfedmtl.runs.sweep import Watch, Workers, digest, made
 from rhfedmtl.training.run import Settings, train
 
 Array = npt.NDArray[Any]

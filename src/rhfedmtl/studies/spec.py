@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -189,7 +189,7 @@ def _typed(where: str, value: Any, kind: Any, lines: SourceLines) -> None:
 
 
 def _data_types() -> dict[str, Any]:
-    known = _types(Request)
+    known = {name: _kinds(hint) for name, hint in get_type_hints(Request).items()}
     known["name"] = known.pop("data")
     return known | {"tasks": (int, list), "set": dict}
 
@@ -198,13 +198,8 @@ def _options_types() -> dict[str, Any]:
     return {name: _kinds(hint) for name, hint in option_kinds().items()}
 
 
-def _types(of: type) -> dict[str, Any]:
-    """Type of every field, without None: what was not asked for is left out."""
-    hints = get_type_hints(of)
-    return {each.name: _kinds(hints[each.name]) for each in fields(of)}
-
-
 def _kinds(hint: Any) -> tuple[type, ...]:
+    """Types that a value may have, without None: what was not asked for is left out."""
     kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
     return kinds or (dict,)
 

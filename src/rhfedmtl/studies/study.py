@@ -24,11 +24,12 @@ from rhfedmtl.algorithms.options import Options, idle, no_effect
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.plain import plain, read
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.runs.sweep import Store, Watch, Workers, interval, sweep
+from rhfedmtl.runs.sweep import Store, Watch, Workers, sweep
 from rhfedmtl.training.config import RunConfig
 
 FORMAT = 1
@@ -143,7 +144,7 @@ def run_all(
     """
     store = Store(out / "runs")
     # Runs on the same split stand together: a process then reads and splits its data once.
-    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, _split(c)))
+    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, c.request.key))
     sweep(ordered, store, workers=workers, watch=watch)
     (out / "studies").mkdir(parents=True, exist_ok=True)
     return [_told(StudyResult(replace(each.study, command=command), out)) for each in planned]
@@ -156,10 +157,6 @@ def _told(result: StudyResult) -> StudyResult:
     write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
     result.to_csv(result.folder)
     return replace(result, study=study)
-
-
-def _split(config: RunConfig) -> str:
-    return json.dumps(config.request.to_dict(), sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -254,9 +251,20 @@ class StudyResult:
         """The record of one run."""
         return records.cached(self.folder / "runs" / f"{self.runs[variant, place(at), seed]}.json")
 
+    @cached_property
+    def _seeds(self) -> dict[tuple[str, str], list[int]]:
+        found: dict[tuple[str, str], list[int]] = {}
+        for variant, where, seed in sorted(self.runs):
+            found.setdefault((variant, where), []).append(seed)
+        return found
+
+    def seeds_of(self, variant: str, at: At) -> list[int]:
+        """Seeds of the runs that are there."""
+        return self._seeds.get((variant, place(at)), [])
+
     def records(self, variant: str, at: At) -> list[Record]:
         """Records of all seeds."""
-        return [self.record(variant, at, seed) for seed in range(self.study.seeds)]
+        return [self.record(variant, at, seed) for seed in self.seeds_of(variant, at)]
 
     def refusals(self) -> list[str]:
         """Why runs were refused, each reason once."""
@@ -264,21 +272,24 @@ class StudyResult:
         return list(dict.fromkeys(filter(None, known)))
 
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
-        """Metric of every seed; None where a run was refused, or has no such metric."""
+        """Metric of every seed; None where there is no run, or one was refused, or has no such metric."""
         metric = metric or self.study.metric
         values = [_value(record, metric, self.study.last) for record in self.records(variant, at)]
-        return None if any(value is None for value in values) else np.array(values, dtype=np.float64)
+        return None if not values or None in values else np.array(values, dtype=np.float64)
 
     def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
-        """Variant minus other, paired over seeds: mean and half of its 95 % interval; positive is better."""
+        """Variant minus other, paired over the seeds of both: mean, half of its 95 % interval; positive is better."""
         mine, theirs = self.values(variant, at), self.values(other, at)
-        if mine is None or theirs is None or variant == other:
+        ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
+        both = [seed for seed in ours if seed in others]
+        if mine is None or theirs is None or not both or variant == other or not self.same_data:
             return None
-        return interval(self.study.sign * (mine - theirs))
+        pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]
+        return interval(self.study.sign * np.array(pairs))
 
     def cell(self, variant: str, at: At) -> Cell:
         """One cell of the table."""
-        seeds = self.study.seeds
+        seeds = len(self.seeds_of(variant, at))
         values = self.values(variant, at)
         printed = self.printed.get((variant, place(at)))
         if values is None:
@@ -294,7 +305,12 @@ class StudyResult:
         return {(p.variant, place(p.at)): p.value for p in self.study.paper}
 
     def best(self, at: At) -> str | None:
-        """Variant with the best mean at a place; yardsticks, which do not pay, are out of the running."""
+        """Variant with the best mean at a place; yardsticks, which do not pay, are out of the running.
+
+        None where results cannot be ranked.
+        """
+        if not self.same_data:
+            return None
         here = [c for c in self.cells if c.at == at and c.variant in self.running and c.mean is not None]
         return max(here, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if here else None
 

@@ -31,6 +31,11 @@ def _case_of_loss(name: str) -> Case:
     return Case("rhfedmtl", Options(loss=name), 2 if LOSSES[name]().classifier else 0)
 
 
+def _with(option: str) -> Callable[[str], Case]:
+    """A run that takes the name for this option."""
+    return lambda name: Case("rhfedmtl", Options.of(**{option: name}))
+
+
 KINDS = {
     "algorithm": EntryKind(
         "rhfedmtl.algorithms.registry:ALGORITHMS",
@@ -41,23 +46,11 @@ KINDS = {
     "relationship": EntryKind(
         "rhfedmtl.maths.registry:RELATIONSHIPS",
         (entries.closed_forms_hold,),
-        lambda name: Case("rhfedmtl", Options(relationship=name)),
+        _with("relationship"),
     ),
-    "merge": EntryKind(
-        "rhfedmtl.algorithms.registry:MERGES",
-        (entries.dual_never_falls,),
-        lambda name: Case("rhfedmtl", Options(merge=name)),
-    ),
-    "channel": EntryKind(
-        "rhfedmtl.algorithms.registry:CHANNELS",
-        (),
-        lambda name: Case("rhfedmtl", Options(channel=name)),
-    ),
-    "policy": EntryKind(
-        "rhfedmtl.policies.registry:POLICIES",
-        (entries.plans_at_any_budget,),
-        lambda name: Case("rhfedmtl", Options(policy=name)),
-    ),
+    "merge": EntryKind("rhfedmtl.algorithms.registry:MERGES", (entries.dual_never_falls,), _with("merge")),
+    "channel": EntryKind("rhfedmtl.algorithms.registry:CHANNELS", (), _with("channel")),
+    "policy": EntryKind("rhfedmtl.policies.registry:POLICIES", (entries.plans_at_any_budget,), _with("policy")),
     "engine": EntryKind("rhfedmtl.engines.registry:ENGINES", (entries.engine_agrees, entries.engine_keeps)),
     "resource type": EntryKind("rhfedmtl.resources.registry:RESOURCES", (entries.prices_hold,)),
     "data set": EntryKind("rhfedmtl.data.registry:DATASETS", (entries.data_loads,)),

@@ -7,7 +7,6 @@ subject`` and, if known, ``chain``. Rows come in the order of subject, activity,
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Origin, Source
 from rhfedmtl.errors import DataError
+from rhfedmtl.files import replacing
 
 URL = "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip"
 SHA256 = "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031"
@@ -57,8 +57,7 @@ def fetch() -> Path:
     if parsed.exists():
         return parsed
     source = read_zip(cache.download(URL, ARCHIVE, SHA256, OFFLINE))
-    draft = parsed.with_suffix(f".{os.getpid()}.part")
-    with draft.open("wb") as stream:
+    with replacing(parsed) as stream:
         np.savez(
             stream,
             X=source.X,
@@ -68,7 +67,6 @@ def fetch() -> Path:
             feature_names=np.array(source.feature_names),
             activity_names=np.array(source.class_names),
         )
-    draft.replace(parsed)
     return parsed
 
 

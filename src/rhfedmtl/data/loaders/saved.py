@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.federation import ARRAYS, Federation, Origin
 from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import DataError
+from rhfedmtl.files import replacing, write_whole
 
-ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
 NAMES = ("task_names", "class_names", "feature_names", "terminal_names", "notes")
 INDEX = "federation.json"
 FORMAT = 2
@@ -47,9 +47,7 @@ def save(federation: Federation, folder: Path) -> None:
         "preparation": None if federation.preparation is None else federation.preparation.to_dict(),
         **{name: getattr(federation, name) for name in NAMES},
     }
-    draft = folder / f"{INDEX}.part"
-    draft.write_text(json.dumps(index, indent=1), encoding="utf-8")
-    draft.replace(folder / INDEX)
+    write_whole(folder / INDEX, json.dumps(index, indent=1))
 
 
 def load(folder: Path | None) -> Federation:
@@ -93,7 +91,5 @@ def _save_array(array: npt.NDArray[Any], file: Path) -> None:
     if origin is not None and origin.filename is not None and Path(origin.filename) == file.resolve():
         origin.flush()
         return
-    draft = file.with_suffix(".npy.part")
-    with draft.open("wb") as stream:
+    with replacing(file) as stream:
         np.save(stream, array, allow_pickle=False)
-    draft.replace(file)

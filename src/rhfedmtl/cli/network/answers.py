@@ -1,0 +1,38 @@
+"""What an operator asks a network, and how the answer is printed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rhfedmtl.cli.options import print_json
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an operator's credentials.")]
+
+
+def ask(network: Path, as_json: bool, name: str, /, **arguments: Any) -> None:
+    """Give the cloud a command, and print what it answers."""
+    from rhfedmtl.deploy.operator import Operator
+
+    tell(Operator(network).command(name, **arguments), as_json)
+
+
+def tell(facts: dict[str, Any], as_json: bool) -> None:
+    """Print facts, a line each, or as one JSON object."""
+    if as_json:
+        print_json(facts)
+    else:
+        said = (f"{name:<10} {word(name, value)}" for name, value in facts.items() if value != "")
+        typer.echo("\n".join(said) or "done")
+
+
+def word(name: str, value: Any) -> str:
+    """A fact as people write it."""
+    if name == "at":
+        return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
+    if name in ("from", "to"):
+        return f"station {value}" if value >= 0 else "no station"
+    return ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

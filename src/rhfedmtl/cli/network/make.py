@@ -1,0 +1,168 @@
+"""Command line: ``network init`` (a new network, in a folder)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rhfedmtl.algorithms.options import AUTO
+from rhfedmtl.cli.data import AsJson, Seed, with_data_options
+from rhfedmtl.cli.options import (
+    METHOD_PANEL,
+    WORK_PANEL,
+    CertifyEvery,
+    Precision,
+    Prices,
+    PrivacyText,
+    Scale,
+    every,
+    option,
+    print_json,
+    with_learning_options,
+)
+from rhfedmtl.data.registry import parse_names
+from rhfedmtl.data.request import Request
+from rhfedmtl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.deploy.cloud.config import Resources
+
+PLACE_PANEL = "Where nodes run"
+
+
+@with_data_options
+@with_learning_options
+def init(
+    request: Request,
+    options: Options,
+    folder: Annotated[Path, typer.Argument(help="New folder; its name is the name of the network.")],
+    stations: Annotated[int | None, typer.Option(min=1, help="Base stations: one for each task.")] = None,
+    algorithm: Annotated[
+        str, option(METHOD_PANEL, "--algorithm", "As for train; data stays where it is.")
+    ] = "rhfedmtl",
+    scale: Scale = None,
+    privacy: PrivacyText = "",
+    cost: Prices = None,
+    measure: Annotated[
+        str, option(WORK_PANEL, "--measure", "Types that are measured, not declared: time,bytes,energy.")
+    ] = "",
+    terminal_watts: Annotated[
+        float | None,
+        option(WORK_PANEL, "--terminal-watts", "Power of a terminal at work, for measured energy. [1]", min=0.0),
+    ] = None,
+    station_watts: Annotated[
+        float | None,
+        option(WORK_PANEL, "--station-watts", "Power of a station in a round, for measured energy. [10]", min=0.0),
+    ] = None,
+    deadline: Annotated[
+        float, option(WORK_PANEL, "--deadline", "Seconds that a station waits for its terminals.", min=0.001)
+    ] = 30.0,
+    certify_every: CertifyEvery = AUTO,
+    least_steps: Annotated[
+        int | None,
+        option(
+            WORK_PANEL,
+            "--least-steps",
+            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows. "
+            "[0; with --masked 1]",
+            min=0,
+        ),
+    ] = None,
+    precision: Precision = "float64",
+    test_rows: Annotated[
+        str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
+    ] = "station",
+    cloud_host: Annotated[str, option(PLACE_PANEL, "--cloud-host", "Address of the cloud's machine.")] = "127.0.0.1",
+    station_hosts: Annotated[
+        str, option(PLACE_PANEL, "--station-hosts", "Addresses of the stations' machines: a,b,c. [the cloud's]")
+    ] = "",
+    port: Annotated[int, option(PLACE_PANEL, "--port", "First port; others follow. [free ones]", min=0)] = 0,
+    fsync: Annotated[
+        bool | None,
+        option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
+    ] = None,
+    light: Annotated[
+        bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
+    ] = False,
+    cloud_signs: Annotated[
+        bool, option(PLACE_PANEL, "--cloud-signs", "The cloud has the authority's key and answers tokens by itself.")
+    ] = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a complete small network: configurations, keys, certificates, data, compose file, systemd units.
+
+    For example:
+
+    rhfedmtl network init demo-net --stations 3 --terminals 4 --data watch
+    """
+    from rhfedmtl.deploy.local.provision import Blueprint, make_network
+    from rhfedmtl.resources.costs import Cost
+    from rhfedmtl.training.config import RunConfig
+
+    RunConfig(algorithm, options=options, scale=scale, privacy=privacy).check_heeded()
+    resources = _resources(cost, parse_names(measure), terminal_watts, station_watts, deadline)
+    if stations is not None:
+        if request.tasks is not None:
+            raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
+        request = replace(request, tasks=stations)
+    federation = request.federation(seed)
+    masked = options.channel == "masked"
+    prices = Cost.of(resources.cost)
+    precise = options.in_precision(precision, bytes_bind="bytes" in resources.measured or prices.has_bytes(prices))
+    learning = {
+        "algorithm": algorithm,
+        "options": {name: precise[name] for name in precise.given()},
+        "scale": scale or "",
+        "seed": seed,
+        "certify_every": every(certify_every),
+        "least_steps": int(masked) if least_steps is None else least_steps,
+        "test_rows": test_rows,
+        "privacy": privacy,
+    }
+    hosts = parse_names(station_hosts)
+    make_network(
+        folder,
+        Blueprint(
+            folder.resolve().name,
+            federation,
+            learning,
+            resources,
+            cloud_host=cloud_host,
+            station_hosts=hosts,
+            port=port,
+            fsync=fsync,
+            light=light,
+            cloud_signs=cloud_signs,
+        ),
+    )
+    facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
+        here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
+        measured = resources.measured
+        budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
+        start = f"rhfedmtl network up {folder} --local {budget}"
+        typer.echo(
+            f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
+        )
+
+
+def _resources(
+    cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
+) -> Resources:
+    """What rounds cost; powers that nothing would be multiplied with are refused."""
+    from rhfedmtl.deploy.cloud.config import Resources
+
+    watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
+    if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
+        raise ConfigError(f"{', '.join(given)}: power counts only for --measure energy, which is not asked for")
+    powers = (1.0 if terminal_watts is None else terminal_watts, 10.0 if station_watts is None else station_watts)
+    prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
+    return Resources(prices, (), measured, *powers, deadline)

@@ -1,0 +1,132 @@
+"""What a plan is asked for in plain values: as on a command line, and on the page that shows the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.registry import DATASETS
+from rhfedmtl.data.request import Request, parse_partition
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.plain import plain
+from rhfedmtl.planning.data_shape import DataShape
+from rhfedmtl.planning.pilot import Pilot
+from rhfedmtl.planning.plan import PlanReport, plan, plan_private
+from rhfedmtl.planning.target import Target, TargetReport, Watcher, seek, seek_in_theory
+from rhfedmtl.policies.base import Policy
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.training.config import MAX_ROUNDS, RunConfig, usual_scale
+from rhfedmtl.training.faults import Faults
+from rhfedmtl.training.privacy import Privacy
+from rhfedmtl.training.run import Settings
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a plan is made from: data, sizes alone, or a pilot that was kept; how to learn; prices and budgets.
+
+    Without data the ``request`` has sizes only, and ``features`` and ``columns`` are those of `DataShape`. ``keep``
+    names a file for the pilot of a plan with data.
+    """
+
+    request: Request
+    options: Options
+    with_data: bool = False
+    cost: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    features: int | None = None
+    columns: int = 1
+    scale: str | None = None
+    seed: int = 0
+    privacy: str = ""
+    faults: str = ""
+    pilot: Pilot | None = None
+    keep: Path | None = None
+
+    def plan(self, pilot_rounds: int | None = None) -> PlanReport:
+        """What the budget buys, under a bound on privacy where there is one."""
+        faults, ledger = Faults.parse(self.faults, self.seed), Ledger(*self.resources)
+        if self.pilot is not None:
+            return plan(self.pilot, *self._how(self._kind), ledger=ledger, faults=faults)
+        if self.privacy:
+            RunConfig(options=self.options, scale=self.scale, privacy=self.privacy, faults=self.faults).check()
+        subject = self._federations(1)[0] if self.with_data else self._shape()
+        kind = subject.kind if isinstance(subject, Federation) else self._kind
+        if self.privacy:
+            bound = Privacy.parse(self.privacy)
+            return plan_private(subject, self.options, self._settings(kind), bound, ledger=ledger, faults=faults)
+        how = self._how(kind)
+        return plan(subject, *how, ledger=ledger, pilot_rounds=pilot_rounds, faults=faults, keep=self.keep)
+
+    def seek(self, target: Target, resource: str | None, *, seeds: int, points: int, watch: Watcher) -> TargetReport:
+        """What budget reaches a target: by runs with so many seeds, or by theory where there is no data."""
+        cost, budget = self.resources
+        budget.check(cost)
+        limits: dict[str, Any] = {"cost": cost, "budget": budget, "resource": resource}
+        if not self.with_data:
+            method, policy, settings = self._how(self._kind)
+            return seek_in_theory(self._shape(), target, method, settings, policy=policy, **limits)
+        federations = self._federations(seeds)
+        how = self._how(federations[0].kind)
+        return seek(federations, target, *how, points=points, watch=watch, **limits)
+
+    def configuration(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        return {
+            "command": "plan",
+            "data": self.request.to_dict() if self.with_data else None,
+            "options": plain(self.options),
+            "cost": self.resources[0].to_dict(),
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def resources(self) -> tuple[Cost, Budget]:
+        """Prices and limits."""
+        return read_resources(self.cost, self.budget, default=("energy",))
+
+    @property
+    def _kind(self) -> str:
+        """Kind of labels, where there is no data to tell."""
+        return "classes" if self.columns > 1 else "regression" if self.options.loss == "squared" else "binary"
+
+    def _how(self, kind: str) -> tuple[DualMethod, Policy, Settings]:
+        """How to learn from labels of this kind, who decides the work, and how to run."""
+        return self.options.method(kind), self.options.chosen_policy("measured"), self._settings(kind)
+
+    def _settings(self, kind: str) -> Settings:
+        scale = self.scale or usual_scale(kind, private=bool(self.privacy))
+        return Settings(scale=scale, seed=self.seed, max_rounds=MAX_ROUNDS)
+
+    def _federations(self, count: int) -> list[Federation]:
+        """The data split with so many seeds; files are read once."""
+        if self.features is not None or self.columns != 1:
+            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
+        source = None if DATASETS[self.request.data].federated else self.request.source()
+        return [self.request.federation(seed, source) for seed in range(self.seed, self.seed + count)]
+
+    def _shape(self) -> DataShape:
+        """Sizes from the words of a split."""
+        request = self.request
+        for name in ("positive", "test_rest", "grouped"):
+            if getattr(request, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
+        if request.settings:
+            raise ConfigError("--set speaks of data: name it with --data")
+        tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
+        sizes = {
+            "tasks": tasks,
+            "terminals": request.terminals,
+            "samples_per_task": request.samples_per_task,
+            "test_fraction": request.test_fraction,
+            "features": self.features,
+            "partition": None if request.partition is None else parse_partition(request.partition),
+        }
+        known: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+        return DataShape(**known, columns=self.columns, seed=self.seed)
