@@ -8,7 +8,7 @@ stopped goes on where it was. The table of a study is printed, and written to ``
 budgets     error of the returned model at rising budgets: by how many points it rises at most; the plain error, and the
             balanced one where classes weigh the same in the loss
 gaps        certified gap over true suboptimality, for every relationship and weights up to λ2 = 10⁴ λ1
-weights     weights chosen within the budget against the defaults; the doubt (`CLEAR`) is chosen on the other data sets
+weights     λ2 left open under a budget, so that it is chosen in the first rounds, against λ2 = 0.01
 terminals   5 tasks × 1,500 terminals, weights chosen within the budget
 rounds      rounds to a relative gap of 1e-3 with 10 to 10⁴ terminals a station
 yardsticks  the defaults against relationship `none` and one pooled model, solved
@@ -35,10 +35,9 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation, class_weights
 from rhfedmtl.data.request import Request
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.registry import RELATIONSHIPS
+from rhfedmtl.maths.registry import LAMBDA2, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.selection import weights as selection
 from rhfedmtl.training.config import usual_scale
 from rhfedmtl.training.run import Result, Settings, mean, train
 
@@ -216,25 +215,28 @@ def tell_gaps(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 # Weights chosen within the budget.
-DOUBTS = (1.0, 2.0, 3.0)
+UNSEEN = tuple(range(21, 41))
+"""Drawn federations on which no constant of the choice was compared."""
+
+
+def weighed() -> dict[str, Problem]:
+    """All that other studies have, and twenty more drawn."""
+    return federations() | {f"unseen {problem.name}": problem for problem in drawn(UNSEEN)}
 
 
 def weight_cells(seeds: int) -> Iterator[Cell]:
-    """All federations at two budgets."""
-    for name in federations():
-        for passes in (10, 40):
-            yield from ({"federation": name, "passes": passes, "seed": seed} for seed in range(min(seeds, 10)))
+    """All federations at three budgets, with seeds that the constants were not compared on."""
+    for name in weighed():
+        for passes in (5, 10, 30):
+            yield from ({"federation": name, "passes": passes, "seed": 10 + seed} for seed in range(min(seeds, 10)))
 
 
 def weight_cell(cell: Cell) -> dict[str, float]:
-    """Error at the default weights, and with weights chosen under each doubt."""
-    federation = federations()[cell["federation"]].make(cell["seed"])
+    """Error at the usual weights, and with λ2 left open."""
+    federation = weighed()[cell["federation"]].make(cell["seed"])
     budget = cell["passes"] * one_pass(federation)
-    found = {"defaults": _score(federation, budget, cell["seed"])}
-    for doubt in DOUBTS:
-        selection.CLEAR = doubt
-        found[f"auto {doubt:g}"] = _score(federation, budget, cell["seed"], lambda1="auto", lambda2="auto")
-    return found
+    usual = _score(federation, budget, cell["seed"], lambda2=LAMBDA2)
+    return {"usual": usual, "open": _score(federation, budget, cell["seed"])}
 
 
 def _score(federation: Federation, budget: float | None, seed: int, **given: Any) -> float:
@@ -269,19 +271,20 @@ def _error_of(predict: Callable[[Any, Any], Any], federation: Federation) -> flo
 
 
 def tell_weights(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Points won by choosing; leave-one-out: the doubt is that which wins most on all other federations."""
-    won = {
-        name: {d: np.array([row["defaults"] - row[f"auto {d:g}"] for row in own]) for d in DOUBTS}
-        for name, own in groups(rows, "federation")
-    }
-    chosen = []
-    for name, own in won.items():
-        rest = [other for key, other in won.items() if key != name] or [own]
-        doubt = max(DOUBTS, key=lambda d: float(np.mean([other[d].mean() for other in rest])))
-        chosen.append(own[doubt].mean())
-        noise = own[doubt].std(ddof=1) / np.sqrt(len(own[doubt])) if len(own[doubt]) > 1 else np.nan
-        yield f"{name:75s} doubt {doubt:g}: {own[doubt].mean():+6.2f} ± {2 * noise:.2f} points"
-    yield f"{len(chosen)} federations: {np.mean(chosen):+.2f} points on average, least {np.min(chosen):+.2f}"
+    """Points won by leaving λ2 open, by federation and budget, and over those that are seen and unseen."""
+    means: dict[tuple[bool, Any], list[float]] = {}
+    for name, own in groups(rows, "federation"):
+        told = []
+        for passes, cells in groups(own, "passes"):
+            won = np.array([row["usual"] - row["open"] for row in cells])
+            noise = won.std(ddof=1) / np.sqrt(len(won)) if len(won) > 1 else np.nan
+            means.setdefault((name.startswith("unseen"), passes), []).append(float(won.mean()))
+            told.append(f"{won.mean():+6.2f} ± {2 * noise:4.2f}")
+        yield f"{name[:60]:60s} " + "   ".join(told)
+    for (unseen, passes), each in sorted(means.items()):
+        kind = "unseen" if unseen else "others"
+        average = f"{np.mean(each):+.2f} points on average, least {np.min(each):+.2f}"
+        yield f"{len(each)} {kind} at {passes} passes: {average}"
 
 
 # Many terminals.
@@ -291,13 +294,15 @@ def terminal_cells(seeds: int) -> Iterator[Cell]:
 
 
 def terminal_cell(cell: Cell) -> dict[str, float]:
-    """Accuracy with weights chosen, and at the defaults."""
+    """Accuracy with weights chosen, and at the usual ones."""
     request = Request("synthetic", tasks=5, terminals=1500, settings={"test": 2000})
     federation = request.federation(cell["seed"])
     plain = learn(federation, {}, cell["seed"], cell["budget"])
     auto = _score(federation, cell["budget"], cell["seed"], lambda1="auto", lambda2="auto")
-    gap = plain.certificate.relative_gap
-    return {"auto": 1.0 - auto / 100.0, "defaults": mean(plain.metrics["accuracy"]), "gap of defaults": gap}
+    left = _score(federation, cell["budget"], cell["seed"])
+    found = {"both auto": 1.0 - auto / 100.0, "left open": 1.0 - left / 100.0}
+    usual = {"usual weights": mean(plain.metrics["accuracy"]), "gap of these": plain.certificate.relative_gap}
+    return found | usual
 
 
 def tell_means(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -81,7 +81,7 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 def execute(config: RunConfig) -> Record:
     """Carry out one run and record it; a budget that pays no round is a result, not a failure.
 
-    Runs of a sweep are compared at equal cost, for one problem: λ2 that nobody gave is as usual where there is a budget.
+    Runs of a sweep are compared, and for one problem: with a budget λ2 that nobody gave is as usual.
     """
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
