@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -305,8 +306,8 @@ class Run:
         """Charge what was done before, as part of round zero, or go on from it; before the first round."""
         for event in before.events:
             self._charge(replace(event, round=0))
-        if before.state is not None:
-            self._take_up(before.state)
+        if (state := before.state) is not None:
+            self._take_up(lambda _: state)
 
     def reweigh(self, relationship: Relationship) -> None:
         """Go on with a relationship of other weights, and rows that may have come or gone: the problem is another."""
@@ -351,11 +352,13 @@ class Run:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run; before the first round."""
-        self._take_up(checkpoint.state({"ledger": self.ledger}))
+        self._take_up(lambda ledger: checkpoint.state({"ledger": ledger}))
 
-    def _take_up(self, state: dict[str, Any]) -> None:
+    def _take_up(self, kept: Callable[[Ledger], dict[str, Any]]) -> None:
+        """Go on from a state that was ``kept``, in which this run's ledger stands for its own."""
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
+        state = kept(self.ledger)
         self._certificates.resume(*state["certificates"])
         self.accounting.resume(state)
         self._memo = state["memo"]
