@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rhfedmtl.algorithms.merges import Add, Arrived, Auto, Average, Merge
+from rhfedmtl.algorithms.merges import Add, Arrived, Auto, Merge
 from rhfedmtl.algorithms.method import Channel, FloatArray, Method, wide
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
@@ -23,7 +23,7 @@ class DualMethod(Method):
     """A loss, a relationship between the tasks, and a way to merge. U_b = Σ_t X_tᵀα_t."""
 
     relationship: Relationship = field(default_factory=MeanRegularised)
-    merge: Merge = field(default_factory=Average)
+    merge: Merge = field(default_factory=Auto)
 
     has_duals = True
 

@@ -5,6 +5,7 @@ Terminals scale their Δα by the same factor, so U_b = Σ_t X_tᵀα_t stays tr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -38,7 +39,8 @@ class Merge(Protocol):
         """Factor on the sum of updates."""
 
 
-class Average(NamedTuple):
+@dataclass(frozen=True)
+class Average:
     """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
 
     @property
@@ -55,7 +57,8 @@ class Average(NamedTuple):
         return 1.0 / arrived.answers
 
 
-class Add(NamedTuple):
+@dataclass(frozen=True)
+class Add:
     """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
 
     @property
@@ -72,7 +75,8 @@ class Add(NamedTuple):
         return 1.0
 
 
-class LineSearch(NamedTuple):
+@dataclass(frozen=True)
+class LineSearch:
     """Best factor along the sum of updates, within the box: never less dual gain than the average."""
 
     @property
