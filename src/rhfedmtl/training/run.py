@@ -387,18 +387,19 @@ class Run:
         return self.certificate is not None and self.certificate.round == self.round
 
     def _reached(self) -> str | None:
-        """Which of the targets is reached; a target of 0 is none."""
+        """Which of the targets is reached, where nothing more is learned from that."""
+        words = self._target()
+        return None if words is None or self.cloud.learn() else words  # a W-step is solved; it may not be the last
+
+    def _target(self) -> str | None:
+        """Which of the targets the certificate has reached; a target of 0 is none."""
         certificate = self.certificate
         if certificate is None or not self._is_certified() or certificate.broken:
             return None
         target, relative = self.settings.target_gap, self.settings.target_relative_gap
         if 0.0 < target >= certificate.gap:
-            words = "target gap reached"
-        elif 0.0 < relative >= certificate.relative_gap:
-            words = f"relative gap of {relative:g} reached"
-        else:
-            return None
-        return None if self.cloud.learn() else words  # a W-step is solved; the last if nothing is learned from it
+            return "target gap reached"
+        return f"relative gap of {relative:g} reached" if 0.0 < relative >= certificate.relative_gap else None
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
@@ -467,8 +468,14 @@ class Run:
 
     def _closed(self, certificate: Certificate) -> Certificate:
         """The last certificate, made tighter where it says little yet and that takes nothing that is limited."""
-        says_enough = self.private is not None or not self._is_certified() or certificate.relative_gap <= CLOSE
-        if says_enough or not self._certifier.can_close or self.situation().certificates_cost:
+        says_enough = certificate.relative_gap <= CLOSE or self._target() is not None
+        if (
+            says_enough
+            or self.private is not None
+            or not self._is_certified()
+            or not self._certifier.can_close
+            or self.situation().certificates_cost
+        ):
             return certificate
         closed = self._certifier.close(certificate)
         if closed is None:
