@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +14,16 @@ import pytest
 # The same examples in every run; a deadline would assert on wall-clock time.
 hypothesis.settings.register_profile("rhfedmtl", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("rhfedmtl")
+
+
+# What is made while tests are collected stays to the end: to look through it for garbage, again and again, is in vain.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
