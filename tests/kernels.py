@@ -23,7 +23,7 @@ DESCENT = (SmoothedHinge, Logistic, Squared)
 
 def compile_all(precision: str) -> None:
     """Two rows of two terminals through every kernel, with every loss."""
-    gc.disable()  # nearly all that a compiler makes refers to the rest: a tenth of the time went into looking for garbage
+    gc.disable()  # compilers make little of it: a tenth of the time went into looking
     X, ends = np.eye(2, dtype=precision), np.arange(3)
     rows = make_rows(X, np.ones((2, 1)), ends, norms=row_norms)
     layout, duals = make_layout(np.zeros(2, np.int64), 1, rows.ids), make_duals(rows)
