@@ -19,7 +19,6 @@ from rhfedmtl.cli.main import main
 NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
 
 
-
 @pytest.fixture(scope="module", autouse=True)
 def made_once() -> Iterator[None]:
     """The command line is made once for all calls here, as it is once in a process."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from llvmlite import binding
 from tests.engines.shards import LOCAL
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import ALGORITHMS, MERGES
@@ -83,15 +84,10 @@ def digests(config: RunConfig, engine: str) -> dict[str, str]:
 
 
 CASES = cases()
+
+
 # Engines agree to the bit, as other tests see, so each case passes through one of them in its turn.
-TURNS = [
-    pytest.param(name, engine, marks=() if (i + k) % len(LOCAL) == 0 else pytest.mark.slow)
-    for i, name in enumerate(CASES)
-    for k, engine in enumerate(LOCAL)
-]
-
-
-@pytest.mark.parametrize(("name", "engine"), TURNS)
+@pytest.mark.parametrize(("name", "engine"), in_turn(CASES, LOCAL))
 def test_models_ledgers_and_records_are_as_they_were(name: str, engine: str) -> None:
     """To nine digits, through every engine that needs no cluster."""
     frozen = json.loads(FILE.read_text())
