@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
+import typer.testing
 
 # The same examples in every run; a deadline would assert on wall-clock time.
 hypothesis.settings.register_profile("rhfedmtl", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("rhfedmtl")
+
+
+# The whole command line is made once in a process, as for users, and not for every call: 40 ms each.
+typer.testing._get_command = cache(typer.testing._get_command)
+
+# What is made while tests are collected stays to the end: to look through it for garbage, again and again, is in vain.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,13 +7,24 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from rhfedmtl.cli import main as command_line
 from rhfedmtl.cli.main import main
 
 NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_once() -> Iterator[None]:
+    """The command line is made once for all calls here, as it is once in a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line, "program", cache(command_line.program))
+        yield
 
 
 @pytest.mark.parametrize(

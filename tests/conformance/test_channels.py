@@ -12,6 +12,7 @@ from tests.conformance.test_engines_agree import assert_same, script
 from tests.engines.shards import sharded
 from tests.reference.problems import certify, cloud_of, federation
 from tests.roles.channels import SAMPLES
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel
@@ -33,9 +34,7 @@ from rhfedmtl.training.run import Result, Settings, train
 CHANGING = [name for name, channel in SAMPLES.items() if not channel.identity]
 
 
-@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize(("name", "merge", "loss"), in_turn(CHANGING, MERGES, ["smoothed-hinge", "logistic"]))
 def test_channels_agree_to_the_bit(name: str, merge: str, loss: str) -> None:
     """With drop-outs, moves, late rows, weights and several columns; and the channel changed something."""
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), channel=SAMPLES[name])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.reference.problems import certify, cloud_of, federation
 from tests.roles.channels import SAMPLES
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -70,9 +71,7 @@ def assert_same(left: list[Any], right: list[Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("relationship", RELATIONSHIPS)
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "merge", "relationship"), in_turn(LOSSES, MERGES, RELATIONSHIPS))
 def test_engines_agree_to_the_bit(loss: str, merge: str, relationship: str) -> None:
     """Drop-outs, moves, unequal sizes, weights and several columns: both paths give the same numbers."""
     method = DualMethod(LOSSES[loss](), RELATIONSHIPS[relationship](1e-2, 3e-2), MERGES[merge](), intercept=True)

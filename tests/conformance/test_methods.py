@@ -37,8 +37,7 @@ def learn(
 def test_engines_give_the_same_numbers_and_the_same_bill(name: str, weather: str) -> None:
     """Batched, message by message and in shards; what comes out is finite, for every task, and within every budget."""
     assert {"inprocess", "linked", "sharded"} <= set(LOCAL) == set(runs.local_engines())
-    runs.engines_agree(Case(name), weather)
-    runs.budget_holds(Case(name), weather)
+    runs.within_budget(runs.agreed(Case(name), weather))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

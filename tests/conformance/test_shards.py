@@ -10,6 +10,7 @@ from tests.conformance.test_engines_agree import BLOCKS, assert_same, script
 from tests.conformance.test_methods import learn
 from tests.engines.shards import sharded
 from tests.reference.problems import certify, cloud_of, federation
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -27,9 +28,7 @@ MEAN = MeanRegularised(1e-2, 1e-2)
 LATE = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "merge", "n"), in_turn(LOSSES, MERGES, [1, 2, 3]))
 def test_the_number_of_shards_changes_no_number(loss: str, merge: str, n: int) -> None:
     """Drop-outs, unequal work, and terminals that move from shard to shard with their duals."""
     method = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2), MERGES[merge](), intercept=True)

@@ -122,7 +122,7 @@ def test_weights_are_routed_when_asked_for(routing: None) -> None:
     params = {"task": task, "terminal": group % 3, "sample_weight": np.ones(len(y)), "groups": group}
     with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError):
         cross_validate(RHFedMTLClassifier(), X, y, cv=GroupKFold(2), params=params)
-    model = RHFedMTLClassifier().set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+    model = RHFedMTLClassifier(lambda2=1e-4).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
     found = cross_validate(model, X, y, cv=GroupKFold(2), params=params, return_estimator=True)
     assert found["estimator"][0].n_iter_ > 0
 

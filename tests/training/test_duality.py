@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.reference.problems import certify, cloud_of, federation
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.merges import Arrived, LineSearch
@@ -35,9 +36,9 @@ def station_duals(network: InProcess, cloud: Any) -> Any:
     return objective.station_dual(duals, network._n, network.V, cloud.anchors)
 
 
-@over_losses
-@pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-3, 1e-1)])
-@pytest.mark.parametrize("relationship", RELATIONSHIPS)
+@pytest.mark.parametrize(
+    ("loss", "relationship", "weights"), in_turn(LOSSES, RELATIONSHIPS, [(1e-2, 1e-3), (1e-3, 1e-1)])
+)
 def test_weak_duality_holds_at_every_round(loss: str, relationship: str, weights: tuple[float, float]) -> None:
     """P − D ≥ 0, jointly and at every station, whatever the merge, the drop-outs and the weights of samples."""
     for merge in MERGES:

@@ -93,16 +93,26 @@ def local_engines() -> list[str]:
 
 def engines_agree(case: Case, weather: str = "everything") -> None:
     """Engines give the same numbers and the same bill, to the bit, under faults too."""
+    agreed(case, weather)
+
+
+def agreed(case: Case, weather: str = "everything") -> Result:
+    """The run on which all engines agree."""
     first, *others = (learn(case, weather, Execution(engine)) for engine in local_engines())
     for other in others:
         same(first, other)
     require(len(first.models) == federation(case.classes).n_tasks, f"{len(first.models)} models")
     require(bool(np.isfinite(first.models).all()), "models are no numbers")
+    return first
 
 
 def budget_holds(case: Case, weather: str = "everything") -> None:
     """No budget is overspent, and the ledger replays from what happened."""
-    result = learn(case, weather)
+    within_budget(learn(case, weather))
+
+
+def within_budget(result: Result) -> None:
+    """As `budget_holds`, of a run that was made."""
     for name, limit in result.ledger.budget.items():
         require(result.ledger.spent[name] <= limit, f"spent {result.ledger.spent[name]} of {limit} {name}")
     if result.ledger.budget:

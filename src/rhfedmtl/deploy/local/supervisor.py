@@ -69,7 +69,7 @@ class Supervisor:
     def __init__(self, folder: Path, grouped: int = 1) -> None:
         self.folder = folder
         self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload([PRELOAD])
+        self._context.set_forkserver_preload(["__main__", PRELOAD])
         # Small matrices: threads of the linear algebra library only get into each other's way.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._parts = _parts(node_folders(folder), grouped)
