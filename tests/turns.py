@@ -10,9 +10,9 @@ import pytest
 
 
 def in_turn(*axes: Iterable[Any]) -> list[Any]:
-    """All combinations, of which one for each choice of the first axes is quick: every value meets every other in some.
+    """All combinations, of which one for each choice of the first axes is quick, with the next value of the last axis.
 
-    For code where each parameter has its own place, so that pairs of values are what can go wrong.
+    For code where each parameter has its own place: every value is tried, and most pairs are.
     """
     listed = [list(enumerate(axis)) for axis in axes]
     found = []

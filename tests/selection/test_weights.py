@@ -25,7 +25,7 @@ from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import LOOKS, SHARE, settled
+from rhfedmtl.selection.weights import LOOKS, SHARE, Held, settled
 from rhfedmtl.training.checkpoint import Keeper, read
 
 REQUEST = Request("synthetic", tasks=20, terminals=5)
@@ -68,12 +68,30 @@ def test_what_comes_out_is_certified_for_the_weights_that_were_chosen() -> None:
 
 @pytest.mark.parametrize(("apart", "stronger"), [(0.0, True), (8.0, False)])
 def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: float, stronger: bool) -> None:
-    """Whoever gives no weight gets one that the rows want."""
+    """Whoever asks gets the weight that the rows want; whoever gives none, and no groups, one that is never weaker."""
     federation = related(apart)
-    chosen = settled(RunConfig("rhfedmtl", REQUEST, budget=("energy=30000",)), federation)
-    assert chosen.selection is not None
-    assert (chosen.selection.chosen["lambda2"] > LAMBDA2) is stronger
-    assert "clearly better" in chosen.selection.text()
+    asked = settled(config(30000), federation).selection
+    assert asked is not None
+    assert (asked.chosen["lambda2"] > LAMBDA2) is stronger
+    assert "clearly better" in asked.text()
+    left_open = RunConfig("rhfedmtl", REQUEST, budget=("energy=30000",))
+    found = settled(left_open, federation).selection
+    assert found is not None
+    assert found.chosen["lambda2"] == (asked.chosen["lambda2"] if stronger else LAMBDA2)
+    grouped = settled(left_open, replace(federation, group=np.arange(len(federation.y)))).selection
+    assert grouped is not None
+    assert (grouped.chosen["lambda2"] > LAMBDA2) is stronger
+
+
+def test_rows_of_one_group_are_one_observation() -> None:
+    """Copies of rows that are held out together make nothing clearer."""
+    rng = np.random.default_rng(0)
+    task, difference = np.repeat(np.arange(4), 25), rng.normal(0.1, 1.0, 100)
+    once = Held([], task, task[:, None], np.ones(100), task, np.arange(100))
+    copies = Held([], *(np.repeat(part, 3, axis=0) for part in once[1:]))
+    assert copies.ahead(np.repeat(difference, 3)) == pytest.approx(once.ahead(difference))
+    apart = copies._replace(group=np.arange(300))
+    assert apart.ahead(np.repeat(difference, 3)) > 1.5 * once.ahead(difference)
 
 
 def related(apart: float) -> Federation:

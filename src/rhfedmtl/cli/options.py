@@ -130,8 +130,8 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "lambda2": _learn(
         str,
         "--lambda2",
-        "Weight of the coupling; unless given it is chosen on training rows, under a budget in the first rounds "
-        f"[{LAMBDA2} where rows or rounds are too few]",
+        "Weight of the coupling. Unless given it is chosen on training rows, under a budget in the first rounds, where "
+        f"it only grows; auto: either way [from {LAMBDA2}]",
         metavar="WEIGHT",
     ),
     "merge": _one_of(MERGES, "--merge", Options.merge, "How stations aggregate updates: "),

@@ -398,8 +398,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
         present = self._weights()
         if (ledger := self._ledger()).budget:
-            found, before = within_budget(WeightProblem(built, federation, settings, ledger, auto), present)
-            return (None, None) if self._left_open() and not found.tried else (found, before)
+            asked = not self._left_open()
+            problem = WeightProblem(built, federation, settings, ledger, auto, asked=asked)
+            found, before = within_budget(problem, present)
+            return (found, before) if asked or found.tried else (None, None)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
         return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None

@@ -5,6 +5,9 @@ no round of its own: at first a fifth of each terminal's rows is held out, and n
 they prefer. For that nothing need be learned: from the duals at hand follow models for all weights, W = VG. Where
 others are clearly better the run goes on with these, and once nothing is, with all rows. A run that is too short, or
 has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with a budget and without.
+
+Rows that belong together, such as windows of one recording, make tasks on their own look good on rows held out, and
+fail on new ones. So, under a budget, λ2 that nobody gave only grows, unless groups say what belongs together.
 """
 
 from __future__ import annotations
@@ -88,7 +91,10 @@ class SelectionRecord:
 
 
 class WeightProblem(NamedTuple):
-    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it."""
+    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it.
+
+    Where nobody ``asked`` for the choice, and rows have no groups, λ2 only grows.
+    """
 
     built: Algorithm
     federation: Federation
@@ -96,6 +102,7 @@ class WeightProblem(NamedTuple):
     ledger: Ledger
     auto: tuple[str, ...]
     faults: str = ""
+    asked: bool = True
 
 
 class Chosen(NamedTuple):
@@ -121,7 +128,7 @@ def settled(config: RunConfig, federation: Federation, *, how: Execution | None 
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
     if not limits:
         return _unlimited(config, built, federation, settings)
-    problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
+    problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults, asked)
     record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how)
     if not (asked or record.tried):
         return Chosen(config)
@@ -170,14 +177,31 @@ def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, sett
     return Chosen(_with(config, chosen), None, SelectionRecord(chosen, "the best on folds", {}, tried))
 
 
-class _Held(NamedTuple):
-    """Rows held out, scaled as the run scales them, with their labels, weights and tasks."""
+class Held(NamedTuple):
+    """Rows held out, scaled as the run scales them, with their labels, weights and tasks, and what goes together."""
 
     rows: list[FloatArray]
     y: npt.NDArray[Any]
     targets: Float64Array
     weight: Float64Array
     task: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]
+
+    def ahead(self, difference: Float64Array) -> float:
+        """Mean over tasks of a paired difference, in its standard errors; 0 where there is no difference at all.
+
+        Rows of one group are one observation.
+        """
+        counts = np.bincount(self.task)
+        means = np.bincount(self.task, difference) / np.maximum(counts, 1)
+        apart = np.bincount(self.group, (difference - means[self.task]) / counts[self.task])
+        noise = float(np.sqrt(np.sum(np.square(apart))))
+        return float(means.sum()) / noise if noise > 0.0 else 0.0
+
+    def mean(self, values: Float64Array) -> float:
+        """Mean over the tasks that have a row."""
+        counts = np.bincount(self.task)
+        return float(np.mean(np.bincount(self.task, values)[counts > 0] / counts[counts > 0]))
 
 
 class _FirstRounds:
@@ -253,28 +277,29 @@ class _FirstRounds:
         assert isinstance(run.cloud, Cloud)
         run.reweigh(weighted(run.cloud.relationship, **self.weights))
 
-    def _held(self, run: Run) -> _Held:
+    def _held(self, run: Run) -> Held:
         data, order = self.data, self.order[self.held]
         task = data.row_task[order]
         rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
-        return _Held(rows, data.y[by_task], data.targets()[by_task], row_weights(data)[by_task], data.row_task[by_task])
+        together = np.arange(len(by_task)) if data.group is None else data.group[by_task]
+        group = np.unique(np.column_stack([data.row_task[by_task], together]), axis=0, return_inverse=True)[1].ravel()
+        labels = data.y[by_task], data.targets()[by_task], row_weights(data)[by_task]
+        return Held(rows, *labels, data.row_task[by_task], group)
 
-    def _preferred(self, run: Run, held: _Held) -> dict[str, float] | None:
+    def _preferred(self, run: Run, held: Held) -> dict[str, float] | None:
         """Weights with which models that follow from the duals at hand are clearly better on the rows held out."""
         assert isinstance(run.cloud, Cloud)
         known, models = run.cloud.relationship, run.looked_at().models
         V, (lambda1, lambda2) = known.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
         losses, errors = self._judge(run, held, models)
-        self.tried.append(WeightTrial(lambda1, lambda2, _mean(losses, held.task), run.round))
+        self.tried.append(WeightTrial(lambda1, lambda2, held.mean(losses), run.round))
         found: list[tuple[float, float, float]] = []
         for own, factor in self._factors(known.coupling(len(models)) > 0.0):
             there = weighted(known, own * lambda1, factor * lambda2)
             other, wrong = self._judge(run, held, there.solve(V))
-            if _ahead(losses - other, held.task) > CLEAR and (
-                own == 1.0 or _ahead(errors - wrong, held.task) > CLEAR / 2.0
-            ):
-                found.append((_mean(other, held.task), own, factor))
+            if held.ahead(losses - other) > CLEAR and (own == 1.0 or held.ahead(errors - wrong) > CLEAR / 2.0):
+                found.append((held.mean(other), own, factor))
         if not found:
             return None
         _, own, factor = min(found)
@@ -283,10 +308,12 @@ class _FirstRounds:
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
         """Of λ1 and λ2, but for those that change nothing. λ1 is judged by errors too: losses favour long models."""
+        least = 0.0 if self.asked.asked or self.data.group is not None else 1.0
+        factors = [factor for factor in FACTORS if factor >= least] if coupled else [1.0]
         for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):
-            yield from ((own, factor) for factor in (FACTORS if coupled else (1.0,)) if (own, factor) != (1.0, 1.0))
+            yield from ((own, factor) for factor in factors if (own, factor) != (1.0, 1.0))
 
-    def _judge(self, run: Run, held: _Held, models: Models) -> tuple[Float64Array, Float64Array]:
+    def _judge(self, run: Run, held: Held, models: Models) -> tuple[Float64Array, Float64Array]:
         """Loss and error of every row held out, by the model of its task, as the row weighs."""
         given = run.as_given(models)
         found = np.concatenate([scores(rows, model) for rows, model in zip(held.rows, given, strict=True)])
@@ -309,17 +336,3 @@ class _FirstRounds:
         alpha = np.empty_like(network.alpha)
         alpha[self.order] = network.alpha
         return Before(state=state | {"network": network._replace(alpha=alpha), "memo": {}})
-
-
-def _ahead(difference: Float64Array, task: npt.NDArray[np.integer[Any]]) -> float:
-    """Mean over tasks of a paired difference, in its standard errors; 0 where there is no difference at all."""
-    counts = np.bincount(task)
-    means = np.bincount(task, difference) / np.maximum(counts, 1)
-    noise = float(np.sqrt(np.sum(np.square((difference - means[task]) / counts[task]))))
-    return float(means.sum()) / noise if noise > 0.0 else 0.0
-
-
-def _mean(values: Float64Array, task: npt.NDArray[np.integer[Any]]) -> float:
-    """Mean over the tasks that have a row."""
-    counts = np.bincount(task)
-    return float(np.mean(np.bincount(task, values)[counts > 0] / counts[counts > 0]))
