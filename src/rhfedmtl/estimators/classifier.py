@@ -58,8 +58,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     lambda1, lambda2
         Weights of each model's norm, and of the coupling. ``lambda2`` that is not given is chosen on training rows
         held out (`fit` has ``groups``); under a budget in the first rounds, at no cost beyond them, and without groups
-        only upwards from 0.01. ``"auto"`` goes either way. ``lambda1="auto"`` with ``lambda2="auto"`` chooses both. What was tried is in
-        ``regularisation_``.
+        only upwards from 0.01. ``"auto"`` goes either way; ``lambda1="auto"`` with it chooses both. What was tried is
+        in ``regularisation_``.
     scale
         ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
     intercept
