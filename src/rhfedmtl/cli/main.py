@@ -90,7 +90,7 @@ USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ =
 """Words that make no command; typer may carry its own click."""
 GOES_ON = "what is finished is kept, and the same command goes on from there"
 LAST_WORDS = {
-    "train": "nothing was learned yet, so nothing is kept; to start again, give the same command",
+    "train": "nothing is kept of it yet; to start again, give the same command",
     "compare": GOES_ON,
     "reproduce": GOES_ON,
     "bench": "nothing was saved",

@@ -398,6 +398,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
         present = self._weights()
         if (ledger := self._ledger()).budget:
+            last = getattr(self, "regularisation_", None)
+            if self.warm_start and isinstance(last, SelectionRecord) and set(last.chosen) == set(auto):
+                return last, None  # duals go on, and weights with them
             asked = not self._left_open()
             problem = WeightProblem(built, federation, settings, ledger, auto, asked=asked)
             found, before = within_budget(problem, present)

@@ -85,9 +85,9 @@ class SelectionRecord:
         """In a line."""
         chosen = ", ".join(f"{name} {value:.3g}" for name, value in self.chosen.items())
         spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
-        looks = f"{len(self.tried)} {'look' if len(self.tried) == 1 else 'looks'}"
-        until = f"{looks}; the first {spent} without a fifth of the rows" if spent else f"{len(self.tried)} trials"
-        return f"{chosen} ({self.why}; {until})" if self.tried else f"{chosen} ({self.why})"
+        looks = f"looked {len(self.tried)} {'time' if len(self.tried) == 1 else 'times'}"
+        until = f"a fifth of all, until {spent} was spent; {looks}" if spent else f"{len(self.tried)} trials"
+        return f"{chosen} ({self.why}{', ' if spent else '; '}{until})" if self.tried else f"{chosen} ({self.why})"
 
 
 class WeightProblem(NamedTuple):
@@ -157,7 +157,7 @@ def within_budget(
         try:
             why = early.learn()
         except (BudgetError, DivergenceError) as error:
-            early.tried, why = [], f"as given: the first rounds failed ({error})"
+            early.tried, why = [], f"as usual: the first rounds failed ({error})"
     chosen = {name: early.weights[name] if early.tried else present[name] for name in asked.auto}
     return SelectionRecord(chosen, why, early.spent(), early.tried), early.before()
 
@@ -221,16 +221,16 @@ class _FirstRounds:
         """Why nothing can be chosen; an empty text where it can."""
         faults = Faults.parse(self.asked.faults, self.asked.settings.seed)
         if int(self.held.sum()) < FEWEST_ROWS:
-            return f"as given: fewer than {FEWEST_ROWS} rows can be held out"
+            return f"as usual: fewer than {FEWEST_ROWS} rows can be held out"
         if faults.moves or faults.churn or faults.late_rows:
-            return "as given: terminals or rows come and go"
+            return "as usual: terminals or rows come and go"
         if not how.entry.keeps_checkpoints:
-            return f"as given: engine {how.engine} cannot go on from rounds without some of the rows"
+            return f"as usual: engine {how.engine} cannot go on from rounds without some of the rows"
         self.run = self._make(faults)
         self.portion = {name: SHARE * limit for name, limit in self.asked.ledger.budget.items()}
         for name, price in self._pass_price().items():
             if LEAST_PASSES * price > self.asked.ledger.budget.get(name, np.inf):
-                return f"as given: the budget pays for fewer than {LEAST_PASSES:g} passes"
+                return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
             if name in self.portion and price > 0.0:
                 self.portion[name] = min(self.portion[name], PASSES * price)
         return ""
@@ -250,25 +250,31 @@ class _FirstRounds:
         return event_totals(now.prices, now.cloud_event(), now.round_event(self.data.sizes))
 
     def learn(self) -> str:
-        """Let the run learn and look in turn, until a look finds nothing better or there were enough."""
+        """Let the run learn and look in turn, until nothing is better and a share is spent, or there were enough."""
         assert self.run is not None
         run, moves, begun = self.run, 0, dict(self.run.ledger.spent)
         held = self._held(run)
         for look in range(1, LOOKS + 1):
             stopped = run.learn(self.asked.built.policy, lambda _: not self._due(run, begun, look))  # noqa: B023
+            if run.round >= self.asked.settings.max_rounds:
+                self.tried = []
+                return "as usual: the limit on rounds leaves none for the rows held out"
+            if not run.can_look or (self.tried and self.tried[-1].rounds == run.round):
+                break
             better = self._preferred(run, held)
             if better is not None:
                 self.weights.update(better)
+                self._go_on(run)
                 moves += 1
             late = any(run.ledger.spent[n] >= SHARE * x for n, x in self.asked.ledger.budget.items())
-            if stopped != "interrupted" or moves >= MOVES or look == LOOKS or (better is None and late):
+            if stopped != "interrupted" or moves >= MOVES or (better is None and late):
                 break
-            if better is not None:
-                self._go_on(run)
+        if not self.tried:
+            return "as usual: the budget pays for no look at rows held out"
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes)
         self._go_on(run)
-        return "clearly better on rows held out" if moves else "as given: nothing is clearly better on rows held out"
+        return "preferred by rows held out" if moves else "as usual: rows held out prefer nothing else clearly"
 
     def _due(self, run: Run, begun: dict[str, float], look: int) -> bool:
         return any(run.ledger.spent[name] >= begun[name] + look * part for name, part in self.portion.items())
@@ -288,7 +294,11 @@ class _FirstRounds:
         return Held(rows, *labels, data.row_task[by_task], group)
 
     def _preferred(self, run: Run, held: Held) -> dict[str, float] | None:
-        """Weights with which models that follow from the duals at hand are clearly better on the rows held out."""
+        """Weights with which models that follow from the duals at hand are clearly better on the rows held out.
+
+        Other λ1, and a relationship that learns, make models longer or shorter, and losses favour long ones as long as
+        duals are unfinished: there errors must agree.
+        """
         assert isinstance(run.cloud, Cloud)
         known, models = run.cloud.relationship, run.looked_at().models
         V, (lambda1, lambda2) = known.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
@@ -298,7 +308,9 @@ class _FirstRounds:
         for own, factor in self._factors(known.coupling(len(models)) > 0.0):
             there = weighted(known, own * lambda1, factor * lambda2)
             other, wrong = self._judge(run, held, there.solve(V))
-            if held.ahead(losses - other) > CLEAR and (own == 1.0 or held.ahead(errors - wrong) > CLEAR / 2.0):
+            if held.ahead(losses - other) > CLEAR and (
+                (own == 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
+            ):
                 found.append((held.mean(other), own, factor))
         if not found:
             return None
@@ -307,7 +319,7 @@ class _FirstRounds:
         return {"lambda1": own * lambda1, "lambda2": float(np.clip(lambda2 * leap, *RANGE)) if leap != 1.0 else lambda2}
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
-        """Of λ1 and λ2, but for those that change nothing. λ1 is judged by errors too: losses favour long models."""
+        """Of λ1 and λ2, but for those that change nothing."""
         least = 0.0 if self.asked.asked or self.data.group is not None else 1.0
         factors = [factor for factor in FACTORS if factor >= least] if coupled else [1.0]
         for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):

@@ -320,6 +320,16 @@ class Run:
         self.certificate = None
         self._start_anew()
 
+    @property
+    def can_look(self) -> bool:
+        """Whether the budget pays for a certificate and for `looked_at`, beside what is set aside for the last one."""
+        self._certificates.keep_aside()
+        event = self.situation().certificate_event()
+        try:
+            return self.ledger.can_afford(self.accounting.worst(event, event))
+        finally:
+            self._certificates.give_back()
+
     def looked_at(self) -> Certificate:
         """The certificate of now, for somebody who looks how its models do on other rows, which is charged as well."""
         self._review()
@@ -359,8 +369,8 @@ class Run:
         network = self._keeping()
         self.accounting.ledger = Ledger(self.ledger.cost, self.ledger.budget)
         state = kept(self.ledger)
-        self._certificates.resume(*state["certificates"])
         self.accounting.resume(state)
+        self._certificates.resume(*state["certificates"])
         self._memo = state["memo"]
         for name in _KEPT:
             setattr(self, name, _copied(state[name]))
