@@ -273,7 +273,13 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
         "--budget",
         "energy=2000",
     ]
-    for more in ([], ["--relationship", "learned"], ["--privacy", "epsilon=8,delta=1e-6", "--terminals", "60"]):
+    for more in (
+        [],
+        ["--relationship", "learned"],
+        ["--algorithm", "mocha"],
+        ["--algorithm", "local"],
+        ["--privacy", "epsilon=8,delta=1e-6", "--terminals", "60"],
+    ):
         run = json.loads(rhfedmtl(*words, *more, "--json", folder=tmp_path).stdout)
         found = json.loads(rhfedmtl("certify", run["saved"], "--json", folder=tmp_path).stdout)
         assert found["trained_on"]
@@ -284,6 +290,7 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
             assert found["problem"]["lambda2"] == run["privacy"]["lambda2"]
         else:
             assert found["relative_gap"] < 0.01
+            assert found["primal"] == pytest.approx(run["primal"], rel=1e-4)
     other = rhfedmtl("certify", run["saved"], "--seed", "1", folder=tmp_path)
     assert "not the rows that the models were trained on" in other.stdout
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rhfedmtl.algorithms.options import USUAL, Options
+from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
 from rhfedmtl.cli.data import AsJson, with_data_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed
@@ -95,4 +95,15 @@ def _trained_for(models: Any) -> dict[str, Any]:
     chosen = models.provenance.get("chosen", {})
     usual = {"relationship": Options.relationship, **USUAL}
     told = {name: value for name, value in {**known, **chosen}.items() if value is not None}
-    return {name: told.get(name, value) for name, value in usual.items()}
+    asked = {name: told.get(name, value) for name, value in usual.items()}
+    algorithm = models.provenance.get("configuration", {}).get("algorithm")
+    return asked if algorithm is None else {**asked, "relationship": _relationship(algorithm, asked)}
+
+
+def _relationship(algorithm: str, asked: dict[str, Any]) -> str:
+    """The relationship by which an algorithm learns, whatever was asked of it."""
+    options = Options.of(**{name: value for name, value in asked.items() if value != AUTO})
+    used = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
+    others = ("none", "learned")
+    names = (name for name in others if type(options.changed(relationship=name).chosen_relationship()) is used)
+    return next(names, str(asked["relationship"]))
