@@ -63,7 +63,7 @@ def test_every_policy_prints_a_table(policy: str) -> None:
 
 def test_plan_with_data_predicts_the_gap() -> None:
     """With data the plan has a predicted gap, and `--pilot-rounds 0` leaves it out."""
-    found = as_json("plan", *SMALL, "--budget", "energy=1000")
+    found = as_json("plan", *SMALL, "--budget", "energy=1000", "--merge", "average")
     gap = found["predicted_gap"]
     assert 0 < gap["low"] < gap["expected"] < gap["high"]
     assert found["federation"]["from"] == "data"

@@ -107,7 +107,7 @@ def test_an_interrupt_before_the_first_round_says_how_to_start(
         assert err == f"interrupted: go on with: rhfedmtl train --resume {stopped}\n"
         assert (stopped / "checkpoint").exists()
     else:
-        assert "nothing was learned yet, so nothing is kept; to start again, give the same command" in err
+        assert "nothing is kept of it yet; to start again, give the same command" in err
         assert not list((tmp_path / "new").iterdir())
 
 

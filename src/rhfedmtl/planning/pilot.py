@@ -52,7 +52,7 @@ MOST_STEPS = 2_000_000  # of all terminals, in a pilot of more than MANY_ROUNDS
 LEAST_FALL, MOST_FALL = 0.1, 6.0  # q is held between these
 _NOISE, _NOISE_WEIGHT = 0.08, 3.0  # log gaps of runs that differ only in their random numbers: believed deviation
 _NEXT_SEED = 7919
-_ROUNDING = 1e-15  # of the objective: a smaller gap cannot be told from none
+_ROUNDING = 1e-12  # of the objective: where a run ends, and a smaller gap is hardly told from none
 
 
 class Edges(NamedTuple):
@@ -216,14 +216,18 @@ class Pilot:
         return float(np.clip(np.mean(falls), LEAST_FALL, MOST_FALL))
 
 
-def pilot_length(planned: DryRun) -> int:
+def pilot_length(planned: DryRun, *, searches: bool = False) -> int:
     """Rounds of a pilot: a quarter of the run, with three certificates in it where that is not too much.
 
-    No more than 256, and no more than 64 where these are much work already.
+    A run that ``searches``, for which it changes to another solver on the way, cannot be told from its beginning: where
+    it is not too long it is simulated as a whole. No more than 256 rounds, and no more than 64 where these are much
+    work already.
     """
     K = 1 if planned.first is None else int(planned.first.station_rounds.max())
     quick = MOST_STEPS * planned.rounds // max(planned.terminal_steps, 1)
     most = min(max(quick, MANY_ROUNDS), MOST_ROUNDS)
+    if searches and planned.rounds <= most:
+        return most
     return min(most, max(LEAST_ROUNDS, -(-planned.rounds // 4), 3 * K))
 
 

@@ -151,7 +151,10 @@ def plan(
     if isinstance(subject, Pilot):
         pilot = subject.under(start, faults)
     elif isinstance(subject, Federation) and pilot_rounds != 0:
-        length = pilot_rounds or pilot_length(dry_run(policy, start, most_rounds=settings.max_rounds))
+        length = pilot_rounds or pilot_length(
+            dry_run(policy, start, most_rounds=settings.max_rounds),
+            searches=isinstance(policy, Measured) and method.adapts,
+        )
         pilot = fly(subject, method, policy, settings, ledger, length, faults)
         start = pilot.start
         if keep is not None:

@@ -131,7 +131,7 @@ def settled(config: RunConfig, federation: Federation, *, how: Execution | None 
     problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults, asked)
     record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how)
     if not (asked or record.tried):
-        return Chosen(config)
+        return Chosen(config, None, record)
     return Chosen(_with(config, record.chosen), None, record, before)
 
 
