@@ -463,6 +463,7 @@ class StationService:
                     self.members.release_when_idle(t)
                 else:
                     await self._let_go(memory.masked)
+        self._send_outlook()  # before the answer: whoever goes on by it must not take the old members for the present
         answer.done.SetInParent()
 
     REQUESTS: Mapping[str, Callable[[StationService, Any, wire.Answer], Awaitable[None]]] = {
