@@ -356,6 +356,25 @@ def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path, mo
     assert run(body) == list(range(60))
 
 
+def test_a_station_tells_its_members_before_it_says_that_one_is_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a training that follows at once takes the old members, and a certificate for them, for the present ones."""
+
+    async def body() -> list[str]:
+        service, told = make_station(folder, tmp_path), []
+        monkeypatch.setattr(service.link, "send", lambda **body: told.extend(body))
+        await welcome(service, folder)
+        told.clear()
+        await tell(service, request=wire.Request(id=1, transfer=wire.Transfer(terminal=0, forget=True)))
+        work = asyncio.create_task(service.work())
+        await settle()
+        work.cancel()
+        return told
+
+    assert run(body) == ["outlook", "answer"]
+
+
 def test_moving_many_terminals_does_not_cut_their_station_off(folder: Path, tmp_path: Path) -> None:
     """A station is asked to let go of some at once and of the others when it has answered, of none again at once."""
     n = 200
