@@ -48,6 +48,8 @@ LOOKS, MOVES = 6, 3
 """Looks of a run at most, and how many of them may change its weights."""
 LEAST_PASSES, FEWEST_ROWS = 5.0, 100
 """A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
+JUDGES = 20_000
+"""Of more rows held out, only about so many are asked."""
 MOST_NUMBERS = 10_000_000
 """λ2 that nobody gave is chosen on rows of at most so many numbers."""
 CLEAR = 2.0
@@ -285,6 +287,7 @@ class _FirstRounds:
 
     def _held(self, run: Run) -> Held:
         data, order = self.data, self.order[self.held]
+        order = order[:: -(-len(order) // JUDGES)]
         task = data.row_task[order]
         rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
