@@ -441,9 +441,8 @@ class InProcess:
 
     def set_sizes(self, sizes: IntArray) -> None:
         """Let every terminal have only the first so many of its rows, those that come or go with duals at zero."""
-        changed = np.bincount(self._station[self._station >= 0], minlength=self._n_stations) > 0
         self._rows = rounds.with_sizes(self._rows, sizes)
-        self._membership += changed
+        self._membership += self._members > 0
         self._set_stations(self._station)
 
     def _here(self) -> slice | IntArray:

@@ -118,7 +118,7 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
 
 def held_rows(federation: Federation, folds: int, part: int, seed: int) -> npt.NDArray[np.bool_]:
     """Which training rows `hold_out` holds out."""
-    terminal = _row_terminal(federation)
+    terminal = row_terminal(federation)
     if federation.group is not None:
         held = group_parts(federation, folds, seed) == part
     else:
@@ -161,7 +161,7 @@ def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
 def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
     """The federation without the rows held out and without test rows; terminals that lose all of theirs are gone."""
     keep = ~held
-    sizes = np.bincount(_row_terminal(federation)[keep], minlength=federation.n_terminals)
+    sizes = np.bincount(row_terminal(federation)[keep], minlength=federation.n_terminals)
     stays = sizes > 0
     members = np.bincount(federation.terminal_task[stays], minlength=federation.n_tasks)
     weight = federation.sample_weight
@@ -258,7 +258,7 @@ def row_weights(federation: Federation) -> Float64Array:
     return np.ones(len(federation.y)) if given is None else np.asarray(given, dtype=np.float64)
 
 
-def _row_terminal(federation: Federation) -> IntArray:
+def row_terminal(federation: Federation) -> IntArray:
     """Terminal of every row."""
     return np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
 

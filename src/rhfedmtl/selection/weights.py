@@ -31,7 +31,7 @@ from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, make_folds, reordered, row_weights, usual_folds
+from rhfedmtl.selection.folds import held_rows, make_folds, reordered, row_terminal, row_weights, usual_folds
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -213,7 +213,7 @@ class _FirstRounds:
         self.asked, self.weights, self.tried = asked, dict(present), list[WeightTrial]()
         self.data = asked.built.regroup(asked.federation)
         held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
-        terminal = np.repeat(np.arange(self.data.n_terminals), self.data.sizes)
+        terminal = row_terminal(self.data)
         self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
         self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
         self.held = held[self.order]
