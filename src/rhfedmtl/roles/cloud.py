@@ -29,8 +29,6 @@ ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
-EARLY = 0.5
-"""Of a terminal's rows the first anchors count so many: they know nothing of other tasks, so models stay closer."""
 FADES = 0.7
 """What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
 APART = 1.5
@@ -212,7 +210,7 @@ class Cloud(CloudStates):
         samples: Vector | None = None,
         steers: bool = False,
     ) -> None:
-        """``channel`` is that of models on their way down; first anchors go by the ``samples`` of a terminal."""
+        """``channel`` is that of models on their way down; the first anchors count so many ``samples`` of each task."""
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
         self.steers = steers
@@ -222,7 +220,7 @@ class Cloud(CloudStates):
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
         self.changes = 0
-        self._n = np.ones(n_tasks) if samples is None else EARLY * samples  # until they report
+        self._n = np.ones(n_tasks) if samples is None else samples  # until they report
         self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
         self._best_dual = 0.0  # bound of the best single one
         self._closed = 0.0  # bound that `close` found: no part of what follows, so that runs may go on

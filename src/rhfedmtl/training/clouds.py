@@ -13,12 +13,20 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 
+EARLY, EARLY_TERMINALS = 0.5, 2.0
+"""The first anchors count half of a station's rows, and those of two terminals at most.
 
-def make_cloud(method: Method, samples: npt.NDArray[np.float64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud of a method; ``samples`` are those of a terminal of each station, for its first anchors."""
+They know nothing of other tasks, nor of what the other terminals will do, so models stay closer.
+"""
+
+def make_cloud(
+    method: Method, samples: npt.NDArray[np.int64], terminals: npt.NDArray[np.int64], shape: tuple[int, int]
+) -> Cloud | AveragingCloud:
+    """The cloud of a method, for stations with so many samples on so many terminals."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
-        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=samples, steers=method.adapts)
+        early = samples * np.minimum(EARLY, EARLY_TERMINALS / terminals)
+        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=early, steers=method.adapts)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
