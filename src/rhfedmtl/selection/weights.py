@@ -7,7 +7,8 @@ others are clearly better the run goes on with these, and once nothing is, with 
 has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with a budget and without.
 
 Rows that belong together, such as windows of one recording, make tasks on their own look good on rows held out, and
-fail on new ones. So, under a budget, λ2 that nobody gave only grows, unless groups say what belongs together.
+fail on new ones. So, under a budget, λ2 that nobody gave only grows, unless groups say what belongs together, or every
+station has so many terminals that none of them makes a difference to its model.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ LOOKS, MOVES = 6, 3
 """Looks of a run at most, and how many of them may change its weights."""
 LEAST_PASSES, FEWEST_ROWS = 5.0, 100
 """A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
+MANY_TERMINALS = 100
+"""With so many terminals at every station, rows of one terminal are what belongs together, and none counts much."""
 JUDGES = 20_000
 """Of more rows held out, only about so many are asked."""
 MOST_NUMBERS = 10_000_000
@@ -95,7 +98,7 @@ class SelectionRecord:
 class WeightProblem(NamedTuple):
     """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it.
 
-    Where nobody ``asked`` for the choice, and rows have no groups, λ2 only grows.
+    Where nobody ``asked`` for the choice, and nothing says which rows belong together, λ2 only grows.
     """
 
     built: Algorithm
@@ -214,6 +217,8 @@ class _FirstRounds:
         self.data = asked.built.regroup(asked.federation)
         held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
         terminal = row_terminal(self.data)
+        many = int(np.diff(self.data.task_offsets).min()) >= MANY_TERMINALS
+        self.group = terminal if self.data.group is None and many else self.data.group
         self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
         self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
         self.held = held[self.order]
@@ -291,7 +296,7 @@ class _FirstRounds:
         task = data.row_task[order]
         rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
-        together = np.arange(len(by_task)) if data.group is None else data.group[by_task]
+        together = np.arange(len(by_task)) if self.group is None else self.group[by_task]
         group = np.unique(np.column_stack([data.row_task[by_task], together]), axis=0, return_inverse=True)[1].ravel()
         labels = data.y[by_task], data.targets()[by_task], row_weights(data)[by_task]
         return Held(rows, *labels, data.row_task[by_task], group)
@@ -299,7 +304,7 @@ class _FirstRounds:
     def _preferred(self, run: Run, held: Held) -> dict[str, float] | None:
         """Weights with which models that follow from the duals at hand are clearly better on the rows held out.
 
-        Other λ1, and a relationship that learns, make models longer or shorter, and losses favour long ones as long as
+        Other λ1, less λ2 and a relationship that learns make models longer, and losses favour long ones as long as
         duals are unfinished: there errors must agree.
         """
         assert isinstance(run.cloud, Cloud)
@@ -312,7 +317,7 @@ class _FirstRounds:
             there = weighted(known, own * lambda1, factor * lambda2)
             other, wrong = self._judge(run, held, there.solve(V))
             if held.ahead(losses - other) > CLEAR and (
-                (own == 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
+                (own == 1.0 and factor > 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
             ):
                 found.append((held.mean(other), own, factor))
         if not found:
@@ -323,7 +328,7 @@ class _FirstRounds:
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
         """Of λ1 and λ2, but for those that change nothing."""
-        least = 0.0 if self.asked.asked or self.data.group is not None else 1.0
+        least = 0.0 if self.asked.asked or self.group is not None else 1.0
         factors = [factor for factor in FACTORS if factor >= least] if coupled else [1.0]
         for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):
             yield from ((own, factor) for factor in factors if (own, factor) != (1.0, 1.0))

@@ -173,11 +173,15 @@ class Measured:
         return {name: price + cloud[name] for name, price in event_totals(s.prices, s.round_event(steps)).items()}
 
     def _newton(self, s: Situation) -> Plan | None:
-        """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then."""
+        """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then.
+
+        A search goes on for a while after members or weights have changed: duals are those of a gradient, from which
+        ascent would begin far away.
+        """
         if NEWTON not in s.solvers:
             return None
         before = s.observed[-1].solver if s.observed else ASCENT
-        at_once = searches_at_once(s)
+        at_once = searches_at_once(s) or (before == NEWTON and "solver" not in s.memo)
         if at_once or s.rounds >= s.memo.get("solver until", LOOK):
             s.memo["solver"] = NEWTON if at_once else self._better(s, before)
             s.memo["solver until"] = s.rounds + stay(s, before, s.memo["solver"])
