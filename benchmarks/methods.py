@@ -3,9 +3,9 @@
     python benchmarks/methods.py [--seeds 20] [--only har] [--methods a,b,c] [--jobs 2] [--out FILE]
 
 Settings of every method are chosen for each data set and budget, from 24 candidates on parts held out of the training
-rows (`rhfedmtl.selection.tuning`), on each of the splits 1000 and 1001; splits 0, 1, … are learned and tested with those
-of each in turn, so that the luck of one choice weighs half. Splits of one data set share rows: what that helps, it
-helps all methods. Differences are paired over splits, with 95 % intervals; beside those that hold by themselves, the
+rows (`rhfedmtl.selection.tuning`), on each of the splits 1000 and 1001; splits 0, 1, … are learned and tested with
+those of each in turn, so that the luck of one choice weighs half. Splits of one data set share rows: what that helps,
+it helps all methods. Differences are paired over splits, with 95 % intervals; beside those that hold by themselves, the
 table counts what is left when all comparisons of a data set are taken together (Holm). Cells that are in FILE are not
 made again. Needs the data sets of RHFEDMTL_DATA.
 """

@@ -251,6 +251,24 @@ def test_a_search_begins_after_the_first_round_only_where_it_can_get_going(
     assert plan.solver == solver
 
 
+def test_a_search_goes_on_when_members_or_weights_have_changed() -> None:
+    """Its duals are those of a gradient: ascent from them would begin far away. Later both are compared as ever."""
+    ascent = [
+        Observation(k, np.full(25, 10), np.full(5, 5), np.ones(5), np.ones((5, 5)), gap=0.9**k) for k in (1, 2, 3)
+    ]
+    begun = ascent[-1]._replace(round=4, solver=NEWTON)
+    known = {"cloud_rounds": 4, "rounds": 4, "observed": [*ascent, begun], "solvers": (ASCENT, NEWTON)}
+    known["bytes"] = MessageSizes(order=8 * 562)
+    anew = situation(budget={"energy": 5 * 75.0}, **known)  # with a memo that is empty
+    plan = Measured().plan(anew)
+    assert plan is not None
+    assert plan.solver == NEWTON
+    looked = situation(budget={"energy": 5 * 75.0}, memo={"solver": NEWTON, "solver until": 0}, **known)
+    plan = Measured().plan(looked)
+    assert plan is not None
+    assert plan.solver == ASCENT
+
+
 @pytest.mark.parametrize(("numbers", "solver"), [(562, ASCENT), (21, NEWTON)])
 def test_ascent_goes_on_where_nothing_is_merged_and_rows_say_little_of_curvature(numbers: int, solver: str) -> None:
     """At λ1 = 1e-5 a search is slow in 562 features from 53 rows; in 21 the rows tell the curvature."""

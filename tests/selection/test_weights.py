@@ -25,7 +25,7 @@ from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import LOOKS, SHARE, Held, settled
+from rhfedmtl.selection.weights import LOOKS, MANY_TERMINALS, SHARE, Held, settled
 from rhfedmtl.training.checkpoint import Keeper, read
 
 REQUEST = Request("synthetic", tasks=20, terminals=5)
@@ -68,7 +68,7 @@ def test_what_comes_out_is_certified_for_the_weights_that_were_chosen() -> None:
 
 @pytest.mark.parametrize(("apart", "stronger"), [(0.0, True), (8.0, False)])
 def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: float, stronger: bool) -> None:
-    """Whoever asks gets the weight that the rows want; whoever gives none, and no groups, one that is never weaker."""
+    """Whoever asks gets the weight that the rows want, or has groups, or many terminals; others one never weaker."""
     federation = related(apart)
     asked = settled(config(30000), federation).selection
     assert asked is not None
@@ -78,9 +78,13 @@ def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: flo
     found = settled(left_open, federation).selection
     assert found is not None
     assert found.chosen["lambda2"] == (asked.chosen["lambda2"] if stronger else LAMBDA2)
-    grouped = settled(left_open, replace(federation, group=np.arange(len(federation.y)))).selection
-    assert grouped is not None
-    assert (grouped.chosen["lambda2"] > LAMBDA2) is stronger
+    for known in (replace(federation, group=np.arange(len(federation.y))), related(apart, terminals=MANY_TERMINALS)):
+        grouped = settled(left_open, known).selection
+        assert grouped is not None
+        assert (grouped.chosen["lambda2"] > LAMBDA2) is stronger
+    few = settled(left_open, related(apart, terminals=MANY_TERMINALS - 1)).selection
+    assert few is not None
+    assert few.chosen["lambda2"] >= LAMBDA2
 
 
 def test_rows_of_one_group_are_one_observation() -> None:
@@ -94,8 +98,8 @@ def test_rows_of_one_group_are_one_observation() -> None:
     assert apart.ahead(np.repeat(difference, 3)) > 1.5 * once.ahead(difference)
 
 
-def related(apart: float) -> Federation:
-    """Ten noisy tasks of 60 rows on three terminals, whose models differ so much beside what they share."""
+def related(apart: float, terminals: int = 3) -> Federation:
+    """Ten noisy tasks of 240 rows, whose models differ so much beside what they share."""
     rng = np.random.default_rng(3)
     shared, own = rng.normal(size=12), apart * rng.normal(size=(10, 12))
     task = np.repeat(np.arange(10), 300)
@@ -103,7 +107,7 @@ def related(apart: float) -> Federation:
     score = np.einsum("nd,nd->n", X, shared + own[task])
     y = (score + 0.5 * score.std() * rng.normal(size=3000) > 0.0).astype(np.int16)
     names = tuple(f"task-{b}" for b in range(10))
-    return federate(Source(X, y, task, names, ("no", "yes")), Split(terminals=3, test_fraction=0.2), 0)
+    return federate(Source(X, y, task, names, ("no", "yes")), Split(terminals=terminals, test_fraction=0.2), 0)
 
 
 @pytest.mark.parametrize(

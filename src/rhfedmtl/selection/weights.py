@@ -304,7 +304,7 @@ class _FirstRounds:
     def _preferred(self, run: Run, held: Held) -> dict[str, float] | None:
         """Weights with which models that follow from the duals at hand are clearly better on the rows held out.
 
-        Other λ1, less λ2 and a relationship that learns make models longer, and losses favour long ones as long as
+        Other λ1, and a relationship that learns, make models longer or shorter, and losses favour long ones as long as
         duals are unfinished: there errors must agree.
         """
         assert isinstance(run.cloud, Cloud)
@@ -317,7 +317,7 @@ class _FirstRounds:
             there = weighted(known, own * lambda1, factor * lambda2)
             other, wrong = self._judge(run, held, there.solve(V))
             if held.ahead(losses - other) > CLEAR and (
-                (own == 1.0 and factor > 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
+                (own == 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
             ):
                 found.append((held.mean(other), own, factor))
         if not found:

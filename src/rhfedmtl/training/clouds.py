@@ -19,13 +19,14 @@ EARLY, EARLY_TERMINALS = 0.5, 2.0
 They know nothing of other tasks, nor of what the other terminals will do, so models stay closer.
 """
 
+
 def make_cloud(
     method: Method, samples: npt.NDArray[np.int64], terminals: npt.NDArray[np.int64], shape: tuple[int, int]
 ) -> Cloud | AveragingCloud:
     """The cloud of a method, for stations with so many samples on so many terminals."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
-        early = samples * np.minimum(EARLY, EARLY_TERMINALS / terminals)
+        early = np.minimum(EARLY, EARLY_TERMINALS / terminals) * samples.astype(np.float64)
         return Cloud(method.relationship, n_tasks, shape, method.channel, samples=early, steers=method.adapts)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
