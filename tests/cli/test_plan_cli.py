@@ -190,12 +190,16 @@ def test_importing_the_command_line_is_light() -> None:
 
 
 def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
-    """With data it is written, without it is read; sizes and weights are its own."""
+    """With data it is written, without it is read; sizes and weights are its own.
+
+    With data a run this small is simulated whole; what the pilot alone predicts is wider, and holds that.
+    """
     path = str(tmp_path / "small.pilot")
     made = as_json("plan", *SMALL, "--budget", "energy=400", "--pilot", path)
     again = as_json("plan", "--budget", "energy=400", "--pilot", path)
     assert again["federation"] == {**made["federation"], "from": "a stored pilot"}
-    assert made["predicted_gap"]["low"] <= again["predicted_gap"]["expected"] <= made["predicted_gap"]["high"]
+    assert again["predicted_gap"]["low"] <= made["predicted_gap"]["low"] < made["predicted_gap"]["high"]
+    assert made["predicted_gap"]["high"] <= again["predicted_gap"]["high"]
     for words in (["--tasks", "3"], ["--lambda1", "0.1"], ["--features", "9"]):
         with pytest.raises(ConfigError, match="has its own"):
             run("plan", "--budget", "energy=400", "--pilot", path, *words)

@@ -27,6 +27,7 @@ from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
 from rhfedmtl.selection.weights import LOOKS, MANY_TERMINALS, SHARE, Held, settled
 from rhfedmtl.training.checkpoint import Keeper, read
+from rhfedmtl.training.run import Progress
 
 REQUEST = Request("synthetic", tasks=20, terminals=5)
 
@@ -147,6 +148,25 @@ def test_a_run_whose_weights_were_chosen_can_be_interrupted(tmp_path: Path) -> N
     again = chosen.config.run(federation, start=read(tmp_path / "run"))
     assert np.array_equal(whole.models, again.models)
     assert whole.ledger.spent == again.ledger.spent
+
+
+@pytest.mark.parametrize(("round_", "why"), [(1, "stopped before a look"), (4, "rows held out")])
+def test_first_rounds_are_watched_and_can_be_stopped(round_: int, why: str) -> None:
+    """Whoever watches sees every round once; what was chosen until a stop stands, and one more round ends the run."""
+    asked, seen = config(20000), list[int]()
+
+    def watch(now: Progress) -> bool:
+        seen.append(now.round)
+        return now.round < round_
+
+    federation = asked.federation()
+    chosen = settled(asked, federation, watch=watch)
+    assert chosen.selection is not None
+    assert why in chosen.selection.why
+    assert seen == list(range(1, round_ + 1))
+    result = chosen.config.run(federation, before=chosen.before, watch=watch)
+    assert result.stopped == "interrupted"
+    assert result.rounds == (1 if chosen.before is None else round_ + 1)
 
 
 def test_a_byte_budget_pays_for_looks() -> None:

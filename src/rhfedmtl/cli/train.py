@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rhfedmtl.runs.tracking import Logger
     from rhfedmtl.training.checkpoint import Checkpoint
     from rhfedmtl.training.config import RunConfig
-    from rhfedmtl.training.run import Progress, Result
+    from rhfedmtl.training.run import Progress, Result, Watcher
 
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
@@ -143,16 +143,20 @@ def train(
     loggers = [tracking.logger(text) for text in log or ()]
     start = _interrupted_run(resume, context)
     how = _how({"engine": engine, "threads": threads, "address": address, "actors": actors}, start)
-    with session.ready(how):
+    live = not as_json and sys.stderr.isatty()
+    with (
+        session.ready(how),
+        _watcher(live=live, share_done=_ShareDone(start.notes["config"] if start else config)) as watch,
+    ):
         if start is None:
-            run = session.begin(config, how, out, checkpoint_every)
+            run = session.begin(config, how, out, checkpoint_every, watch)
         else:
             run = session.take_up(start, how, checkpoint_every)
-        result, known = _learn(run, loggers, live=not as_json and sys.stderr.isatty())
+        result, known = _learn(run, loggers, watch)
     _show(run, result, known, as_json=as_json)
 
 
-def _learn(run: Session, loggers: list[Logger], *, live: bool) -> tuple[Result, Record]:
+def _learn(run: Session, loggers: list[Logger], watch: Watcher) -> tuple[Result, Record]:
     """Run with progress on the screen and curves in the loggers."""
     from rhfedmtl.runs import session, tracking
 
@@ -160,8 +164,7 @@ def _learn(run: Session, loggers: list[Logger], *, live: bool) -> tuple[Result, 
         typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
     for logger in loggers:
         logger.start(run.folder.name, run.config.to_dict())
-    with _watcher(live=live, share_done=_ShareDone(run.chosen.config)) as watch:
-        result = run.run(tracking.follow(watch, loggers))
+    result = run.run(tracking.follow(watch, loggers))
     known = run.finish(result)
     for logger in loggers:
         logger.end(result.stopped)
@@ -213,26 +216,34 @@ def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
 
 @contextmanager
 def _watcher(*, live: bool, share_done: _ShareDone) -> Iterator[Any]:
-    """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept."""
-    stop = False
+    """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept.
+
+    Before the first round is done there is nothing to keep, and it ends at once.
+    """
+    begun = stop = False
 
     def interrupt(*_: Any) -> None:
         nonlocal stop
-        if stop:
+        if stop or not begun:
             raise KeyboardInterrupt
         stop = True
+
+    def goes_on(_: Progress) -> bool:
+        nonlocal begun
+        begun = True
+        return not stop
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         if not live:
-            yield lambda progress: not stop
+            yield goes_on
             return
         with _bar() as bar:
             task = bar.add_task("", total=1.0, state="getting ready (the first run compiles, some seconds)")
 
             def show(progress: Progress) -> bool:
                 bar.update(task, completed=share_done(progress), state=_state(progress))
-                return not stop
+                return goes_on(progress)
 
             yield show
     finally:

@@ -47,10 +47,10 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
     return outline
 
 
-def _chosen(how: Execution, config: RunConfig, federation: Federation) -> Chosen:
+def _chosen(how: Execution, config: RunConfig, federation: Federation, watch: Watcher | None) -> Chosen:
     """The settings that a run asks to choose, chosen where its data is."""
     if how.cluster is None or not (config.tune or config.to_choose):
-        return settled(config, federation, how=how)
+        return settled(config, federation, how=how, watch=watch)
     with how.cluster.Pool() as pool:
         found: Chosen = pool.submit(_settled, config, how).result()
     return found
@@ -149,10 +149,12 @@ def go_on(folder: Path) -> str:
     return shlex.join(["rhfedmtl", "train", "--resume", str(folder)])
 
 
-def begin(config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS) -> Session:
-    """Read the data, tune if asked, and make a folder for a new run; within `ready`."""
+def begin(
+    config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS, watch: Watcher | None = None
+) -> Session:
+    """Read the data, choose what is to be chosen, and make a folder for a new run; within `ready`."""
     federation = _federation(how, config)
-    found = _chosen(how, config, federation)
+    found = _chosen(how, config, federation, watch)
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
     return Session(config, found, how, federation, folder, seconds)
 

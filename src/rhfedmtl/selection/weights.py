@@ -37,7 +37,7 @@ from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Before, Run, Settings, scores
+from rhfedmtl.training.run import Before, Progress, Run, Settings, Watcher, scores
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -119,8 +119,10 @@ class Chosen(NamedTuple):
     before: Before | None = None
 
 
-def settled(config: RunConfig, federation: Federation, *, how: Execution | None = None) -> Chosen:
-    """The run with its settings tuned and its weights chosen, where it asks for either."""
+def settled(
+    config: RunConfig, federation: Federation, *, how: Execution | None = None, watch: Watcher | None = None
+) -> Chosen:
+    """The run with its settings tuned and its weights chosen, where it asks for either; first rounds are watched."""
     auto, how = config.to_choose, how or Execution()
     if not auto:
         return Chosen(*tuned(config, federation, threads=how.threads))
@@ -134,7 +136,7 @@ def settled(config: RunConfig, federation: Federation, *, how: Execution | None 
     if not limits:
         return _unlimited(config, built, federation, settings)
     problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults, asked)
-    record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how)
+    record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how, watch)
     if not (asked or record.tried):
         return Chosen(config, None, record)
     return Chosen(_with(config, record.chosen), None, record, before)
@@ -153,14 +155,17 @@ def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bo
 
 
 def within_budget(
-    asked: WeightProblem, present: dict[str, float], how: Execution | None = None
+    asked: WeightProblem, present: dict[str, float], how: Execution | None = None, watch: Watcher | None = None
 ) -> tuple[SelectionRecord, Before | None]:
-    """The weights that are asked for, as rows held out in the first rounds of the run want them, and these rounds."""
+    """The weights that are asked for, as rows held out in the first rounds of the run want them, and these rounds.
+
+    Who watches may end them: then what was chosen until then stands.
+    """
     early = _FirstRounds(asked, present)
     why = early.refused(how or Execution())
     if not why:
         try:
-            why = early.learn()
+            why = early.learn(watch)
         except (BudgetError, DivergenceError) as error:
             early.tried, why = [], f"as usual: the first rounds failed ({error})"
     chosen = {name: early.weights[name] if early.tried else present[name] for name in asked.auto}
@@ -256,13 +261,22 @@ class _FirstRounds:
         now = self.run.situation()
         return event_totals(now.prices, now.cloud_event(), now.round_event(self.data.sizes))
 
-    def learn(self) -> str:
+    def learn(self, watch: Watcher | None) -> str:
         """Let the run learn and look in turn, until nothing is better and a share is spent, or there were enough."""
         assert self.run is not None
-        run, moves, begun = self.run, 0, dict(self.run.ledger.spent)
+        run, moves, begun, ended = self.run, 0, dict(self.run.ledger.spent), False
         held = self._held(run)
+
+        def watched(progress: Progress) -> bool:
+            nonlocal ended
+            ended = watch is not None and watch(progress) is False
+            return not (ended or any(run.ledger.spent[name] >= share for name, share in until.items()))
+
         for look in range(1, LOOKS + 1):
-            stopped = run.learn(self.asked.built.policy, lambda _: not self._due(run, begun, look))  # noqa: B023
+            until = {name: begun[name] + look * part for name, part in self.portion.items()}
+            stopped = run.learn(self.asked.built.policy, watched)
+            if ended:
+                break
             if run.round >= self.asked.settings.max_rounds:
                 self.tried = []
                 return "as usual: the limit on rounds leaves none for the rows held out"
@@ -277,14 +291,11 @@ class _FirstRounds:
             if stopped != "interrupted" or moves >= MOVES or (better is None and late):
                 break
         if not self.tried:
-            return "as usual: the budget pays for no look at rows held out"
+            return f"as usual: {'it was stopped before' if ended else 'the budget pays for'} a look at rows held out"
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes)
         self._go_on(run)
         return "preferred by rows held out" if moves else "as usual: rows held out prefer nothing else clearly"
-
-    def _due(self, run: Run, begun: dict[str, float], look: int) -> bool:
-        return any(run.ledger.spent[name] >= begun[name] + look * part for name, part in self.portion.items())
 
     def _go_on(self, run: Run) -> None:
         assert isinstance(run.cloud, Cloud)
