@@ -272,8 +272,8 @@ def test_names_that_differ_in_case_alone_are_pointed_out(tmp_path: Path) -> None
     )
     source = load(write(tmp_path, text))
     assert source.class_names == ("Yes", "no", "yes")
-    assert "labels 'Yes' and 'yes' differ in case alone" in said(source)
-    assert "tasks 'S' and 's' differ in case alone" in said(source)
+    assert "labels 'Yes' and 'yes' differ only in case or in how a number is written" in said(source)
+    assert "tasks 'S' and 's' differ only in case or in how a number is written" in said(source)
     assert "in case" not in said(load(write(tmp_path, rows(9, "t{b},{r},{c}"))))
 
 

@@ -61,7 +61,7 @@ OF_A_TABLE: tuple[Row, ...] = (
     ("label", str, "COLUMN", "Column of labels.", "y"),
     ("task", str, "COLUMN", "Column of tasks.", "task"),
     ("terminal", str, "COLUMN", "Column of terminals.", "terminal"),
-    ("group", str, "COLUMN", "Column of groups, for --grouped.", ""),
+    ("group", str, "COLUMN", "Column of groups, which stay on one side of the test.", ""),
     ("drop", str, "COLUMN", "Columns to leave out: a,b,c.", ""),
     ("kind", str, "KIND", "classes or regression.", "as the labels look"),
     ("missing", str, "HOW", "Missing values: mean (and mark), drop-rows, drop-columns, error.", "mean"),

@@ -131,7 +131,7 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         str,
         "--lambda2",
         "Weight of the coupling. Unless given it is chosen on training rows, under a budget in the first rounds, where "
-        f"it only grows; auto: either way [from {LAMBDA2}]",
+        f"it only grows unless groups or many terminals are known; auto: either way [from {LAMBDA2}]",
         metavar="WEIGHT",
     ),
     "merge": _one_of(MERGES, "--merge", Options.merge, "How stations aggregate updates: "),

@@ -100,7 +100,8 @@ class Federation:
     ``task_offsets[b]:task_offsets[b + 1]``; test rows of task ``b`` are
     ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ everywhere. ``group`` is that of every training
     row, where groups were kept on one side of the test: whoever holds out more rows must do so too. ``preparation`` is
-    how features were made from a table with gaps or texts, ``notes`` what a reader should know of the data.
+    how features were made from a table with gaps or texts, ``notes`` what a reader should know of the data, and
+    ``terminals_drawn`` whether rows were shared out to terminals at random, so that these are no devices.
     """
 
     X: FloatArray
@@ -119,6 +120,7 @@ class Federation:
     group: npt.NDArray[Any] | None = None
     preparation: Preparation | None = None
     notes: tuple[str, ...] = ()
+    terminals_drawn: bool = False
 
     def __post_init__(self) -> None:
         """Check the shapes against each other and make every array read-only."""

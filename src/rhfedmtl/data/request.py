@@ -82,6 +82,8 @@ class Request:
         from rhfedmtl.data.split import Split
 
         given = {name: getattr(self, name) for name in SPLIT_FIELDS if getattr(self, name) is not None}
+        if "group" in self.settings:  # whoever names them wants them kept together
+            given.setdefault("grouped", True)
         if self.partition is not None:
             given["partition"] = parse_partition(self.partition)
         return Split(**given)

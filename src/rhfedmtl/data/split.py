@@ -349,6 +349,7 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) 
         preparation=preparation,
         origin=source.origin,
         terminal_names=names,
+        terminals_drawn=not isinstance(split.partition, Column),
         group=source.group[train] if split.grouped and source.group is not None else None,
     )
 

@@ -180,6 +180,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.regularisation_, before = self._choice(built, federation, settings)
         if self.regularisation_ is not None:
             built = self._with_weights(built, self.regularisation_)
+        self._learned_with = self._weights() | (_chosen(self.regularisation_) if self.regularisation_ else {})
         run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
         if before is None:
             self._start(run, places)
@@ -398,13 +399,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
         present = self._weights()
         if (ledger := self._ledger()).budget:
-            last = getattr(self, "regularisation_", None)
-            if self.warm_start and isinstance(last, SelectionRecord) and set(last.chosen) == set(auto):
-                return last, None  # duals go on, and weights with them
-            asked = not self._left_open()
-            problem = WeightProblem(built, federation, settings, ledger, auto, asked=asked)
-            found, before = within_budget(problem, present)
-            return (found, before) if asked or found.tried else (None, None)
+            if (
+                self.warm_start and (last := getattr(self, "_learned_with", None)) is not None
+            ):  # duals go on, and weights
+                return SelectionRecord({name: last[name] for name in auto}, "as in the fit before", {}, []), None
+            problem = WeightProblem(built, federation, settings, ledger, auto, asked=not self._left_open())
+            return within_budget(problem, present)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
         return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None

@@ -111,6 +111,7 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
         Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
         preparation=rows.preparation,
+        terminals_drawn=rows.terminal is None,
     )
     given = federation.sample_weight
     weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)

@@ -91,8 +91,9 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """P − D."""
-        return self.primal - self.dual
+        """P − D; 0 where rounding alone puts P below D."""
+        gap = self.primal - self.dual
+        return 0.0 if -ROUNDING * max(1.0, abs(self.primal)) <= gap < 0.0 else gap
 
     @property
     def relative_gap(self) -> float:
@@ -104,7 +105,7 @@ class Certificate:
     @property
     def broken(self) -> bool:
         """Whether P lies below D by more than rounding explains: a sum was wrong, and nothing is bounded."""
-        return bool(self.gap < -ROUNDING * max(1.0, abs(self.primal)))
+        return bool(self.gap < 0.0)
 
     @property
     def station_gaps(self) -> Vector:

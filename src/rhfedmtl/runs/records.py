@@ -189,7 +189,7 @@ def record(
         config.key,
         versions(),
         read(Configuration, plain(config.to_dict())),
-        config.command(),
+        _as_run(config, result, selection).command(),
         DataIdentity(federation.origin.name, federation.fingerprint()),
         list(federation.task_names),
         refused=refused,
@@ -207,6 +207,14 @@ def record(
             relationship=_relationship(federation, result),
         )
     return read(Record, known.to_dict())
+
+
+def _as_run(config: RunConfig, result: Result | None, selection: SelectionRecord | None) -> RunConfig:
+    """With λ2 as a number where nobody gave it and the run took the usual one unasked: by itself a run may choose."""
+    coupled = result is not None and result.relationship is not None and result.relationship.coupling(2) > 0.0
+    if selection is not None or not coupled or "lambda2" not in config.to_choose:
+        return config
+    return replace(config, options=config.options.changed(lambda2=config.options.weight("lambda2")))
 
 
 def summary(result: Result) -> Summary:

@@ -8,7 +8,7 @@ has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with
 
 Rows that belong together, such as windows of one recording, make tasks on their own look good on rows held out, and
 fail on new ones. So, under a budget, λ2 that nobody gave only grows, unless groups say what belongs together, or every
-station has so many terminals that none of them makes a difference to its model.
+station has so many terminals of its own (not drawn from the rows) that none makes a difference to its model.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ LOOKS, MOVES = 6, 3
 """Looks of a run at most, and how many of them may change its weights."""
 LEAST_PASSES, FEWEST_ROWS = 5.0, 100
 """A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
-MANY_TERMINALS = 100
-"""With so many terminals at every station, rows of one terminal are what belongs together, and none counts much."""
+MANY_TERMINALS, PASSES_DOWN = 100, 10.0
+"""With so many terminals at every station, rows of one terminal are what belongs together, and none counts much; λ2
+falls for them where the budget pays for so many passes, as weakly coupled tasks take longer."""
 JUDGES = 20_000
 """Of more rows held out, only about so many are asked."""
 MOST_NUMBERS = 10_000_000
@@ -222,7 +223,7 @@ class _FirstRounds:
         self.data = asked.built.regroup(asked.federation)
         held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
         terminal = row_terminal(self.data)
-        many = int(np.diff(self.data.task_offsets).min()) >= MANY_TERMINALS
+        many = not self.data.terminals_drawn and int(np.diff(self.data.task_offsets).min()) >= MANY_TERMINALS
         self.group = terminal if self.data.group is None and many else self.data.group
         self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
         self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
@@ -241,8 +242,11 @@ class _FirstRounds:
         self.run = self._make(faults)
         self.portion = {name: SHARE * limit for name, limit in self.asked.ledger.budget.items()}
         for name, price in self._pass_price().items():
-            if LEAST_PASSES * price > self.asked.ledger.budget.get(name, np.inf):
+            limit = self.asked.ledger.budget.get(name, np.inf)
+            if LEAST_PASSES * price > limit:
                 return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
+            if PASSES_DOWN * price > limit:
+                self.group = self.data.group
             if name in self.portion and price > 0.0:
                 self.portion[name] = min(self.portion[name], PASSES * price)
         return ""

@@ -76,7 +76,7 @@ def expand(asked: Sequence[str]) -> list[str]:
     for name in asked:
         if name not in known:
             hint = nearest(name, known)
-            raise ConfigError(f"nothing called {name!r} to reproduce: choose from {', '.join(known)}{hint}")
+            raise ConfigError(f"nothing called {name!r} to reproduce: choose from {', '.join(known)}, published{hint}")
     return list(dict.fromkeys(each for name in asked for each in groups.get(name, [name])))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -178,9 +179,17 @@ def factorised(words: Iterable[str | None]) -> tuple[npt.NDArray[np.int64], tupl
 
 
 def alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that differ in case alone."""
-    seen: dict[str, str] = {}
-    return next(((other, name) for name in names if (other := seen.setdefault(name.casefold(), name)) != name), None)
+    """Two names that differ only in case, or in how one number is written."""
+    seen: dict[str | float, str] = {}
+    return next(((other, name) for name in names if (other := seen.setdefault(_core(name), name)) != name), None)
+
+
+def _core(name: str) -> str | float:
+    try:
+        number = float(name)
+    except ValueError:
+        return name.casefold()
+    return name.casefold() if math.isnan(number) else number
 
 
 class Labels(NamedTuple):

@@ -45,6 +45,7 @@ def save(federation: Federation, folder: Path) -> None:
         "arrays": {name: list(getattr(federation, name).shape) for name in stored},
         "origin": asdict(federation.origin),
         "preparation": None if federation.preparation is None else federation.preparation.to_dict(),
+        "terminals_drawn": federation.terminals_drawn,
         **{name: getattr(federation, name) for name in NAMES},
     }
     write_whole(folder / INDEX, json.dumps(index, indent=1))
@@ -67,7 +68,8 @@ def load(folder: Path | None) -> Federation:
     names: dict[str, Any] = {name: tuple(index[name]) for name in NAMES}
     known = index["preparation"]
     preparation = None if known is None else Preparation.from_dict(known)
-    return Federation(**arrays, **names, origin=Origin(**index["origin"]), preparation=preparation)
+    origin, drawn = Origin(**index["origin"]), bool(index.get("terminals_drawn", False))
+    return Federation(**arrays, **names, origin=origin, preparation=preparation, terminals_drawn=drawn)
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

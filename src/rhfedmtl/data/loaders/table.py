@@ -204,7 +204,8 @@ class _Maker:
         for part, names in (("labels", label.class_names), ("tasks", task_names)):
             if alike := cells.alike(names):
                 self.notes.append(
-                    f"{part} {alike[0]!r} and {alike[1]!r} differ in case alone: write them alike if they are"
+                    f"{part} {alike[0]!r} and {alike[1]!r} differ only in case or in how a number is written: "
+                    "write them alike if they are"
                 )
         return Source(
             X=np.column_stack([each.values for each in found.values()]),
