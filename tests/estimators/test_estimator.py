@@ -369,6 +369,17 @@ def test_a_warm_start_begins_at_the_end(kind: Any, small: Federation) -> None:
     assert model.certificate_.relative_gap <= 1e-6
 
 
+def test_a_warm_start_under_a_budget_keeps_its_weights(small: Federation) -> None:
+    """It goes on from the duals, and nothing is chosen, charged or said to have been spent anew."""
+    X, y, task, _ = rows_of(small)
+    model = RHFedMTLClassifier("energy=200", lambda2=0.07, warm_start=True, random_state=0).fit(X, y, task=task)
+    before = model.certificate_.primal
+    model.set_params(lambda2="auto").fit(X, y, task=task)
+    assert model.relationship_.lambda2 == 0.07
+    assert (model.regularisation_.chosen, model.regularisation_.spent) == ({"lambda2": 0.07}, {})
+    assert model.history_[0].primal <= before * (1.0 + 1e-9)
+
+
 def test_a_warm_start_under_another_loss_starts_anew(small: Federation) -> None:
     """Dual variables of one loss mean nothing to another; methods without any are refused."""
     X, y, task, _ = rows_of(small)
@@ -391,7 +402,9 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
         "lambda1": choice.lambda1,
         "lambda2": choice.lambda2,
     }, "without a budget it is chosen unless it is given"
-    assert RHFedMTLClassifier("energy=200").fit(X, y, task=task, terminal=terminal).regularisation_ is None
+    kept = RHFedMTLClassifier("energy=200").fit(X, y, task=task, terminal=terminal).regularisation_
+    assert (kept.chosen, kept.tried) == ({"lambda2": 0.01}, [])
+    assert "fewer than 100 rows can be held out" in kept.text()
     both = RHFedMTLClassifier(lambda1="auto", lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
     assert len({trial.lambda1 for trial in both.regularisation_.trials}) > 3
     assert RHFedMTLClassifier(random_state=0).fit(X, y).regularisation_ is None

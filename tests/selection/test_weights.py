@@ -21,6 +21,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import LAMBDA2
+from rhfedmtl.planning.request import PlanRequest
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
@@ -79,13 +80,42 @@ def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: flo
     found = settled(left_open, federation).selection
     assert found is not None
     assert found.chosen["lambda2"] == (asked.chosen["lambda2"] if stronger else LAMBDA2)
-    for known in (replace(federation, group=np.arange(len(federation.y))), related(apart, terminals=MANY_TERMINALS)):
-        grouped = settled(left_open, known).selection
-        assert grouped is not None
-        assert (grouped.chosen["lambda2"] > LAMBDA2) is stronger
-    few = settled(left_open, related(apart, terminals=MANY_TERMINALS - 1)).selection
-    assert few is not None
-    assert few.chosen["lambda2"] >= LAMBDA2
+    grouped, many = replace(federation, group=np.arange(len(federation.y))), related(apart, terminals=MANY_TERMINALS)
+    for known in (grouped, replace(many, terminals_drawn=False)):
+        found = settled(left_open, known).selection
+        assert found is not None
+        assert (found.chosen["lambda2"] > LAMBDA2) is stronger
+    few = replace(related(apart, terminals=MANY_TERMINALS - 1), terminals_drawn=False)
+    for known in (many, few):
+        found = settled(left_open, known).selection
+        assert found is not None
+        assert found.chosen["lambda2"] >= LAMBDA2
+
+
+def test_a_run_of_a_sweep_is_repeated_with_the_weight_that_it_took() -> None:
+    """By itself the same command would choose; methods without λ2 are not told one."""
+    asked = RunConfig("rhfedmtl", REQUEST, budget=("energy=20000",))
+    assert "--lambda2 0.01" in execute(asked).command
+    assert "--lambda2" not in execute(replace(asked, algorithm="fedavg", budget=("energy=500",))).command
+    assert "--lambda2 auto" in execute(replace(asked, options=Options.of(lambda2="auto"))).command
+
+
+def test_a_plan_is_of_the_run_that_chooses() -> None:
+    """The interval holds the gap that the run ends with, and a note says which weight it chose."""
+    for seed in range(3):
+        asked = PlanRequest(
+            replace(REQUEST, settings={"relatedness": 1.0}), Options(), True, budget=("energy=6000",), seed=seed
+        )
+        found = asked.plan()
+        run = RunConfig("rhfedmtl", asked.request, budget=asked.budget, seed=seed)
+        federation = run.federation()
+        chosen = settled(run, federation)
+        assert chosen.selection is not None
+        assert chosen.selection.tried
+        assert chosen.selection.text() in found.notes[-1]
+        gap = chosen.config.run(federation, before=chosen.before).certificate.gap
+        assert found.predicted_gap is not None
+        assert found.predicted_gap.low <= gap <= found.predicted_gap.high
 
 
 def test_rows_of_one_group_are_one_observation() -> None:

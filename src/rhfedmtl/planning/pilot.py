@@ -36,6 +36,7 @@ from rhfedmtl.policies.measured.progress import keeping
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.costs import BudgetLike, Cost
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.packing import Packer, Unpacker
 from rhfedmtl.training.run import Before, Result, Settings, train
@@ -239,23 +240,40 @@ def fly(
     ledger: Ledger,
     rounds: int,
     faults: Faults | None = None,
+    weights: OpenWeights | None = None,
 ) -> Pilot:
-    """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers."""
+    """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers.
+
+    Where ``weights`` are open each simulation chooses them, as the run will.
+    """
     scout, faults = _Scout(policy), faults or Faults()
     how = settings.execution.in_process
     short = replace(settings, execution=how, certify_every=1, free_evaluation=True, max_rounds=rounds)
     known = situation_of(federation, method, settings, ledger.cost)
     last = Before([known.certificate_event()])  # its own certificates are free; the run pays for its last one
 
-    def run(number: int) -> Result:
+    def run(number: int) -> tuple[DualMethod, Result]:
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)
-        limits = Ledger(ledger.cost, ledger.budget)
-        return train(federation, method, scout, seeded, ledger=limits, faults=faults, before=last)
+        limits, with_weights, before = Ledger(ledger.cost, ledger.budget), method, None
+        if weights is not None:
+            with_weights, before = weights.begin(method, scout, federation, seeded, limits)
+        result = train(federation, with_weights, scout, seeded, ledger=limits, faults=faults, before=before or last)
+        return with_weights, result
 
-    results = [run(number) for number in range(PILOTS)]
-    result = results[0]
+    runs = [run(number) for number in range(PILOTS)]
+    results = [result for _, result in runs]
+    method, result = runs[0]
     assert scout.start is not None
-    first = replace(scout.start, certificate_bytes=known.certificate_bytes, certify_every=settings.certify_every)
+    known = situation_of(federation, method, settings, ledger.cost)
+    first = replace(
+        scout.start,
+        sizes=known.sizes,
+        lam=known.lam,
+        coupling=known.coupling,
+        certificate_bytes=known.certificate_bytes,
+        certify_every=settings.certify_every,
+        memo={},
+    )
     end = replace(
         first,
         ledger=result.ledger,

@@ -33,6 +33,7 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
 from rhfedmtl.resources.costs import BY_BUDGET, amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, design
 from rhfedmtl.training.run import Settings
@@ -132,12 +133,14 @@ def plan(
     pilot_rounds: int | None = None,
     faults: Faults | None = None,
     keep: Path | None = None,
+    weights: OpenWeights | None = None,
 ) -> PlanReport:
     """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
 
     ``subject`` is data, its `DataShape`, or a `Pilot` that was kept. With data a pilot of ``pilot_rounds`` rounds (a
     quarter of the run, 5 to 256) is simulated in memory, under the ``faults``, to predict the gap; it is not charged,
-    ``ledger`` stays as it is, and ``keep`` names a file for the pilot. 0 plans from the sizes alone.
+    ``ledger`` stays as it is, and ``keep`` names a file for the pilot. 0 plans from the sizes alone. ``weights`` that
+    are open are chosen in it, as a run would.
     """
     method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
     faults, pilot, cost = faults or Faults(), None, ledger.cost
@@ -155,11 +158,20 @@ def plan(
             dry_run(policy, start, most_rounds=settings.max_rounds),
             searches=isinstance(policy, Measured) and method.adapts,
         )
-        pilot = fly(subject, method, policy, settings, ledger, length, faults)
+        pilot = fly(subject, method, policy, settings, ledger, length, faults, weights)
         start = pilot.start
         if keep is not None:
             pilot.save(keep)
-    return _Planner(subject, policy, settings, start, pilot, faults).report()
+    found = _Planner(subject, policy, settings, start, pilot, faults).report()
+    return found if weights is None else replace(found, notes=[*found.notes, _weights_note(weights)])
+
+
+def _weights_note(weights: OpenWeights) -> str:
+    """What a run with open weights does, and for which the plan was made."""
+    if weights.found is not None:
+        return f"weights chosen in the first rounds, as `train` does: {weights.found.text()}"
+    usual = ", ".join(f"{name} {weights.present[name]:g}" for name in weights.auto)
+    return f"the plan is for {usual}: `train` may choose another in its first rounds, unless it is given"
 
 
 def plan_private(

@@ -21,6 +21,7 @@ from rhfedmtl.planning.target import Target, TargetReport, Watcher, seek, seek_i
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.config import MAX_ROUNDS, RunConfig, usual_scale
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import Privacy
@@ -62,7 +63,8 @@ class PlanRequest:
             bound = Privacy.parse(self.privacy)
             return plan_private(subject, self.options, self._settings(kind), bound, ledger=ledger, faults=faults)
         how = self._how(kind)
-        return plan(subject, *how, ledger=ledger, pilot_rounds=pilot_rounds, faults=faults, keep=self.keep)
+        extra: dict[str, Any] = {"pilot_rounds": pilot_rounds, "keep": self.keep, "weights": self._weights()}
+        return plan(subject, *how, ledger=ledger, faults=faults, **extra)
 
     def seek(self, target: Target, resource: str | None, *, seeds: int, points: int, watch: Watcher) -> TargetReport:
         """What budget reaches a target: by runs with so many seeds, or by theory where there is no data."""
@@ -74,7 +76,7 @@ class PlanRequest:
             return seek_in_theory(self._shape(), target, method, settings, policy=policy, **limits)
         federations = self._federations(seeds)
         how = self._how(federations[0].kind)
-        return seek(federations, target, *how, points=points, watch=watch, **limits)
+        return seek(federations, target, *how, points=points, watch=watch, weights=self._weights(), **limits)
 
     def configuration(self) -> dict[str, Any]:
         """All of it in plain values."""
@@ -99,6 +101,10 @@ class PlanRequest:
     def _how(self, kind: str) -> tuple[DualMethod, Policy, Settings]:
         """How to learn from labels of this kind, who decides the work, and how to run."""
         return self.options.method(kind), self.options.chosen_policy("measured"), self._settings(kind)
+
+    def _weights(self) -> OpenWeights | None:
+        """Weights that a run would choose in its first rounds."""
+        return OpenWeights.of(RunConfig(options=self.options, faults=self.faults))
 
     def _settings(self, kind: str) -> Settings:
         scale = self.scale or usual_scale(kind, private=bool(self.privacy))

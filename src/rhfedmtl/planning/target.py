@@ -27,6 +27,7 @@ from rhfedmtl.policies.theoretical import Bound, Theoretical
 from rhfedmtl.resources.billing import cost_curve
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.run import Result, Settings, mean, train
 
 FALLING = ("gap", "rmse")
@@ -149,11 +150,12 @@ def seek(
     points: int = 11,
     refinements: int = 6,
     watch: Watcher = lambda done, total, point: None,
+    weights: OpenWeights | None = None,
 ) -> TargetReport:
     """Smallest budget of ``resource`` whose runs reach ``target`` on average, one run for each federation.
 
     It is looked for on a grid of so many ``points``, refined so often. A budget of ``resource`` itself ends the grid;
-    budgets of other types stay as they are, as limits.
+    budgets of other types stay as they are, as limits. ``weights`` that are open are chosen in every run.
     """
     settings, budget = settings or Settings(), budget or Budget({})
     if points < 2 or refinements < 0:
@@ -163,8 +165,8 @@ def seek(
     limits = {name: limit for name, limit in budget.items() if name != resource}
     if not federations:
         raise ConfigError("give at least one federation, or a shape for an answer from theory")
-    settings = replace(settings, certify_every=settings.max_rounds, execution=settings.execution.in_process)
-    simulation = _Simulation(federations, target, method, policy, settings, cost, resource, limits, watch)
+    settings = replace(settings, execution=settings.execution.in_process)
+    simulation = _Simulation(federations, target, method, policy, settings, cost, resource, limits, watch, weights)
     cheapest = simulation.cheapest()
     top = budget[resource] if resource in budget else _WIDEST * cheapest
     if top < cheapest:
@@ -284,6 +286,7 @@ class _Simulation:
     resource: str
     limits: dict[str, float]
     watch: Watcher
+    weights: OpenWeights | None = None
     points: list[TargetPoint] = field(default_factory=list)
 
     def cheapest(self) -> float:
@@ -330,7 +333,10 @@ class _Simulation:
         results = []
         for i, federation in enumerate(self.federations):
             settings = replace(self.settings, seed=self.settings.seed + i)
-            results.append(train(federation, self.method, self.policy, settings, ledger=Ledger(self.cost, limits)))
+            method, ledger, before = self.method, Ledger(self.cost, limits), None
+            if self.weights is not None:
+                method, before = self.weights.begin(method, self.policy, federation, settings, ledger)
+            results.append(train(federation, method, self.policy, settings, ledger=ledger, before=before))
         values = np.array([self.target.measure(result) for result in results])
         mean, low, high = mean_interval(values, logarithmic=self.target.name == "gap")
         spent = {name: float(np.mean([r.ledger.spent[name] for r in results])) for name in self.cost}

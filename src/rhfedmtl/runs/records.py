@@ -211,7 +211,11 @@ def record(
 
 def _as_run(config: RunConfig, result: Result | None, selection: SelectionRecord | None) -> RunConfig:
     """With λ2 as a number where nobody gave it and the run took the usual one unasked: by itself a run may choose."""
-    coupled = result is not None and result.relationship is not None and result.relationship.coupling(2) > 0.0
+    coupled = (
+        result is not None
+        and result.relationship is not None
+        and result.relationship.coupling(len(result.models)) > 0.0
+    )
     if selection is not None or not coupled or "lambda2" not in config.to_choose:
         return config
     return replace(config, options=config.options.changed(lambda2=config.options.weight("lambda2")))

@@ -29,6 +29,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.relationships import Models
+from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
@@ -171,6 +172,37 @@ def within_budget(
             early.tried, why = [], f"as usual: the first rounds failed ({error})"
     chosen = {name: early.weights[name] if early.tried else present[name] for name in asked.auto}
     return SelectionRecord(chosen, why, early.spent(), early.tried), early.before()
+
+
+@dataclass
+class OpenWeights:
+    """Weights that are chosen in the first rounds of every run of a plan, as `settled` does for a run."""
+
+    auto: tuple[str, ...]
+    present: dict[str, float]
+    asked: bool
+    faults: str = ""
+    found: SelectionRecord | None = None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> OpenWeights | None:
+        """Those of a run; None where it has none."""
+        present = {name: config.options.weight(name) for name in USUAL}
+        auto, asked = config.to_choose, bool(config.options.auto)
+        return cls(auto, present, asked, config.faults) if auto else None
+
+    def begin(
+        self, method: DualMethod, policy: Policy, federation: Federation, settings: Settings, ledger: Ledger
+    ) -> tuple[DualMethod, Before | None]:
+        """The method with the weights that its first rounds choose, and these rounds; as it is where they do not."""
+        built = Algorithm(method, policy)
+        if not (self.asked or can_choose(built, federation, limited=True)):
+            return method, None
+        problem = WeightProblem(built, federation, settings, ledger, self.auto, self.faults, self.asked)
+        found, before = within_budget(problem, self.present)
+        self.found = self.found or found
+        relationship = weighted(method.relationship, **self.present | found.chosen)
+        return replace(method, relationship=relationship), before
 
 
 def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
