@@ -4,9 +4,9 @@
 
 All methods have the same weights (the defaults, or with --tuned those that `rhfedmtl --tune` chooses at this budget on
 another split), prices (0.1 a step, 10 a station's round) and splits. The optimum is that of a run to a gap of 1e-11
-without a budget. Figures are geometric means over seeds of (P − P*)/P* and of certified
-relative gaps; "over" is that of `rhfedmtl` over the best of the others. A dash: the budget pays no round. Needs the
-data sets of RHFEDMTL_DATA.
+without a budget. Figures are geometric means over seeds of (P − P*)/P* and of certified relative gaps; "over" is that
+of `rhfedmtl` over the best of the others. A dash: the budget pays no round, or the method diverged. Needs the data sets
+of RHFEDMTL_DATA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.maths.registry import LAMBDA2
 from rhfedmtl.selection.tuning import tune
 from rhfedmtl.training.config import RunConfig
@@ -78,7 +78,7 @@ def one_seed(request: Request, seed: int, given: dict[float, Options]) -> Any:
             config = RunConfig(name, request, options.changed(**own), PRICES, (f"energy={budget}",), seed=seed)
             try:
                 certificate = config.run(data, execution=ALONE).certificate
-            except BudgetError:
+            except (BudgetError, DivergenceError):
                 continue
             far = (certificate.primal - best[pair]) / best[pair]
             found[m, k] = max(far, 1e-10), max(certificate.relative_gap, 1e-10)
