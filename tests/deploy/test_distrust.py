@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.deploy import nets
-from tests.deploy.inside import NUMBERS, Peer, attach, job, make_cloud, run, say
+from tests.deploy.inside import (
+    NUMBERS,
+    SHARE,
+    Peer,
+    attach,
+    job,
+    make_cloud,
+    make_station,
+    requests,
+    run,
+    say,
+    settle,
+)
 from tests.deploy.liar import quarantined
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
-from rhfedmtl.deploy.cloud.trainer import refuse_broken
+from rhfedmtl.deploy.cloud.remote_network import census
+from rhfedmtl.deploy.cloud.trainer import Trainer, refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
@@ -26,8 +41,14 @@ from rhfedmtl.deploy.operator import take_chunk
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.errors import BudgetError, ConfigError, PeerError
+from rhfedmtl.policies.base import Situation
+from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.costs import Budget, Cost
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.messages import Join
 
 HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
@@ -37,10 +58,16 @@ SUMS = wire.Request(sums=wire.SumsRequest(models=[MODEL] * 2, points=codec.tenso
 LABELS = wire.Request(labels=wire.Nothing())
 
 
-def checker() -> AnswerChecks:
-    """For twenty features and an intercept."""
-    learning = Learning(features=NUMBERS - 1, tasks=("a", "b"), classes=("n", "p"))
-    return AnswerChecks(learning.job(), Limits(), 60.0)
+MEMBERS = 7
+"""The membership of two terminals with five samples each."""
+
+
+def checker(**learning: Any) -> AnswerChecks:
+    """For twenty features and an intercept, and two terminals under station 0."""
+    learning = {"features": NUMBERS - 1, "tasks": ("a", "b"), "classes": ("n", "p"), **learning}
+    made = AnswerChecks(Learning(**learning).job(), Limits(), 60.0)
+    made.roster(0, roster((0, 5), (1, 5))["roster"], HOMES)
+    return made
 
 
 def effort(**more: Any) -> wire.Effort:
@@ -55,13 +82,19 @@ def result(*efforts: wire.Effort, **more: Any) -> dict[str, Any]:
 
 def roster(*seats: tuple[int, int]) -> dict[str, Any]:
     """An answer with these terminals and samples."""
-    return {"roster": wire.Roster(seats=[wire.Seat(terminal=t, n_samples=n) for t, n in seats])}
+    return {"roster": wire.Roster(membership=MEMBERS, seats=[wire.Seat(terminal=t, n_samples=n) for t, n in seats])}
 
 
 def sums(**more: Any) -> dict[str, Any]:
     """The answer to `SUMS`, as it should be unless told; the conjugate of its loss is quadratic."""
     right = {"losses": np.ones(2), "dual": np.ones(2), "gradient": np.ones((1, NUMBERS))}
-    return {"sums": wire.StationSums(**{name: codec.tensor(each) for name, each in right.items()} | more)}
+    said = {name: codec.tensor(each) for name, each in right.items()} | {"membership": MEMBERS, "n_samples": 10}
+    return {"sums": wire.StationSums(**said | more), "bytes_below": 1000}
+
+
+def report(**more: Any) -> dict[str, Any]:
+    """The answer to `REPORT`, as it should be unless told."""
+    return {"report": wire.Report(**{"v": MODEL, "n_samples": 10, "membership": MEMBERS} | more)}
 
 
 ASK = wire.Request(roster=wire.Nothing())
@@ -84,9 +117,27 @@ LIES: dict[str, tuple[wire.Request, dict[str, Any]]] = {
     "bytes that nobody sent": (ROUND, result(effort(bytes_up=2**60))),
     "a factor that is none": (ROUND, result(factor=float("nan"))),
     "gains of another length": (ROUND, result(gains=codec.tensor(np.zeros(3)))),
-    "a report of another task": (REPORT, {"report": wire.Report(task=1, v=MODEL, n_samples=3)}),
-    "a report of another shape": (REPORT, {"report": wire.Report(v=codec.tensor(np.ones((2, 3))))}),
-    "a huge report": (REPORT, {"report": wire.Report(v=codec.tensor(np.full((1, NUMBERS), 1e200)))}),
+    "a report of another task": (REPORT, report(task=1)),
+    "a report of another shape": (REPORT, report(v=codec.tensor(np.ones((2, 3))))),
+    "a huge report": (REPORT, report(v=codec.tensor(np.full((1, NUMBERS), 1e200)))),
+    "a report over samples that nobody has": (REPORT, report(n_samples=2**63)),
+    "sums over samples that nobody has": (SUMS, sums(n_samples=2**63)),
+    "sums over no samples": (SUMS, sums(n_samples=0)),
+    "sums that weighed nothing": (SUMS, sums() | {"bytes_below": 0}),
+    "sums of one for those of two": (SUMS, sums() | {"bytes_below": 336}),
+    "labels that weighed nothing": (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.ones(3)))}),
+    "an update that weighed nothing": (ROUND, result(effort(answered=True))),
+    "an update that weighed less than its numbers": (
+        ROUND,
+        result(effort(answered=True, bytes_down=200, bytes_up=8 * NUMBERS)),
+    ),
+    "an update without an order": (ROUND, result(effort(answered=True, bytes_up=500))),
+    "a roster that terminals were asked for": (ASK, roster((0, 5)) | {"bytes_below": 1}),
+    "a round paid for twice": (ROUND, result(effort()) | {"bytes_below": 400}),
+    "trouble instead of a roster": (ASK, {"trouble": "boo"}),
+    "an accuracy that is not a number": (TRIAL, {"metrics": wire.Metrics(values={"accuracy": float("nan")})}),
+    "an error that is not a number": (TRIAL, {"metrics": wire.Metrics(values={"rmse": float("nan")})}),
+    "an error without an end": (TRIAL, {"metrics": wire.Metrics(values={"rmse": float("inf")})}),
     "sums of other models": (SUMS, sums(losses=codec.tensor(np.ones(3)))),
     "negative losses": (SUMS, sums(losses=codec.tensor([-1.0, 1.0]))),
     "dual sums of another loss": (SUMS, sums(dual=codec.tensor(np.ones(99)))),
@@ -115,13 +166,134 @@ def test_a_station_that_does_not_lie_is_heard() -> None:
     unknown = {"accuracy": 0.5, "auc": float("nan")}
     for request, body in (
         (ASK, roster((0, 5), (2, 5))),
-        (REPORT, {"report": wire.Report(task=0, v=MODEL, n_samples=3)}),
+        (REPORT, report()),
         (SUMS, sums()),
-        (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.ones(3)))}),
+        (LABELS, {"labels": wire.LabelsReport(sums=codec.tensor(np.ones(3))), "bytes_below": 400}),
         (TRIAL, {"metrics": wire.Metrics(values=unknown)}),
         (ROUND, {"trouble": "something went wrong"}),
     ):
         checker().answer(0, request, wire.Answer(**body), HOMES)
+
+
+@pytest.mark.parametrize(
+    ("precision", "each"), [("identity", 8), ("float32", 4), ("int16", 2), ("int8", 1), ("masked", 8)]
+)
+def test_an_update_weighs_what_its_precision_makes_of_it(precision: str, each: int) -> None:
+    """As many bytes as it has numbers are enough, each as short as it can be; one less is a lie."""
+    least = framed(each * NUMBERS)
+    for less in (0, 1):
+        said = wire.Answer(**result(effort(answered=True, bytes_down=200, bytes_up=least - less)))
+        with pytest.raises(PeerError, match="its update alone takes") if less else nullcontext():
+            checker(options={"channel": precision}).answer(0, ROUND, said, HOMES)
+            assert said.round.efforts[0].bytes_up == least
+
+
+def test_bytes_count_for_no_more_than_what_was_asked_can_weigh() -> None:
+    """A station that says more, or a terminal that sends more than it was asked for, does not use a budget up."""
+    check = checker()
+    dear = wire.Answer(**sums() | {"bytes_below": 100_000})
+    check.answer(0, SUMS, dear, HOMES)
+    assert 2 * (framed(1000) + framed(500)) < dear.bytes_below < 10_000
+    told = wire.Answer(**result(effort(answered=True, bytes_down=20_000, bytes_up=20_000)))
+    check.answer(0, ROUND, told, HOMES)
+    (one,) = told.round.efforts
+    assert framed(8 * NUMBERS + 300) < one.bytes_up < one.bytes_down < 3_000
+
+
+def test_what_is_said_of_members_that_no_roster_has_does_not_count() -> None:
+    """Nobody is refused for it, as a roster may have got lost; it is no report and no sum."""
+    for request, body in ((REPORT, report(membership=9)), (SUMS, sums(membership=9, n_samples=2**63))):
+        answer = wire.Answer(**body)
+        checker().answer(0, request, answer, HOMES)
+        assert answer.WhichOneof("body") is None
+        assert "no roster" in answer.trouble
+
+
+def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
+    """With its own words, or what was wrong with them: in the status, in what is waited for, and in the answer."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def named() -> None:
+        cloud = make_cloud(folder, tmp_path / "state")
+        stations, peer = cloud.stations, attach(cloud, folder, 0)
+
+        async def shown() -> tuple[str, str]:
+            status = await cloud.operator_api.command("status")
+            return status["last_error"], status["stations"][0]["last_error"]
+
+        asked = asyncio.create_task(stations.ask(0, wire.Request(roster=wire.Nothing()), 1.0))
+        await settle()
+        with pytest.raises(PeerError, match="are the most"):
+            await stations.receive(peer, b"\0" * (stations.largest + 1))
+        with pytest.raises(PeerError, match="no roster, but trouble: boo"):
+            await say(cloud, peer, answer=wire.Answer(id=requests(peer)[0].id, trouble="boo"))
+        del stations.acceptor.sessions[0]
+        fault = "refused: no roster, but trouble: boo"
+        assert stations.waited_for() == [f"station 0 (not connected; {fault})"]
+        assert await shown() == (f"fault: station 0: {fault}", fault)
+        answer = await asked
+        assert answer.trouble == f"station 0 does not answer: {fault}"
+        cloud.trainer.network._take({0: answer})
+        with pytest.raises(ConfigError, match=f"'task-0' is there: station 0 does not answer: {fault}"):
+            census(cloud.config, cloud.trainer.network)
+        peer = attach(cloud, folder, 0)
+        asked = asyncio.create_task(stations.ask(0, wire.Request(models=wire.Nothing()), 1.0))
+        await settle()
+        for _ in range(3):  # gRPC ends such streams itself
+            stations._on_gone(peer)
+        assert "station 0 (its stream broke 3 times before it answered" in stations.waited_for()[0]
+        await say(cloud, peer, answer=wire.Answer(id=requests(peer)[0].id, models=MODEL))
+        await asked
+        assert (await shown())[1] == ""
+
+    run(named)
+
+
+def test_a_station_tells_of_its_members_before_it_speaks_for_them(tmp_path: Path) -> None:
+    """The cloud holds numbers of samples against its roster: on every stream, and when members have changed."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+
+    async def told() -> list[str]:
+        service, sent = make_station(folder, tmp_path / "state"), []
+
+        def send(**body: Any) -> bool:
+            sent.extend(body)
+            return True
+
+        service.link.send = send  # type: ignore[method-assign]
+        for i in range(4):
+            if i == 2:
+                service.memory.station.admit(Join(1, 2, 15, SHARE))
+            if i == 3:
+                service._hello()
+            service._send_answer(await service.answer(wire.Request(id=i + 1, report=1)))
+        return sent
+
+    assert run(told) == ["outlook", "answer", "answer", "outlook", "answer", "outlook", "answer"]
+
+
+def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
+    """Who brought a million rows, and was found out in round zero, is in no price of a round."""
+
+    class Known:
+        round, met, sizes = 0, False, np.array([1_000_000, 20])
+        ledger = Ledger(Cost.of(["energy=0.1,10"]), Budget.of(["energy=100"]))
+
+        def meet(self) -> None:
+            self.met, self.station = True, np.array([-1, 0])
+
+        station = np.array([0, 0])
+
+        def situation(self) -> Situation:
+            return Situation(self.sizes, Placement(self.station, 1), self.ledger, lam=0.1, gamma=1.0)
+
+    trainer: Any = SimpleNamespace(_config=SimpleNamespace(learning=SimpleNamespace(least_steps=0)))
+    run_: Any = Known()
+    Trainer._check_round(trainer, run_)
+    assert run_.met
+    run_.sizes = np.array([20, 1_000_000])
+    with pytest.raises(BudgetError, match="cannot pay one round"):
+        Trainer._check_round(trainer, run_)
 
 
 def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:

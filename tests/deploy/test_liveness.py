@@ -344,7 +344,9 @@ def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path, mo
 
     async def body() -> list[int]:
         service, told = make_station(folder, tmp_path), []
-        monkeypatch.setattr(service.link, "send", lambda **body: told.append(body["answer"].id))
+        monkeypatch.setattr(
+            service.link, "send", lambda **body: told.extend(a.id for k, a in body.items() if k == "answer")
+        )
         await welcome(service, folder)
         for i in [*range(60), 0]:
             await tell(service, request=wire.Request(id=i, roster=wire.Nothing()))
@@ -363,7 +365,7 @@ def test_a_station_tells_its_members_before_it_says_that_one_is_out(
 
     async def body() -> list[str]:
         service, told = make_station(folder, tmp_path), []
-        monkeypatch.setattr(service.link, "send", lambda **body: told.extend(body))
+        monkeypatch.setattr(service.link, "send", lambda **body: told.extend(body) is None)
         await welcome(service, folder)
         told.clear()
         await tell(service, request=wire.Request(id=1, transfer=wire.Transfer(terminal=0, forget=True)))

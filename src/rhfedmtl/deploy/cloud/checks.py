@@ -1,32 +1,52 @@
 """What a base station tells the cloud, checked against what it was asked: one that lies is dropped, others go on.
 
-A station may still be wrong about its own task. It cannot speak for others, claim more work than was ordered, or say
-anything on which a training would break.
+A station may still be wrong about its own task. It cannot speak for others, claim more work than was ordered, count
+other samples than its roster has, say that messages weighed less than they must or let them count for more than they
+can, or say anything on which a training would break.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import Limits
+from rhfedmtl.deploy.station.masked import DEALS
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
-from rhfedmtl.roles.messages import MomentsReport, Report, StationSums
+from rhfedmtl.resources.sizes import framed
+from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, masking_bytes
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
 """Kinds of answers that are not called as what was asked for."""
 LARGEST = 1e100
+ALONE = ("assign", "report", "models", "roster")
+"""Requests that a station answers without a word to its terminals."""
+SLACK = 2
+"""How many times its size a message may count: whole numbers, deals that are made anew, what links add."""
+FIELDS = 256
+"""Bytes of a message besides its numbers, at most."""
+REMEMBERED = 8
+"""Rosters of a station that answers may speak of: one that is sent again may be older than the last."""
 
 Homes = Mapping[int, int]
+
+
+class Members(NamedTuple):
+    """Those of a station, as its roster had them."""
+
+    samples: int
+    terminals: int
 
 
 class AnswerChecks:
@@ -46,17 +66,23 @@ class AnswerChecks:
             "metrics": self._metrics,
         }
         self._message = jobs.message_limit(job, method, limits)
+        self._channel, self._profile, self._classes = method.channel, method.profile_length, len(job.classes)
+        kinds = method.channel.dtype, method.channel.for_gradients.dtype
+        self._update = framed(rows * width * min(kind.itemsize for kind in kinds))
+        self._members: defaultdict[int, dict[int, Members]] = defaultdict(dict)
+        self._kept_out: dict[int, int] = {}
 
     def answer(self, station: int, request: wire.Request, answer: wire.Answer, homes: Homes) -> None:
         """Refuse an answer that does not fit the request."""
         asked, name = request.WhichOneof("body"), answer.WhichOneof("body")
-        terminals = sum(home == station for home in homes.values())
-        if answer.bytes_below > 4 * MOST_SENT * self._message * terminals:
-            raise PeerError(f"{answer.bytes_below} bytes to and from {terminals} terminals")
+        terminals = self._terminals(station, homes)
+        self._limit_below(station, request, answer, terminals)
         if name is None:
             if not answer.trouble:
                 raise PeerError("an answer that says nothing")
             answer.trouble = answer.trouble[:400]
+            if asked == "roster":
+                raise PeerError(f"no roster, but trouble: {answer.trouble}")
             return
         if name != BODIES.get(str(asked), asked):
             raise PeerError(f"{name} as an answer to {asked}")
@@ -64,17 +90,25 @@ class AnswerChecks:
         sender = {"report": "task", "sums": "task", "moments": "sender", "labels": "sender"}.get(name)
         if sender is not None and getattr(content, sender) != station:
             raise PeerError(f"station {station} speaks for station {getattr(content, sender)}")
-        if name == "round":
-            self._round(request.round, content)
+        if name in ("report", "sums") and not self._counts(station, content):
+            answer.ClearField(name)
+            answer.trouble = f"station {station} tells of members that are in no roster of it"
+        elif name == "round":
+            self._round(request.round, content, terminals)
         elif name == "sums":
             self._sums(request.sums, content)
         elif name == "roster":
-            self.roster(content, homes)
+            self.roster(station, content, homes)
         elif name in self._checks:
             self._checks[name](content)
+        if answer.HasField(name) and answer.bytes_below < (least := self._least_below(station, answer)):
+            raise PeerError(f"{answer.bytes_below} bytes to and from terminals, where {name} take {least}")
 
-    def roster(self, roster: wire.Roster, homes: Homes) -> None:
-        """Refuse members that the network does not know, or that bring more samples than one may."""
+    def roster(self, station: int, roster: wire.Roster, homes: Homes) -> None:
+        """Refuse members that the network does not know, or that bring more samples than one may.
+
+        Reports and sums over the same members are held against what it says.
+        """
         seen: set[int] = set()
         for seat in roster.seats:
             if seat.terminal not in homes or seat.terminal in seen:
@@ -82,8 +116,69 @@ class AnswerChecks:
             if not 0 < seat.n_samples <= self._limits.samples:
                 raise PeerError(f"terminal {seat.terminal} with {seat.n_samples} samples")
             seen.add(seat.terminal)
+        known = self._members[station]
+        known.pop(roster.membership, None)
+        known[roster.membership] = Members(sum(seat.n_samples for seat in roster.seats), len(roster.seats))
+        if len(known) > REMEMBERED:
+            del known[next(iter(known))]
+        self._kept_out[station] = sum(homes.get(t) == station for t in roster.quarantined)
 
-    def _round(self, asked: wire.RoundRequest, said: wire.RoundResult) -> None:
+    def _terminals(self, station: int, homes: Homes) -> int:
+        """Terminals that a station may ask: those that belong to it, or have not left it yet."""
+        last = next(reversed(self._members[station].values()), Members(0, 0))
+        return max(last.terminals, sum(home == station for home in homes.values()))
+
+    def _counts(self, station: int, said: wire.Report | wire.StationSums) -> bool:
+        """Whether the members are known that a station speaks of; refused where they have not so many samples."""
+        known = self._members[station].get(said.membership)
+        if known is not None and said.n_samples != known.samples:
+            raise PeerError(f"{said.n_samples} samples, where the roster of station {station} has {known.samples}")
+        return known is not None
+
+    # What messages weigh.
+
+    def _limit_below(self, station: int, request: wire.Request, answer: wire.Answer, terminals: int) -> None:
+        """Bytes to and from terminals count for no more than what they were asked can weigh."""
+        asked, said = str(request.WhichOneof("body")), answer.bytes_below
+        if said > 4 * MOST_SENT * self._message * terminals or (said and (asked in ALONE or answer.HasField("round"))):
+            raise PeerError(f"{said} bytes to and from {terminals} terminals for {asked}")
+        down, up = self._most(request, terminals)
+        times = 1 + self._kept_out.get(station, 0)  # without each that told what cannot be, all are asked anew
+        answer.bytes_below = min(said, times * terminals * (down + up))
+
+    def _most(self, request: wire.Request, terminals: int) -> tuple[int, int]:
+        """Bytes to and from one terminal that a request may lead to."""
+        asked, model = request.WhichOneof("body"), math.prod(self._matrix)
+        told, numbers = request.ByteSize(), 0
+        if asked == "round":
+            told, numbers = 8 * model, model + CURVE + self._profile
+        elif asked == "sums":
+            models, points = len(request.sums.models), sum(request.sums.points.shape[:1])
+            numbers = points + self._dual_length + model + 1 + models
+        elif asked in ("moments", "labels"):  # under masks, two sums
+            told, numbers = 8 * self._features, 2 * WIDE * (1 + self._features)
+        elif asked == "trial":
+            numbers = WIDE * (2 + self._classes**2)
+        elif asked == "transfer":
+            numbers = WIDE * model
+        down, up = masking_bytes(terminals, self._channel.least) if self._channel.sums_only else (0, 0)
+        deals = DEALS * (4 * (down + up) + 8 * terminals) if self._channel.sums_only else 0
+        down, up = MOST_SENT * framed(told + FIELDS) + down, framed(8 * numbers + FIELDS) + up
+        return SLACK * (down + deals), SLACK * (up + deals)
+
+    def _least_below(self, station: int, answer: wire.Answer) -> int:
+        """Bytes to and from terminals without which there is no such answer."""
+        name, of = answer.WhichOneof("body"), 1
+        if name == "sums" and answer.sums.dual.shape[0]:  # a private certificate may be told again, or of few
+            parts, of = answer.sums, self._members[station][answer.sums.membership].terminals
+            numbers = sum(math.prod(part.shape) for part in (parts.losses, parts.dual, parts.gradient))
+        elif name in ("moments", "labels"):
+            numbers = 2 * self._features if name == "moments" else len(answer.labels.sums.data) // 8
+        else:
+            return 0
+        return of * (framed(0) + framed(8 * numbers))
+
+    def _round(self, asked: wire.RoundRequest, said: wire.RoundResult, terminals: int) -> None:
         """A round as it was ordered: who worked, how long at most, and what its messages can have weighed."""
         if said.round != asked.round:
             raise PeerError(f"round {said.round} as an answer to round {asked.round}")
@@ -92,13 +187,14 @@ class AnswerChecks:
             raise PeerError(f"gains of shape {tuple(said.gains.shape)} and a factor of {said.factor}")
         if len({effort.terminal for effort in said.efforts}) < len(said.efforts):
             raise PeerError("a terminal that worked twice in a round")
+        most = self._most(wire.Request(round=asked), terminals)
         for effort in said.efforts:
             if steps.get(effort.terminal) != effort.local_steps:
                 raise PeerError(f"{effort.local_steps} steps of terminal {effort.terminal}, which were not ordered")
-            self._effort(effort, asked.deadline + self._patience)
+            self._effort(effort, asked.deadline + self._patience, most)
 
-    def _effort(self, effort: wire.Effort, longest: float) -> None:
-        """Time counts for no more than the cloud would have waited."""
+    def _effort(self, effort: wire.Effort, longest: float, most: tuple[int, int]) -> None:
+        """Time counts for no more than the cloud would have waited, and bytes for no more than messages can weigh."""
         if not 0.0 <= effort.work_seconds <= effort.wait_seconds:
             raise PeerError(
                 f"{effort.work_seconds:g} of {effort.wait_seconds:g} s of work of terminal {effort.terminal}"
@@ -107,6 +203,12 @@ class AnswerChecks:
         effort.wait_seconds = min(effort.wait_seconds, longest)
         if max(effort.bytes_down, effort.bytes_up) > MOST_SENT * self._message:
             raise PeerError(f"{effort.bytes_down + effort.bytes_up} bytes of terminal {effort.terminal} in a round")
+        if effort.answered and (effort.bytes_down < framed(0) or effort.bytes_up < self._update):
+            raise PeerError(
+                f"{effort.bytes_down} bytes to terminal {effort.terminal} and {effort.bytes_up} back, where its update "
+                f"alone takes {self._update}"
+            )
+        effort.bytes_down, effort.bytes_up = min(effort.bytes_down, most[0]), min(effort.bytes_up, most[1])
 
     def _report(self, report: wire.Report) -> None:
         v = codec.from_wire(Report, report).v
@@ -140,5 +242,6 @@ class AnswerChecks:
 
     def _metrics(self, metrics: wire.Metrics) -> None:
         for name, value in metrics.values.items():
-            if name not in METRICS or value < 0.0 or value > (LARGEST if name == "rmse" else 1.0):
+            unknown = name == "auc" and math.isnan(value)  # of test rows of one class
+            if name not in METRICS or not (unknown or 0.0 <= value <= (LARGEST if name == "rmse" else 1.0)):
                 raise PeerError(f"a test metric {name[:40]!r} of {value:g}")

@@ -171,7 +171,7 @@ class OperatorApi:
                     "heard_seconds": self._stations.quiet(b) if session else None,
                     "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
-                    "last_error": outlook.last_error,
+                    "last_error": self._stations.faults.get(b) or outlook.last_error,
                     "terminals": [
                         {
                             "terminal": t,

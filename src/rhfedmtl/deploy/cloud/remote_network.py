@@ -68,6 +68,8 @@ class RemoteNetwork:
         self.station: IntArray = np.empty(0, dtype=np.int64)  # of every terminal
         self.sizes: IntArray = np.empty(0, dtype=np.int64)  # its samples, the last that are known
         self._memberships: dict[int, int] = {}
+        self.silent: dict[int, str] = {}
+        """Stations that did not say who is there, and why."""
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
         self.last_round = Round({}, {}, frozenset())
@@ -127,6 +129,7 @@ class RemoteNetwork:
 
     def _take(self, answers: Answers) -> None:
         rosters = _told(answers, "roster")
+        self.silent = {b: answer.trouble for b, answer in answers.items() if b not in rosters}
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
         n = max(highest + 1, len(self.station))
         station, sizes = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -358,9 +361,10 @@ def census(config: CloudConfig, network: RemoteNetwork) -> Federation:
     """What the cloud knows of the data: names, and how many rows there are where; no row, and no feature of one."""
     learning = config.learning
     members = [np.flatnonzero(network.station == b) for b in range(network.n_stations)]
-    empty = [learning.tasks[b] for b, found in enumerate(members) if not len(found)]
-    if empty:
-        raise ConfigError(f"no terminal of task {empty[0]!r} is there: start its terminals first")
+    for b, found in enumerate(members):
+        if not len(found):
+            why = network.silent.get(b, "start its terminals first")
+            raise ConfigError(f"no terminal of task {learning.tasks[b]!r} is there: {why}")
     sizes = np.concatenate([network.sizes[found] for found in members])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     label = np.int16 if learning.classes else np.float64

@@ -16,8 +16,6 @@ from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
-from rhfedmtl.deploy.methods import method_of
-from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.link import NotReadyError
@@ -28,8 +26,6 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 
-ROSTER_BYTES = 1 << 20
-"""What a station may say of its terminals, beyond what the shapes of models call for."""
 RETRY_S = 0.2
 
 
@@ -66,9 +62,8 @@ class CloudService:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        job, limits = self.config.learning.job(), self.config.limits
-        largest = jobs.message_limit(job, method_of(job), limits) + ROSTER_BYTES
-        self._server = aio.server(options=server_options(limits.connections, largest))
+        # gRPC would end the stream of who sends more without a word of why: it gets to see what is a little too large.
+        self._server = aio.server(options=server_options(self.config.limits.connections, 2 * self.stations.largest))
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()

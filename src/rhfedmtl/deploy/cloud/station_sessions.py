@@ -15,6 +15,8 @@ import grpc
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.credentials import STATION
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
@@ -25,8 +27,12 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 
+ROSTER_BYTES = 1 << 20
+"""What a station may say of its terminals, beyond what the shapes of models call for."""
 QUIET_S = 3.0
 """Stations speak every second: one that has not for so long is told of by who is asked what a training waits for."""
+BREAKS = 3
+"""Streams of a station that break before it answers until that is told as a fault of it."""
 AT_ONCE = 16
 """Requests to a station that are open before it is asked to let one more terminal go."""
 
@@ -63,11 +69,16 @@ class StationSessions:
         self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
         self._tasks: set[asyncio.Task[wire.Answer]] = set()
         self._absent: set[int] = set()
+        self._broke = dict.fromkeys(self._pending, 0)  # streams, since the last answer
+        self.faults: dict[int, str] = {}
+        """What is wrong with a station, until it answers what it is asked."""
         self.awaited: Callable[[], list[str]] | None = None  # who is to be there before a training goes on
         self.counts_bytes: Callable[[], bool] = lambda: True  # whether bytes are measured
         self.outlooks: dict[int, wire.Outlook] = {}
         self._kind = config.learning.channel.model_dtype
-        self._checker = AnswerChecks(config.learning.job(), config.limits, config.waits.patience)
+        job, limits = config.learning.job(), config.limits
+        self.largest = jobs.message_limit(job, method_of(job), limits) + ROSTER_BYTES
+        self._checker = AnswerChecks(job, limits, config.waits.patience)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for stations."""
@@ -127,10 +138,11 @@ class StationSessions:
             pending.n_bytes += framed(n_bytes)
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
+        fault = f": {self.faults[station]}" if station in self.faults else ""
         if pending.sent == 0:
-            return wire.Answer(trouble=f"station {station} is away", away=True)
-        self._log("no answer", "warning", reason=f"station {station} does not answer")
-        return wire.Answer(trouble=f"station {station} does not answer")
+            return wire.Answer(trouble=f"station {station} is away{fault}", away=True)
+        self._log("no answer", "warning", reason=f"station {station} does not answer{fault}")
+        return wire.Answer(trouble=f"station {station} does not answer{fault}")
 
     # What stations say.
 
@@ -152,13 +164,28 @@ class StationSessions:
                 self._deliver(session.number, pending)
 
     async def receive(self, session: PeerSession, data: bytes) -> None:
-        """Take a message of a station: how it stands, or an answer, checked against what it was asked."""
+        """Take a message of a station; what is wrong with one is told of the station until it does better."""
+        try:
+            if len(data) > self.largest:
+                raise PeerError(f"a message of {len(data)} bytes: {self.largest} are the most")
+            self._take(session, data)
+        except PeerError as error:
+            self._blame(session.number, f"refused: {error}")
+            raise
+
+    def _blame(self, station: int, fault: str) -> None:
+        if self.faults.get(station) != fault:
+            self._log.seldom("fault", "warning", peer=f"station {station}", reason=f"station {station}: {fault}")
+        self.faults[station] = fault
+
+    def _take(self, session: PeerSession, data: bytes) -> None:
+        """How a station stands, or an answer, checked against what it was asked."""
         b = session.number
         name, content, _ = session.read(data)
         self._meters.messages.labels("up", name).inc()
         self._heard[b] = time.monotonic()
         if name == "outlook":
-            self._checker.roster(content.roster, self._registry.station)
+            self._checker.roster(b, content.roster, self._registry.station)
             self._strike(b, content.roster)
             self._note_members(b, content.roster)
             self.outlooks[b] = content
@@ -175,6 +202,11 @@ class StationSessions:
                 self.outlooks[b].round = max(self.outlooks[b].round, content.round.round)
             content.bytes_up = framed(len(data))
             content.away &= pending.request.HasField("round") and not content.HasField("round")
+            self._broke[b] = 0
+            if not content.trouble:
+                self.faults.pop(b, None)
+            elif not content.away:
+                self._blame(b, f"it answers {_name(pending.request)} with: {content.trouble}")
             pending.answer.set_result(content)
 
     def _note_members(self, station: int, roster: wire.Roster) -> None:
@@ -209,6 +241,11 @@ class StationSessions:
         return any(seat.terminal == terminal for seat in there)
 
     def _on_gone(self, session: PeerSession) -> None:
+        b = session.number
+        self._broke[b] += bool(self._pending[b])
+        if self._broke[b] >= BREAKS and not self.acceptor.bars(b):
+            more = f"a bad link, or messages above {self.largest} bytes"
+            self._blame(b, f"its stream broke {self._broke[b]} times before it answered ({more})")
         self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
 
     def tell_access(self) -> None:
@@ -276,12 +313,16 @@ class StationSessions:
 
     def _is_waited_for(self, station: int) -> bool:
         away = station not in self.acceptor.sessions or self.quiet(station) > QUIET_S
-        return (bool(self._pending[station]) and away) or len(self._absent) == len(self._pending)
+        owes = bool(self._pending[station]) and (away or self._broke[station] >= BREAKS)
+        return owes or len(self._absent) == len(self._pending)
 
     def _stands(self, station: int) -> str:
+        fault = self.faults.get(station)
         if station not in self.acceptor.sessions:
-            return f"station {station} (not connected)"
+            return f"station {station} (not connected{f'; {fault}' if fault else ''})"
         quiet = self.quiet(station)
+        if fault and quiet <= QUIET_S:
+            return f"station {station} ({fault})"
         return f"station {station} ({f'silent for {quiet:.0f} s' if quiet > QUIET_S else 'none of its terminals'})"
 
     def missing(self, *, members: bool = False) -> list[str]:
@@ -291,7 +332,7 @@ class StationSessions:
             roster = self.outlooks.get(b, wire.Outlook()).roster
             here = {seat.terminal for seat in roster.seats if seat.connected}
             if b not in self.acceptor.sessions:
-                words.append(f"station {b} (not connected)")
+                words.append(self._stands(b))
             else:
                 excused = {*roster.quarantined, *roster.declined}
                 wanted = {seat.terminal for seat in roster.seats} if members else self._registry.expected(b)

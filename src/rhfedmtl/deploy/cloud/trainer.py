@@ -320,11 +320,16 @@ class Trainer:
         return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 
     def _check_round(self, run: Run) -> None:
-        """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow."""
-        situation, least = run.situation(), self._config.learning.least_steps
-        steps = least or np.maximum(situation.sizes, 1)
-        price = event_totals(situation.prices, situation.cloud_event(), situation.round_event(steps))
-        if run.round or run.ledger.can_afford(price):
+        """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow.
+
+        Who told in round zero what cannot be is no member any more, and in no price.
+        """
+        least = self._config.learning.least_steps
+        if run.round or run.ledger.can_afford(_price_of_round(run, least)):
+            return
+        run.meet()
+        price = _price_of_round(run, least)
+        if run.ledger.can_afford(price):
             return
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
@@ -439,6 +444,13 @@ class Trainer:
                 "options": json.loads(learning.job().options),
             },
         )
+
+
+def _price_of_round(run: Run, least: int) -> dict[str, float]:
+    """What a server iteration of one round costs with so many steps, or, with 0, one pass over each terminal's rows."""
+    situation = run.situation()
+    steps = least or np.maximum(situation.sizes, 1)
+    return event_totals(situation.prices, situation.cloud_event(), situation.round_event(steps))
 
 
 def refuse_broken(certificate: Certificate) -> None:

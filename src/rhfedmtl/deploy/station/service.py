@@ -81,6 +81,7 @@ class StationService:
         self._answered: OrderedDict[int, bytes] = OrderedDict()
         self._news = asyncio.Event()
         self._failed = ""
+        self._told = -1  # the last membership that this stream has told the cloud of
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,7 +130,7 @@ class StationService:
     # The link to the cloud.
 
     def _hello(self) -> wire.Hello:
-        role = self.memory.role
+        role, self._told = self.memory.role, -1
         return wire.Hello(
             round=role.round if role else 0, membership=role.membership if role else 0, epoch=self.memory.epoch
         )
@@ -161,7 +162,7 @@ class StationService:
     async def _on_request(self, request: wire.Request) -> None:
         """Do it once: a request that comes again is answered again, or is being worked on."""
         if (answer := self._answered.get(request.id)) is not None:
-            self.link.send(answer=wire.Answer.FromString(answer))
+            self._send_answer(wire.Answer.FromString(answer))
         elif request.id not in self._open:
             if self._requests.full():
                 raise PeerError(f"more than {WAITING} requests at once")
@@ -186,7 +187,13 @@ class StationService:
             self._answered[request.id] = answer.SerializeToString()
             while len(self._answered) > ANSWERS:
                 self._answered.popitem(last=False)
-            self.link.send(answer=answer)
+            self._send_answer(answer)
+
+    def _send_answer(self, answer: wire.Answer) -> None:
+        """Answer the cloud, once it knows the members: it holds numbers of samples against them."""
+        if self.memory.role is not None and self.memory.role.membership != self._told:
+            self._send_outlook()
+        self.link.send(answer=answer)
 
     async def answer(self, request: wire.Request) -> wire.Answer:
         """Do what a request asks for, and say what came of it."""
@@ -515,7 +522,8 @@ class StationService:
             roster=roster,
             last_error=self._log.last_error[:400],
         )
-        self.link.send(outlook=outlook)
+        if self.link.send(outlook=outlook):
+            self._told = roster.membership
 
     async def _watch(self) -> None:
         """Tell the cloud how things are, now and then and when they change."""
