@@ -23,7 +23,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from rhfedmtl.deploy.node.log import Log, split_address
+from rhfedmtl.deploy.node.config import split_address
+from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.errors import BusyError, ConfigError
 
 RESERVE = 256
