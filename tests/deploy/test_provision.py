@@ -192,10 +192,12 @@ def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
         (["--algorithm", "hfedmtl", "--mu", "0.5"], "no effect on hfedmtl"),
         (["--terminal-watts", "2"], "--terminal-watts: power counts only"),
         (["--measure", "time", "--station-watts", "2"], "--station-watts: power counts only"),
+        (["--stations", "1", "--terminals", "2", "--port", "65534"], "needs 11 ports .* give 65525 at most"),
+        (["--stations", "2", "--station-hosts", "a,b,c"], "--station-hosts a,b,c: 3 hosts for 2 stations"),
     ],
 )
 def test_settings_without_effect_are_refused(tmp_path: Path, words: list[str], reason: str) -> None:
-    """A network is not made with settings that would change nothing, and nothing is written."""
+    """A network is not made with settings that would change nothing or cannot work, and nothing is written."""
     with pytest.raises(ConfigError, match=reason):
         CliRunner().invoke(app, ["network", "init", str(tmp_path / "net"), *words], catch_exceptions=False)
     assert not (tmp_path / "net").exists()
@@ -314,9 +316,7 @@ def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> No
         token = operator.command("invite", station=0)["token"]
         with pytest.raises(DataError, match=r"few.csv has no column .* features\. The token still counts"):
             enrol(token, tmp_path / "few", tmp_path / "few.csv")
-        with pytest.raises(
-            DataError, match=r"label '0': the classes .* class-0, class-1.* still counts"
-        ):
+        with pytest.raises(DataError, match=r"label '0': the classes .* class-0, class-1.* still counts"):
             enrol(token, tmp_path / "few", tmp_path / "codes.csv")
         assert not operator.command("requests")["requests"]  # nothing was asked for
         assert not (tmp_path / "few").exists()
