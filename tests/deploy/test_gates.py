@@ -750,6 +750,25 @@ def test_a_node_that_is_kept_from_taking_leave_ends_all_the_same(folder: Path, m
     assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "told to"
 
 
+def test_a_node_that_breaks_off_says_why_before_it_takes_leave(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "DRAIN_S", 0.05)
+
+    class Broken(Clinging):
+        async def run(self) -> None:
+            raise ConfigError("rows that do not fit")
+
+    def made(_config: Any, _log: Log, _meters: Meters) -> serve.Service:
+        return Broken()
+
+    with pytest.raises(ConfigError, match="do not fit"):
+        serve.serve(serve.Role("cloud", read_cloud, made), [folder / "cloud" / "cloud.toml"])
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [each["event"] for each in told] == ["started", "breaks off", "draining", "ended"]
+    assert told[1]["reason"] == "rows that do not fit"
+
+
 def test_only_the_connection_of_a_peer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC calls a peer that is gone "unknown": no socket has that name, least of all those that wake an event loop."""
     monkeypatch.setattr(server, "CUT_S", 0.01)

@@ -33,6 +33,8 @@ LAST_S = 2.0
 DRAIN_S = 15.0
 """How long a node takes leave: what counts is on disk, and whoever holds a connection open does not keep it."""
 SOON_S = 14 * 86400.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk on which there may be room later."""
 
 
 class Service(Protocol):
@@ -161,7 +163,7 @@ def _usable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             raise
         raise ConfigError(f"cannot use {error.filename or folder}: {error.strerror or error}") from None
 
