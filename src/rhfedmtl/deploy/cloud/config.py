@@ -12,8 +12,9 @@ from typing import Any
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.scaling import SCALES
-from rhfedmtl.deploy.node.config import Config, Limits, Waits, check_numbers, read, split_address
+from rhfedmtl.deploy.node.config import Config, Limits, Waits, check_numbers, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
+from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity, check_number
+from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import AUTO
 
@@ -27,15 +28,6 @@ def check_numbers(settings: Any, least: float, *names: str, most: float = math.i
         if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
             to = f" to {most:g}" if most < math.inf else ""
             raise ConfigError(f"{name} = {value}: give a number {'above' if above else 'from'} {least:g}{to}")
-
-
-def split_address(address: str, name: str = "") -> tuple[str, int]:
-    """Host and port of ``host:port``; ``name`` is that of the setting."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
-        setting = f"{name} = " if name else ""
-        raise ConfigError(f"{setting}{address!r} is no address: write it as 127.0.0.1:7000, with a port up to 65535")
-    return host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True)

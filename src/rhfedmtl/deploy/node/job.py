@@ -22,7 +22,7 @@ from rhfedmtl.roles.messages import Centring, Noising, Scaling
 
 TABLE = ".csv"
 _OVERHEAD = 1 << 14
-_NAMED = "a label is the name of a class here (numbers are for regressions), and the classes of the network are"
+_NAMES = "; write one of these names (numbers are labels of regressions)"
 MethodOf = Callable[[wire.Job], Method]
 """Finds the method of a job: what terminals compute and stations merge."""
 
@@ -141,5 +141,6 @@ def _from_words(path: Path, y: npt.NDArray[Any], classes: tuple[str, ...]) -> np
     if not classes:
         return np.array([_number(path, "label", word) for word in y.tolist()])
     if unknown := sorted(set(y.tolist()) - set(classes)):
-        raise DataError(f"{path} has the label {unknown[0]!r}: {_NAMED}: {', '.join(classes)}")
+        known = ", ".join(classes)
+        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {known}{_NAMES}")
     return np.array([classes.index(word) for word in y.tolist()])

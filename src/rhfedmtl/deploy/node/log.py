@@ -18,7 +18,6 @@ from typing import Any
 from grpc import aio
 
 from rhfedmtl.deploy.node.audit import AuditTrail
-from rhfedmtl.deploy.node.config import split_address
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -218,3 +217,12 @@ class Window:
             await self._server.stop(0.2)
         if self._http is not None:
             self._http.close()
+
+
+def split_address(address: str, name: str = "") -> tuple[str, int]:
+    """Host and port of ``host:port``; ``name`` is that of the setting."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
+        setting = f"{name} = " if name else ""
+        raise ConfigError(f"{setting}{address!r} is no address: write it as 127.0.0.1:7000, with a port up to 65535")
+    return host.strip("[]"), int(port)

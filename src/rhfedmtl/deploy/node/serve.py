@@ -128,13 +128,16 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         # Ends when told to, when all nodes have left the network, or when one breaks.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopped, everything], return_when=asyncio.FIRST_COMPLETED)
-        if everything.done() and (error := everything.exception()) is not None:
+        error = everything.exception() if everything.done() else None
+        if error is not None:
             logs[0]("breaks off", "error", reason=str(error) or type(error).__name__)
         logs[0]("draining")
         await window.healthy(False)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(service.close() for service in services)), DRAIN_S)
             await asyncio.wait_for(everything, LAST_S)
+        if error is not None:
+            raise error
         return "told to" if stop.is_set() else "left the network"
     finally:
         watch.cancel()

@@ -23,8 +23,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from rhfedmtl.deploy.node.config import split_address
-from rhfedmtl.deploy.node.log import Log
+from rhfedmtl.deploy.node.log import Log, split_address
 from rhfedmtl.errors import BusyError, ConfigError
 
 RESERVE = 256
