@@ -90,6 +90,7 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
         nets.restart(supervisor, "cloud")
         operator.wait_for_cloud(nets.PATIENCE_S)
         assert "cannot pay" not in nets.wait(operator, nets.at_rest)["last_error"]
+        nets.wait(operator, nets.all_connected)
         with pytest.raises(ConfigError, match="no station 7"):
             operator.command("invite", station=7)
         token = operator.command("invite", station=0)["token"]
