@@ -47,7 +47,10 @@ def build(cls: type[T], table: Any, where: str = "") -> T:
     for name, each in known.items():
         if name not in given and each.default is MISSING and each.default_factory is MISSING:
             raise ConfigError(f"{where}{name} is missing")
-    return cls(**given)
+    try:
+        return cls(**given)
+    except ConfigError as error:
+        raise ConfigError(f"{where.rstrip('.')}: {error}" if where else str(error)) from None
 
 
 def write(config: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -10,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rhfedmtl.cli import main as command_line
 from rhfedmtl.cli.main import main
+from rhfedmtl.deploy.node import serve
 
 NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
 
@@ -163,6 +166,22 @@ def test_a_full_disk_is_answered_in_a_line(
     assert "too large" in told or "143 written" in told  # NumPy counts instead
     assert len([line for line in told.splitlines() if line.startswith("error:")]) == 1
     assert words[0] != "network" or not (tmp_path / "new").exists()
+
+
+def test_a_node_whose_disk_is_full_may_be_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 75, as for a port that is taken: a service does not give up on it, as it does for status 2."""
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(serve, "serve", full)
+    monkeypatch.setattr(sys, "argv", ["rhfedmtl", "serve", "station", "--config", "station.toml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 75
+    assert capsys.readouterr().err.startswith("error: cannot write: No space left on device")
 
 
 def test_compiled_code_that_can_be_kept_nowhere_is_an_error_with_the_way_out() -> None:

@@ -80,10 +80,17 @@ def test_a_long_trail_is_handed_over_in_parts(trail: AuditTrail) -> None:
 
 
 def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
-    """Commands, admissions, refusals and keys of a real network are in the trail, which a reset leaves in place."""
+    """Commands, admissions, refusals and keys of a real network are in the trail, once; a reset leaves it in place."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 30))
-    with nets.running(folder) as (_, operator):
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1"])
+        assert "energy=1 cannot pay" in nets.wait(operator, nets.at_rest)["last_error"]
         nets.trained(operator, budget=["energy=300"])
+        assert "cannot pay" not in operator.command("status")["last_error"]  # it is over
+        nets.restart(supervisor, "cloud")
+        operator.wait_for_cloud(nets.PATIENCE_S)
+        assert "cannot pay" not in nets.wait(operator, nets.at_rest)["last_error"]
+        nets.wait(operator, nets.all_connected)
         with pytest.raises(ConfigError, match="no station 7"):
             operator.command("invite", station=7)
         token = operator.command("invite", station=0)["token"]
@@ -95,11 +102,13 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
     assert facts["whole"]
     entries = facts["shown"]
     commands = [entry["command"] for entry in entries if entry["event"] == "command"]
-    assert commands == ["train", "invite", "invite", "export"]
+    assert commands == ["train", "train", "invite", "invite", "export"]
+    told = [entry["event"] for entry in entries if entry["event"].startswith("training")]
+    assert told == [*("training begins", "training failed", "training ended"), *("training begins", "training ended")]
     assert all("operator" in entry["who"] for entry in entries if entry["event"] in ("command", "command refused"))
     events = {entry["event"] for entry in entries}
     assert {"connected", "members", "command refused", "keys rotated", "new key", "training ended"} <= events
-    assert sorted(t for e in entries if e["event"] == "members" for t in e["joined"])[:4] == [0, 1, 2, 3]
+    assert sorted({t for e in entries if e["event"] == "members" for t in e["joined"]})[:4] == [0, 1, 2, 3]
     assert token not in shown.stdout
     shown = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1", "--offline"])
     assert "terminal 2" in shown.stdout or "terminal/2" in shown.stdout, shown.stdout

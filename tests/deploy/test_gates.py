@@ -40,8 +40,10 @@ from rhfedmtl.deploy.local import supervisor as supervisor_module
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import serve, server
+from rhfedmtl.deploy.node.audit import NAME as AUDIT
+from rhfedmtl.deploy.node.audit import verified
 from rhfedmtl.deploy.node.config import Waits
-from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Identity, PeerCertificate, new_key
+from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Credentials, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.link import GREETING_BYTES, QUEUED, SERVICE, STREAMS, Outbox, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import codec
@@ -496,6 +498,10 @@ def test_strangers_do_not_lock_newcomers_out(folder: Path, tmp_path: Path) -> No
         troubles = [(await tried(f"wrong {i}", f"ipv4:10.0.0.1:{i}")).trouble for i in range(100)]
         assert "too many" in troubles[-1]
         assert "not known" in (await tried("wrong", "ipv4:10.0.0.2:1")).trouble  # another address has its own tries
+        assert any(
+            each["event"] == "enrolment refused" for each in verified((tmp_path / AUDIT).read_bytes().splitlines())
+        )
+        assert cloud._log.last_error == ""  # strangers have no say in what operators are shown
         secret, _ = cloud.registry.invite("terminal", None, 0)
         given = await tried(secret, "ipv4:10.0.0.1:5")
         assert PeerCertificate.read(given.certificate).identity.number == 4
@@ -520,6 +526,20 @@ def test_refusals_do_not_fill_the_log(capsys: pytest.CaptureFixture[str], monkey
     log.seldom("refused", "warning", reason="another")
     now[0] += 2.0 * logs.FADES_S
     assert log.last_error == "disk full"  # a stranger of this morning is no trouble of now
+
+
+def test_the_cloud_is_not_revoked(folder: Path, tmp_path: Path) -> None:
+    """No node below would heed it: who asks for it is told what helps, and nothing changes."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        own = Credentials.of(folder / "cloud").peer.serial
+        for node, serials in (("cloud/0", ["ab"]), ("cloud/0", []), (own, [])):
+            with pytest.raises(ConfigError, match=r"no node has a list of revoked clouds.* make a new network"):
+                await cloud.operator_api.command("revoke", node=node, serials=serials)
+        assert not cloud.registry.revoked
+
+    run(body)
 
 
 # Ports.
@@ -728,6 +748,25 @@ def test_a_node_that_is_kept_from_taking_leave_ends_all_the_same(folder: Path, m
 
     cloud = serve.Role("cloud", read_cloud, made)
     assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "told to"
+
+
+def test_a_node_that_breaks_off_says_why_before_it_takes_leave(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "DRAIN_S", 0.05)
+
+    class Broken(Clinging):
+        async def run(self) -> None:
+            raise ConfigError("rows that do not fit")
+
+    def made(_config: Any, _log: Log, _meters: Meters) -> serve.Service:
+        return Broken()
+
+    with pytest.raises(ConfigError, match="do not fit"):
+        serve.serve(serve.Role("cloud", read_cloud, made), [folder / "cloud" / "cloud.toml"])
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [each["event"] for each in told] == ["started", "breaks off", "draining", "ended"]
+    assert told[1]["reason"] == "rows that do not fit"
 
 
 def test_only_the_connection_of_a_peer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_names_that_are_not_theirs(net: Any) -> None:
         nets.wait(operator, lambda _: reason in json.dumps(nets.logged(folder, "station-0", "refused")))
 
     refused(Identity("test-net", "terminal", 9), hello(0), "says that it is")
-    refused(Identity("test-net", "terminal", 3), hello(3), "does not belong")
+    refused(Identity("test-net", "terminal", 3), hello(3), "is no member of station")
     refused(Identity("test-net", "operator", 0), hello(0), "may not speak here")
     refused(Identity("test-net", "station", 1), hello(1), "may not speak here")
     refused(Identity("other-net", "terminal", 0), hello(0, "other-net"), "may not speak here")
@@ -131,7 +131,7 @@ def test_a_member_that_misbehaves(net: Any, tmp_path: Path) -> None:
     """One with good credentials that sends what nobody should is dropped and told why; the others go on."""
     folder, operator = net
     invited = operator.command("invite", station=0)
-    np.savez(tmp_path / "rows.npz", X=np.zeros((1, 1)), y=np.zeros(1, dtype=int))
+    np.savez(tmp_path / "rows.npz", X=np.zeros((1, NUMBERS - 1)), y=np.zeros(1, dtype=int))
     enrol(invited["token"], tmp_path / "evil", tmp_path / "rows.npz")
     number, credentials = invited["number"], Credentials.of(tmp_path / "evil").client()
     nets.wait(operator, lambda s: number in [t["terminal"] for t in s["stations"][0]["terminals"]])

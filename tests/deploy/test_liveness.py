@@ -42,12 +42,13 @@ from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import Journal
+from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import Anchor, Scaling, Update, Verdict, WorkOrder
+from rhfedmtl.roles.messages import Anchor, Join, Scaling, Update, Verdict, WorkOrder
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +192,30 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(
         assert np.abs(share).max() > 0.0
         assert 0 in service.members.present()
         assert memory.leaving == {}
+
+    run(body)
+
+
+def test_a_terminal_that_an_operator_has_forgotten_is_told_so(folder: Path, tmp_path: Path) -> None:
+    """Taken out while it runs, it hears that it is no member any more: it has not misbehaved, and is not barred."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        first = await connect(service, folder, 0)
+        await service._on_access(wire.Access(allowed=[1]))
+        nowhere = wire.Place(station=NOWHERE)
+        for wish in (wire.Transfer(terminal=0, forget=True), wire.Transfer(terminal=0, destination=nowhere)):
+            assert not (await service.answer(wire.Request(transfer=wish))).trouble
+        assert "forgotten" in first.reason
+        with pytest.raises(PeerError, match="is no member of station 0, or none any more: it was forgotten"):
+            await connect(service, folder, 0)
+        service.memory.allowed.add(0)
+        del service.members.acceptor.sessions[0]
+        late = await connect(service, folder, 0)
+        service.memory.allowed.remove(0)  # it has said that it wants to join before it could hear of that
+        await hear(service, late, join=codec.to_wire(Join(0, 2, 15, SHARE)))
+        assert "none any more" in late.reason
+        assert not service.members.acceptor.bars(0)
 
     run(body)
 

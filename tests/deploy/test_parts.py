@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import stat
 import threading
 import tomllib
@@ -29,7 +30,9 @@ from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
 from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.job import load_rows
+from rhfedmtl.deploy.node.serve import serve
 from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.deploy.nodes import ROLES
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, DataError, PeerError
@@ -291,6 +294,58 @@ def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str,
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ConfigError, match=reason):
         read_terminal(path)
+
+
+@pytest.mark.parametrize(
+    ("role", "lines", "reason"),
+    [
+        ("cloud", "[limits]\nmessages = 0", r"limits: messages = 0.0: give a number from 1"),
+        ("cloud", "[limits]\nnorm = nan", r"limits: norm = nan: give a number above 0"),
+        ("cloud", "[limits]\nconnections = 0", r"limits: connections = 0"),
+        ("cloud", "[limits]\nmessage_bytes = 5_000_000_000", r"limits: message_bytes = .* to 2.14748e\+09"),
+        ("cloud", "[waits]\npatience = nan", r"waits: patience = nan: give a number above 0"),
+        ("cloud", "[waits]\nforget = -1", r"waits: forget = -1.0: give a number from 0"),
+        ("cloud", "[resources]\ncost = ['energy=-1,10']", r"resources: cost = .*energy=-1,10"),
+        ("cloud", "[resources]\nbudget = ['energy=nan']", r"resources: budget = .*energy=nan"),
+        ("cloud", "[resources]\nstation_watts = -1", r"station_watts = -1.0"),
+        ("cloud", "[learning]\ntarget_gap = nan", r"learning: target_gap = nan"),
+        ("cloud", "[learning]\nscale = 'nit'", r"learning: scale = 'nit': choose from .*did you mean unit"),
+        ("cloud", "[enrolment]\naddress = 'here'", r"enrolment: address = 'here' is no address"),
+        ("cloud", "[enrolment]\nauthority = '../sealed'", r"authority = '../sealed': there is no file"),
+        ("station", "[waits]\nlink = 0", r"waits: link = 0.0: give a number above 0"),
+        ("station", "[node]\nlisten = '127.0.0.1:70000'", r"node: listen = '127.0.0.1:70000' is no address"),
+        ("station", "test = 'nope.npz'", r"test = 'nope.npz': there is no file .*nope.npz: put it there, or leave"),
+        ("terminal", "byte_budget = -1", r"byte_budget = -1: give a number from 0"),
+        ("terminal", "sleep = -5", r"sleep = -5.0: give a number from 0"),
+        ("terminal", "epsilon = nan", r"epsilon = nan"),
+        ("terminal", "steps_per_day = -1", r"steps_per_day = -1"),
+        ("terminal", "least_steps = 9\nmost_steps = 5", r"most_steps = 5: give a number from 9"),
+        ("terminal", "address = 'station'", r"address = 'station' is no address: write it as 127.0.0.1:7000"),
+        ("terminal", "data = 'gone.npz'", r"data = 'gone.npz': there is no file"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_before_a_node_starts(
+    whole: Path, tmp_path: Path, role: str, lines: str, reason: str
+) -> None:
+    """The setting, its value and the way out are named."""
+    name = role if role == "cloud" else f"{role}-0"
+    shutil.copytree(whole / name, tmp_path / name)
+    shutil.copytree(whole / "ca", tmp_path / "ca")
+    path = tmp_path / name / f"{role}.toml"
+    table, changed = tomllib.loads(path.read_text()), tomllib.loads(lines)
+    for key, value in changed.items():
+        table[key] = {**table.get(key, {}), **value} if isinstance(value, dict) else value
+    text: list[str] = []
+    toml._write_table(table, (), text)
+    path.write_text("\n".join(text))
+    with pytest.raises(ConfigError, match=reason):
+        serve(ROLES[role](), [path])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that is not started."""
+    return nets.build(tmp_path_factory.mktemp("parts") / "net", nets.small(1, 2, 40))
 
 
 @pytest.mark.parametrize(

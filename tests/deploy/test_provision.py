@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import errno
 import json
 import socket
 import stat
@@ -24,7 +25,8 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.local.provision import rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
-from rhfedmtl.deploy.node.config import read_station
+from rhfedmtl.deploy.node import serve
+from rhfedmtl.deploy.node.config import read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.warm_up import warm_up
@@ -129,6 +131,37 @@ def test_what_cannot_run_says_why(net: Path, tmp_path: Path) -> None:
         rows.rename(net / "terminal-0" / "data.npz")
 
 
+@pytest.mark.parametrize("light", [False, True])
+def test_a_state_folder_that_cannot_be_used_ends_a_network_with_the_reason(tmp_path: Path, light: bool) -> None:
+    """It would be so again: nothing is started once more, and the log has one line and no traceback."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 30), light=light)
+    (folder / "terminal-1" / "state").touch()
+    with Supervisor(folder) as supervisor:
+        supervisor.start(["terminal-1"])
+        with pytest.raises(ConfigError, match=r"terminal-1 cannot run: cannot use .*state: File exists"):
+            ended(supervisor)
+    assert len((folder / "logs" / "terminal-1.log").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_state_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A full disk is no such folder: the node is started again, until there is room."""
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 30))
+    first, second = (folder / f"terminal-{t}" / "terminal.toml" for t in range(2))
+
+    def refused(*_: Any) -> Any:
+        raise OSError(number, "as it is", "somewhere")
+
+    made = serve.Role(TERMINAL, read_terminal, refused)
+    with pytest.raises(OSError if number == errno.ENOSPC else ConfigError, match="somewhere"):
+        serve.serve(made, [first])
+    monkeypatch.setattr(serve.os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match="state: it cannot be written"):
+        serve.serve(made, [second])
+
+
 def signatures() -> int:
     """Kernels that are compiled in this process."""
     return sum(len(getattr(kernel, "signatures", ())) for module in (rounds, sdca) for kernel in vars(module).values())
@@ -159,10 +192,12 @@ def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
         (["--algorithm", "hfedmtl", "--mu", "0.5"], "no effect on hfedmtl"),
         (["--terminal-watts", "2"], "--terminal-watts: power counts only"),
         (["--measure", "time", "--station-watts", "2"], "--station-watts: power counts only"),
+        (["--stations", "1", "--terminals", "2", "--port", "65534"], "needs 11 ports .* give 65525 at most"),
+        (["--stations", "2", "--station-hosts", "a,b,c"], "--station-hosts a,b,c: 3 hosts for 2 stations"),
     ],
 )
 def test_settings_without_effect_are_refused(tmp_path: Path, words: list[str], reason: str) -> None:
-    """A network is not made with settings that would change nothing, and nothing is written."""
+    """A network is not made with settings that would change nothing or cannot work, and nothing is written."""
     with pytest.raises(ConfigError, match=reason):
         CliRunner().invoke(app, ["network", "init", str(tmp_path / "net"), *words], catch_exceptions=False)
     assert not (tmp_path / "net").exists()
@@ -275,10 +310,15 @@ def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> No
         nets.wait(operator, lambda s: len(s["stations"][0]["terminals"]) == 3 and nets.all_connected(s))
         with pytest.raises(ConfigError, match="used already"):
             enrol(token, folder / "terminal-2")
+        names = ",".join(f"x{j}" for j in range(20))
         (tmp_path / "few.csv").write_text("x0,label\n1.0,0\n")
+        (tmp_path / "codes.csv").write_text(f"{names},label\n{'1.0,' * 20}0\n")
         token = operator.command("invite", station=0)["token"]
-        words = ["network", "sign", str(folder), "--authority", str(away)]
-        with pytest.raises(DataError, match=r"few.csv has no column .* features\. The certificate is there"):
-            enrol(token, tmp_path / "few", tmp_path / "few.csv", waits=lambda: CliRunner().invoke(app, words) and None)
+        with pytest.raises(DataError, match=r"few.csv has no column .* features\. The token still counts"):
+            enrol(token, tmp_path / "few", tmp_path / "few.csv")
+        with pytest.raises(DataError, match=r"label '0': the classes .* class-0, class-1.* still counts"):
+            enrol(token, tmp_path / "few", tmp_path / "codes.csv")
+        assert not operator.command("requests")["requests"]  # nothing was asked for
+        assert not (tmp_path / "few").exists()
     assert "../ca" not in (folder / "cloud" / "cloud.toml").read_text()
     assert "/ca" not in (folder / "compose.yaml").read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,11 +11,14 @@ from typing import Any
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.deploy.node.config import Config, Limits, Waits, read
+from rhfedmtl.data.scaling import SCALES
+from rhfedmtl.deploy.node.config import Config, Limits, Waits, check_numbers, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
+from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every
+from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.training.config import PRECISION, RunConfig
 from rhfedmtl.training.privacy import Privacy
 
@@ -55,10 +57,12 @@ class Learning:
     def __post_init__(self) -> None:
         """Refuse what no node could follow."""
         _choose("test_rows", self.test_rows, (STATION, TERMINAL))
+        if self.scale:
+            _choose("scale", self.scale, SCALES)
         check_certify_every(self.certify_every)
-        for name, least in (("features", 1), ("least_steps", ONE_PASS), ("max_rounds", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_numbers(self, 1, "features", "max_rounds")
+        check_numbers(self, ONE_PASS, "least_steps")
+        check_numbers(self, 0.0, "seed", "target_gap", "target_relative_gap")
         if self.feature_names and len(self.feature_names) != self.features:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
@@ -121,11 +125,16 @@ class Resources:
     deadline: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse types that nobody can measure."""
+        """Refuse types that nobody can measure, and prices, limits and powers that are none."""
         for name in self.measured:
             _choose("measured", name, MEASURABLE)
-        if not (math.isfinite(self.deadline) and self.deadline > 0.0):
-            raise ConfigError(f"deadline must be a positive number of seconds, got {self.deadline}")
+        check_numbers(self, 0.0, "deadline", above=True)
+        check_numbers(self, 0.0, "terminal_watts", "station_watts")
+        for given, parse in (("cost", Cost.of), ("budget", Budget.of)):
+            try:
+                parse(getattr(self, given))
+            except RHFedMTLError as error:
+                raise ConfigError(f"{given} = {list(getattr(self, given))}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,12 @@ class Enrolment:
     address: str = ""
     authority: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse an address that newcomers could not use."""
+        if self.listen:
+            split_address(self.listen, "listen")
+            split_address(self.address, "address")
+
 
 @dataclass(frozen=True)
 class StationEntry:
@@ -147,6 +162,10 @@ class StationEntry:
 
     address: str
     terminals: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an address that terminals could not use."""
+        split_address(self.address, "address")
 
 
 @dataclass(frozen=True)
@@ -168,11 +187,20 @@ class CloudConfig(Config):
 
     def __post_init__(self) -> None:
         """Refuse a network that does not add up."""
+        split_address(self.node.listen, "node.listen")
+        check_numbers(self, 1, "journal_bytes")
         if len(self.stations) != len(self.learning.tasks):
             raise ConfigError(f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: one for each")
         ids = [check_number(t, TERMINAL) for entry in self.stations for t in entry.terminals]
         if len(set(ids)) < len(ids):
             raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
+
+    def check_files(self) -> None:
+        """Refuse to start without the authority's key, where the cloud is to answer tokens with it."""
+        given = self.enrolment.authority
+        if given and not (self.folder / given / "ca.key").is_file():
+            missing = f"there is no file {self.folder / given / 'ca.key'}"
+            raise ConfigError(f"enrolment.authority = {given!r}: {missing}: put it there, or leave the line out")
 
 
 read_cloud = partial(read, CloudConfig, CLOUD)

@@ -24,6 +24,7 @@ from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import (
+    CLOUD,
     OPERATOR,
     STATION,
     TERMINAL,
@@ -316,6 +317,12 @@ class OperatorApi:
         return {**facts, "waits": f"terminal {terminal} {self._waiting(old, terminal)}"} if said else facts
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
+        own = self._config.credentials().peer.serial
+        if node.partition("/")[0] == CLOUD or own in (node, *(serials or ())):
+            raise ConfigError(
+                f"{node} is the cloud, and no node has a list of revoked clouds: whoever has its key can play it to "
+                "the stations. Stop it, and make a new network with `rhfedmtl network init`: an authority is cheap"
+            )
         revoked = self._registry.revoke(node, serials or [])
         self._stations.tell_access()
         return {"revoked": revoked}
@@ -379,17 +386,21 @@ class OperatorApi:
         try:
             asked = codec.parse(wire.Enrol, await _said(context))
             self._check_tries(asked.token, context.peer())
-            requested_key(asked.request)  # a request that cannot be signed uses no token up
             role, number = registry.find(asked.token)
+            reply.settings = json.dumps(self._settings(role, number))
+            if not asked.request:  # it looks first whether its rows fit
+                return reply.SerializeToString()
+            requested_key(asked.request)  # a request that cannot be signed uses no token up
             certificate = self._certificate(asked, Identity(config.node.network, role, number))
             if certificate:  # else it asks again, until an operator has signed
                 serial = PeerCertificate.read(certificate).serial
                 registry.redeem(asked.token, serial)
                 reply.certificate, reply.authorities = certificate, self._authorities().encode()
-                reply.settings = json.dumps(self._settings(role, number))
                 self._log("enrolled", peer=f"{role} {number}", serial=serial)
         except (RHFedMTLError, OSError) as error:
-            self._log.seldom("enrolment refused", "warning", reason=str(error), peer=context.peer())
+            # Anybody can cause the first kind: it is in the trail, and no trouble of this network.
+            level = "warning" if isinstance(error, OSError) else "info"
+            self._log.seldom("enrolment refused", level, reason=str(error), peer=context.peer())
             reply.trouble = str(error)
         return reply.SerializeToString()
 
@@ -431,6 +442,8 @@ class OperatorApi:
             "address": registry.address.get(station, ""),
             "cloud": f"{host}:{port}",
             "columns": config.learning.feature_names,
+            "classes": config.learning.classes,
+            "features": config.learning.features,
             "least_steps": config.learning.least_steps,
             "least_summed": method.channel.summed,
             **config.learning.terminal_bound,

@@ -218,6 +218,9 @@ class StationSessions:
             self._log("members", peer=f"station {station}", joined=joined, gone=gone)
         for t in sorted({*roster.quarantined} - {*old.quarantined}):
             self._log("quarantined", "warning", peer=f"terminal {t}", reason=roster.quarantined[t], station=station)
+        others = [outlook for b, outlook in self.outlooks.items() if b != station]
+        if not any(each.quarantined for each in (roster, *(outlook.roster for outlook in others))):
+            self._log.over("quarantined")
 
     def _heed_owners(self, station: int) -> bool:
         """Let those belong to no station any more whose owners withdraw them; whether there are any."""

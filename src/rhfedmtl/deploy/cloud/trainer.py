@@ -223,7 +223,8 @@ class Trainer:
         except (CorruptError, ClosingError):
             raise
         except RHFedMTLError as error:
-            self._log("training failed", "error", reason=str(error))
+            again = self._journal.replaying  # it was told when it came to pass
+            self._log("training failed", "info" if again else "error", again=again, reason=str(error))
             end = {"state": "failed", "error": str(error)}
         end["seconds"] = time.time() - spec["at"]
         again = self._journal.replaying
@@ -236,6 +237,7 @@ class Trainer:
             return
         self._machine.on(event)
         if event == "end":
+            self._log.over("training failed")
             self._put_by()
 
     def _catch_up(self) -> None:

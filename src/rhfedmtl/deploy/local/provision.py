@@ -46,7 +46,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import PRIVATE, PUBLIC, Lock, write_whole
 from rhfedmtl.maths.kernels.kernel import AUTO, NUMPY
 
-FIRST_PORT = 7400
+FIRST_PORT, LAST_PORT = 7400, 65_535
 _ENROLMENT, _STATIONS = 1, 2
 
 
@@ -77,6 +77,11 @@ class Blueprint:
     def hosts(self) -> tuple[str, ...]:
         """Where the stations run; the last one named serves for the rest."""
         hosts = self.station_hosts or (self.cloud_host,)
+        if len(hosts) > self.federation.n_tasks:
+            raise ConfigError(
+                f"--station-hosts {','.join(hosts)}: {len(hosts)} hosts for {self.federation.n_tasks} stations; name "
+                "one for each at most, the last one named serves for the rest"
+            )
         return tuple(hosts[min(b, len(hosts) - 1)] for b in range(self.federation.n_tasks))
 
 
@@ -84,7 +89,13 @@ class Ports:
     """Numbers for all nodes, one after the other, from a place where all of them are free now."""
 
     def __init__(self, first: int, fixed: int, windows: int) -> None:
-        self.first = first or _free_block(fixed + 2 * windows)
+        count = fixed + 2 * windows
+        if first + count - 1 > LAST_PORT:
+            raise ConfigError(
+                f"--port {first}: this network needs {count} ports from there on, and the last one is {LAST_PORT}: "
+                f"give {LAST_PORT + 1 - count} at most"
+            )
+        self.first = first or _free_block(count)
         self._next = self.first + fixed
 
     def window(self) -> tuple[str, str]:

@@ -251,3 +251,6 @@ def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str])
         except RHFedMTLError as error:
             Log(log.stem)("cannot run", "error", reason=str(error))
             raise SystemExit(CANNOT_RUN) from None
+        except OSError as error:  # a full disk: it is started again, until there is room
+            Log(log.stem)("ended", "error", reason=f"{error.filename or 'state'}: {error.strerror or error}")
+            raise SystemExit(1) from None

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rhfedmtl import toml
-from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity
+from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity, check_number
+from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import AUTO
 
 LOCAL = "127.0.0.1"
+LONGEST_LINK_S = 1e6
+"""gRPC counts milliseconds in 32 bits."""
+LARGEST_MESSAGE = (1 << 31) - 1
+"""And bytes too."""
+
+
+def check_numbers(settings: Any, least: float, *names: str, most: float = math.inf, above: bool = False) -> None:
+    """Refuse settings that are no numbers from ``least`` (or ``above`` it) to ``most``."""
+    for name in names:
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
+            to = f" to {most:g}" if most < math.inf else ""
+            raise ConfigError(f"{name} = {value}: give a number {'above' if above else 'from'} {least:g}{to}")
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,13 @@ class NodeConfig:
     fsync: bool = False
     log: str = "info"
 
+    def __post_init__(self) -> None:
+        """Refuse a number or addresses that are none."""
+        check_number(self.number, self.role)
+        for name in ("listen", "metrics", "health"):
+            if address := getattr(self, name):
+                split_address(address, name)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -52,6 +74,14 @@ class Config:
     def state(self) -> Path:
         """Folder of what the node writes down."""
         return self.folder / self.node.state
+
+    def check_files(self) -> None:
+        """Refuse to start without files that the configuration names."""
+        for name in ("data", "test"):
+            given = getattr(self, name, "")
+            if given and not (self.folder / given).is_file():
+                way_out = "put it there" if name == "data" else "put it there, or leave the line out"
+                raise ConfigError(f"{name} = {given!r}: there is no file {self.folder / given}: {way_out}")
 
     def credentials(self) -> Credentials:
         """Key and certificates of the node; they must name the node that the configuration names."""
@@ -79,6 +109,12 @@ class Waits:
     asleep: float = 0.0
     link: float = 5.0
 
+    def __post_init__(self) -> None:
+        """Refuse what nobody can wait for."""
+        check_numbers(self, 0.0, "patience", "answer", "again", above=True)
+        check_numbers(self, 0.0, "start", "forget", "asleep")
+        check_numbers(self, 0.0, "link", most=LONGEST_LINK_S, above=True)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -98,6 +134,13 @@ class Limits:
     quarantine: float = 10.0
     connections: int = 4096
 
+    def __post_init__(self) -> None:
+        """Refuse limits that would let nobody do anything."""
+        check_numbers(self, 0, "message_bytes", most=LARGEST_MESSAGE)
+        check_numbers(self, 1, "messages", "samples", "connections")
+        check_numbers(self, 0.0, "norm", "weight", above=True)
+        check_numbers(self, 0.0, "quarantine")
+
 
 @dataclass(frozen=True)
 class StationConfig(Config):
@@ -107,6 +150,11 @@ class StationConfig(Config):
     test: str = ""
     waits: Waits = field(default_factory=Waits)
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Refuse a station that nobody could reach, or that could reach nobody."""
+        split_address(self.cloud, "cloud")
+        split_address(self.node.listen, "node.listen")
 
 
 @dataclass(frozen=True)
@@ -146,12 +194,27 @@ class TerminalConfig(Config):
     delta: float = 1e-6
     columns: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse rules that say nothing, and a station that cannot be reached."""
+        check_number(self.station, STATION)
+        split_address(self.address, "address")
+        check_numbers(self, 0, "least_steps", "steps_per_day", "most_updates", "least_summed")
+        check_numbers(self, max(1, self.least_steps), "most_steps")
+        check_numbers(self, 0, "sleep", "byte_budget", "budget_days", "epsilon")
+        check_numbers(self, 0.0, "link", most=LONGEST_LINK_S, above=True)
+        check_numbers(self, -1, "row_seed")
+        check_numbers(self, 0.0, "delta", most=1.0, above=True)
+
 
 @dataclass(frozen=True)
 class OperatorConfig(Config):
     """Configuration of an operator: where the cloud is."""
 
     cloud: str
+
+    def __post_init__(self) -> None:
+        """Refuse an address that is none."""
+        split_address(self.cloud, "cloud")
 
 
 C = TypeVar("C", bound=Config)

@@ -17,7 +17,7 @@ import grpc
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.config import Config, Limits, NodeConfig, StationConfig, TerminalConfig, bind
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, Credentials, Identity, new_key, signing_request
-from rhfedmtl.deploy.node.job import TABLE, read_rows
+from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, DataError
@@ -91,28 +91,33 @@ def enrol(
     key, secret = new_key()
     above = Identity(token.network, CLOUD)
     credentials = grpc.ssl_channel_credentials(token.authorities.encode())
-    request = wire.Enrol(token=token.secret, request=signing_request(key))
     with grpc.secure_channel(token.address, credentials, options=channel_options(above, 1 << 20)) as channel:
         method = channel.unary_unary(f"/{SERVICE}.Enrolment/Enrol")
-        reply = _signed(lambda: call(method, request.SerializeToString(), token.address), waits, patience)
-    settings: dict[str, Any] = json.loads(reply.settings)
+
+        def ask(request: bytes) -> wire.Enrolled:
+            asked = wire.Enrol(token=token.secret, request=request).SerializeToString()
+            reply = wire.Enrolled.FromString(call(method, asked, token.address))
+            if reply.trouble:
+                raise ConfigError(reply.trouble)
+            return reply
+
+        settings: dict[str, Any] = json.loads(ask(b"").settings)
+        if data is not None:
+            _check_rows(data, settings)
+        request = signing_request(key)
+        reply = _signed(lambda: ask(request), waits, patience)
     Credentials.of(folder).write(secret, reply.certificate, reply.authorities)
     path = folder / f"{token.role}.toml"
     if not path.exists():
-        config = _config(token, settings, data)
-        path.write_text(toml.write(config))
-        if isinstance(config, TerminalConfig):
-            _check_rows(config, path)
+        path.write_text(toml.write(_config(token, settings, data)))
     return {"role": token.role, "number": token.number, "config": str(path)}
 
 
-def _signed(ask: Callable[[], bytes], waits: Callable[[], None], patience: float) -> wire.Enrolled:
+def _signed(ask: Callable[[], wire.Enrolled], waits: Callable[[], None], patience: float) -> wire.Enrolled:
     """The cloud's answer once there is a certificate; asked for again while an operator has not signed."""
     until, told = time.monotonic() + patience, False
     while True:
-        reply = wire.Enrolled.FromString(ask())
-        if reply.trouble:
-            raise ConfigError(reply.trouble)
+        reply = ask()
         if reply.certificate:
             return reply
         if not told:
@@ -137,21 +142,16 @@ def _check_place(token: Token, folder: Path, data: Path | None) -> None:
     if new and (data is None or not data.is_file()):
         given = "" if data is None else f", and there is no file {data}"
         raise ConfigError(f"a new terminal needs its rows{given}: give --data, a .csv file, or .npz with X and y")
-    if new and data is not None and data.suffix != TABLE:  # which columns of a table are features is not known yet
-        read_rows(data)
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 
 
-def _check_rows(config: TerminalConfig, path: Path) -> None:
-    """Say at once what `serve` would: which columns of a table are features is known with the certificate."""
+def _check_rows(data: Path, settings: dict[str, Any]) -> None:
+    """Say what `serve` would, before the token is used up: the cloud tells features and classes to who has one."""
     try:
-        read_rows(Path(config.data), config.columns)
+        load_rows(data, settings["features"], tuple(settings["classes"]), tuple(settings["columns"]))
     except DataError as error:
-        raise DataError(
-            f"{error}. The certificate is there, and {path} is written: repair the rows, then serve it; until "
-            "then every training waits for it"
-        ) from None
+        raise DataError(f"{error}. The token still counts: repair the rows, and give this command again") from None
 
 
 def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config:

@@ -22,6 +22,7 @@ from rhfedmtl.roles.messages import Centring, Noising, Scaling
 
 TABLE = ".csv"
 _OVERHEAD = 1 << 14
+_NAMES = "; write one of these names (numbers are labels of regressions)"
 MethodOf = Callable[[wire.Job], Method]
 """Finds the method of a job: what terminals compute and stations merge."""
 
@@ -140,5 +141,6 @@ def _from_words(path: Path, y: npt.NDArray[Any], classes: tuple[str, ...]) -> np
     if not classes:
         return np.array([_number(path, "label", word) for word in y.tolist()])
     if unknown := sorted(set(y.tolist()) - set(classes)):
-        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {', '.join(classes)}")
+        known = ", ".join(classes)
+        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {known}{_NAMES}")
     return np.array([classes.index(word) for word in y.tolist()])

@@ -30,7 +30,7 @@ AUDITED = {
     *("training begins", "training ended", "training failed", "training broke"),
     *("journal behind", "journal cut", "state damaged", "begins anew"),
 }
-"""Events that are also written into the audit trail, where a node keeps one."""
+"""Events that are also written into the audit trail, where a node keeps one; not those that come ``again``."""
 CALLERS, SHOW_S = 64, 5.0
 """At the windows for operators, at once; and how long one of them may take."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -54,7 +54,7 @@ class Log:
         if level in ("warning", "error"):
             self._errors.pop(event, None)  # the latest is the last one
             self._errors[event] = f"{event}: {facts.get('reason', '')}".rstrip(": ")
-        if self.trail is not None and event in AUDITED:
+        if self.trail is not None and event in AUDITED and not facts.get("again"):
             self._note(self.trail, event, facts)
         if LEVELS[level] < self._least:
             return
@@ -219,9 +219,10 @@ class Window:
             self._http.close()
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``."""
+def split_address(address: str, name: str = "") -> tuple[str, int]:
+    """Host and port of ``host:port``; ``name`` is that of the setting."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{address!r} is no address: write it as 127.0.0.1:7000")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
+        setting = f"{name} = " if name else ""
+        raise ConfigError(f"{setting}{address!r} is no address: write it as 127.0.0.1:7000, with a port up to 65535")
     return host.strip("[]"), int(port)

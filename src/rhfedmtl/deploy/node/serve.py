@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import math
 import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -32,6 +33,8 @@ LAST_S = 2.0
 DRAIN_S = 15.0
 """How long a node takes leave: what counts is on disk, and whoever holds a connection open does not keep it."""
 SOON_S = 14 * 86400.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk on which there may be room later."""
 
 
 class Service(Protocol):
@@ -106,11 +109,12 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         spare_pages()
     arm(role.name)
     configs: list[Config] = [role.read(path) for path in paths]
-    locks = [Lock(config.state) for config in configs]
+    locks = [_held(config) for config in configs]
     meters = Meters(shown=bool(configs[0].node.metrics))
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(str(config.identity), config.node.log) for config in configs]
-    services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
+    with _usable(configs[0].state):
+        services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
     credentials = _watch_credentials(configs, logs[0], meters)
     asyncio.get_running_loop().set_exception_handler(partial(_log_loose, logs[0]))
     for address in filter(None, (configs[0].node.metrics, configs[0].node.health)):
@@ -124,11 +128,16 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         # Ends when told to, when all nodes have left the network, or when one breaks.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopped, everything], return_when=asyncio.FIRST_COMPLETED)
+        error = everything.exception() if everything.done() else None
+        if error is not None:
+            logs[0]("breaks off", "error", reason=str(error) or type(error).__name__)
         logs[0]("draining")
         await window.healthy(False)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(service.close() for service in services)), DRAIN_S)
             await asyncio.wait_for(everything, LAST_S)
+        if error is not None:
+            raise error
         return "told to" if stop.is_set() else "left the network"
     finally:
         watch.cancel()
@@ -138,6 +147,28 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         for lock in locks:
             lock.release()
         logs[0]("ended")
+
+
+def _held(config: Config) -> Lock:
+    """The state folder of a node, for this process alone, once all that its configuration names is there."""
+    config.check_files()
+    with _usable(config.state):
+        lock = Lock(config.state)
+        if not os.access(config.state, os.W_OK | os.X_OK):
+            lock.release()
+            raise PermissionError(errno.EACCES, "it cannot be written", str(config.state))
+    return lock
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """A node that cannot use its state would end so again; one whose disk is full may start once there is room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise ConfigError(f"cannot use {error.filename or folder}: {error.strerror or error}") from None
 
 
 def _log_loose(log: Log, _: asyncio.AbstractEventLoop, facts: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class StationService:
         self._open: set[int] = set()  # requests that wait, or are being worked on
         self._answered: OrderedDict[int, bytes] = OrderedDict()
         self._news = asyncio.Event()
-        self._failed = ""
+        self._failed: dict[str, str] = {}  # why requests of a kind failed the last time
         self._told = -1  # the last membership that this stream has told the cloud of
         self._tried: tuple[frozenset[int], float] = frozenset(), 0.0
         self._server: Any = None
@@ -141,6 +141,7 @@ class StationService:
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory = self.memory
         begins = memory.begin(welcome.job)
+        self._trials.load()
         told, known = jobs.Agreement.read(welcome), vars(memory.agreed)
         memory.agree(replace(told, **{name: None for name, part in known.items() if part is not None}))
         await self._on_access(wire.Access(allowed=welcome.allowed, revoked=welcome.revoked))
@@ -198,6 +199,7 @@ class StationService:
     async def answer(self, request: wire.Request) -> wire.Answer:
         """Do what a request asks for, and say what came of it."""
         answer, rounds, before = wire.Answer(id=request.id), self.memory.rounds, self.members.n_bytes
+        kind = request.WhichOneof("body") or ""
         try:
             name, content = codec.body(request)
             await self.members.assemble()
@@ -205,13 +207,16 @@ class StationService:
                 async with self.memory.turn:
                     self.memory.give_up_round()
             await self.REQUESTS[name](self, content, answer)
+            if self._failed.pop(kind, "") and not self._failed:
+                self._log.over("request failed")
         except IdleError as error:  # the cloud says so, once
             answer.trouble, answer.away = str(error), True
         except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
             answer.trouble = str(error) or type(error).__name__
             # The same comes in every round while a member is silent: it is said once.
-            self._log("request failed", "debug" if answer.trouble == self._failed else "error", reason=answer.trouble)
-            self._failed = answer.trouble
+            level = "debug" if answer.trouble == self._failed.get(kind) else "error"
+            self._log("request failed", level, reason=answer.trouble)
+            self._failed[kind] = answer.trouble
         if not answer.HasField("round"):
             answer.bytes_below = self.members.n_bytes - before
         return answer
@@ -457,13 +462,15 @@ class StationService:
         async with memory.turn:
             if content.readmit:
                 memory.station.readmit(t)
+                if not memory.station.quarantined:
+                    self._log.over("quarantined")
                 memory.save()
                 self._tell_outlook()
             elif leaves:
                 self.members.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 self.members.forget(t)
-            else:
+            elif t in memory.station.members:  # else it was forgotten meanwhile
                 memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
                 if memory.masked is None:

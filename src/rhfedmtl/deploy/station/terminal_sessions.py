@@ -271,7 +271,7 @@ class TerminalSessions:
         role = memory.station
         known = memory.seat(t)
         if not (t in memory.allowed or t in role.members or t in memory.leaving):
-            raise PeerError(f"terminal {t} does not belong to station {memory.task}")
+            raise PeerError(self._not_of_here(t))
         if t in role.quarantined:
             raise PeerError(
                 f"terminal {t} is in quarantine: it told {role.quarantined[t]}. An operator can let it in again with "
@@ -300,6 +300,12 @@ class TerminalSessions:
         else:
             welcome.verdict.CopyFrom(codec.to_wire(known.verdict(role.round) if known else Verdict()))
         return welcome
+
+    def _not_of_here(self, terminal: int) -> str:
+        return (
+            f"terminal {terminal} is no member of station {self._memory.task}, or none any more: it was forgotten, has "
+            "left, or belongs elsewhere; an operator can let it come again with `rhfedmtl network invite`"
+        )
 
     def _knows_more(self, hello: wire.Hello, known: Member | None) -> bool:
         """Whether a terminal tells of a round, or of an order to a membership, that this station never wrote down."""
@@ -389,7 +395,7 @@ class TerminalSessions:
     def _on_join(self, session: PeerSession, join: Join) -> None:
         member = self._memory.station.members.get(join.terminal)
         if member is None and join.terminal not in self._memory.allowed:
-            raise PeerError(f"terminal {join.terminal} does not belong to station {self._memory.task}")
+            return session.end(self._not_of_here(join.terminal))  # no fault of its own: it has not heard of it yet
         norm = _norm(join.share)
         if join.n_samples > self._limits.samples or norm > self._limits.norm * max(join.n_samples, 1):
             raise PeerError(f"a join with {join.n_samples} samples and a share of norm {norm:.3g}")

@@ -44,12 +44,19 @@ class Trials:
         )
         return _from_tallies([arrival.content for arrival in question.arrived.values()])
 
+    def load(self) -> None:
+        """Read the test rows that lie here, once it is known what is learned; those that do not fit are refused."""
+        job = self._memory.job
+        assert job is not None
+        if self._config.test and self._tests is None:
+            self._tests = jobs.load_rows(self._config.folder / self._config.test, job.features, tuple(job.classes))
+
     def _measure_here(self, model: Vector) -> dict[str, float]:
         """On the test rows that lie here."""
+        self.load()
         job, scaling = self._memory.job, self._memory.agreed.scaling
         assert job is not None
-        if self._tests is None:
-            self._tests = jobs.load_rows(self._config.folder / self._config.test, job.features, tuple(job.classes))
+        assert self._tests is not None
         if not len(self._tests.y):
             return {}
         X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)

@@ -38,6 +38,9 @@ def main(words: Sequence[str] | None = None) -> None:
     except RHFedMTLError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(CANNOT_RUN) from None
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or 'cannot write'}: {error.strerror or error}\n")
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

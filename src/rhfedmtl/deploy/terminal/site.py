@@ -10,7 +10,6 @@ from typing import Any
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.gaussian_privacy import mu_of
 
 DAY_S = 86_400
@@ -20,9 +19,6 @@ class SitePolicy:
     """Policy of one terminal, from its own configuration; ``used`` is written down with its state."""
 
     def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:
-        for name in ("least_steps", "most_steps", "steps_per_day", "most_updates", "least_summed"):
-            if getattr(config, name) < 0:
-                raise ConfigError(f"{name} = {getattr(config, name)}: give a number from 0")
         self._config, self._now = config, now
         self.used: dict[str, Any] = {"day": 0, "steps_of_day": 0, "releases": 0, "privacy": 0.0}
         self._most = mu_of(config.epsilon, config.delta) ** 2 if config.epsilon else math.inf
