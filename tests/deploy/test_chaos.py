@@ -88,10 +88,19 @@ def liars(folder: Path, chaos: Chaos, operator: Operator, lies: Sequence[str], s
             while t not in barred(operator):
                 yield
         chaos.done[f"lie {lie}"] += 1
-        while t in barred(operator):
-            with contextlib.suppress(ConfigError):  # cloud or station may be away
-                operator.command("readmit", terminal=t)
+        while not let_in(operator, t):
             yield
+
+
+def let_in(operator: Operator, t: int) -> bool:
+    """Whether a terminal was let in again: the cloud or its station may be away, and an answer may be lost."""
+    with contextlib.suppress(ConfigError):
+        operator.command("readmit", terminal=t)
+        return True
+    with contextlib.suppress(ConfigError):
+        stations = operator.command("status")["stations"]
+        return any(seat["terminal"] == t and seat["member"] for each in stations for seat in each["terminals"])
+    return False
 
 
 def barred(operator: Operator) -> dict[int, str]:
