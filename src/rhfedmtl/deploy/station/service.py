@@ -470,7 +470,7 @@ class StationService:
                 self.members.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 self.members.forget(t)
-            elif t in memory.station.members:  # else it was forgotten meanwhile
+            elif t in memory.station.members or not content.forget:  # one that moved may come back, and ask where to
                 memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
                 if memory.masked is None:
