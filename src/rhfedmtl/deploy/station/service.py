@@ -453,6 +453,7 @@ class StationService:
         t, memory = content.terminal, self.memory
         method = memory.station.method
         leaves = method.channel.noised and not content.forget and content.destination.station == NOWHERE
+        moves = not content.forget and content.destination.station != NOWHERE
         taken_out = method.channel.noised or (memory.masked and not method.has_duals)
         if taken_out and not content.readmit and not leaves:
             raise PeerError(
@@ -470,7 +471,7 @@ class StationService:
                 self.members.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 self.members.forget(t)
-            elif t in memory.station.members or not content.forget:  # one that moved may come back, and ask where to
+            elif t in memory.station.members or moves:  # one that moved may come back, and is told where to
                 memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
                 if memory.masked is None:
