@@ -220,6 +220,21 @@ def test_a_terminal_that_an_operator_has_forgotten_is_told_so(folder: Path, tmp_
     run(body)
 
 
+def test_a_terminal_that_moved_and_comes_back_is_told_where_to(folder: Path, tmp_path: Path) -> None:
+    """It was killed before it wrote its new station down: the old one lets it in to tell it."""
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        await service._on_access(wire.Access(allowed=[1]))
+        with pytest.raises(PeerError, match="is no member of station 0"):
+            await connect(service, folder, 0)
+        wish = wire.Transfer(terminal=0, destination=wire.Place(station=1, address="127.0.0.1:1"))
+        assert not (await service.answer(wire.Request(transfer=wish))).trouble
+        assert (await connect(service, folder, 0)).number == 0
+
+    run(body)
+
+
 def test_a_terminal_is_forgotten_by_when_it_was_heard(folder: Path, tmp_path: Path) -> None:
     """One that is connected and owes an answer is silent since it last spoke, and not since the station began."""
 
