@@ -226,6 +226,7 @@ def test_a_terminal_that_moved_and_comes_back_is_told_where_to(folder: Path, tmp
     async def body() -> None:
         service = make_station(folder, tmp_path)
         await service._on_access(wire.Access(allowed=[1]))
+        await service.answer(wire.Request(transfer=wire.Transfer(terminal=0, forget=True)))
         with pytest.raises(PeerError, match="is no member of station 0"):
             await connect(service, folder, 0)
         wish = wire.Transfer(terminal=0, destination=wire.Place(station=1, address="127.0.0.1:1"))
