@@ -327,7 +327,7 @@ class _FirstRounds:
             if stopped != "interrupted" or moves >= MOVES or (better is None and late):
                 break
         if not self.tried:
-            return f"as usual: {'it was stopped before' if ended else 'the budget pays for'} a look at rows held out"
+            return f"as usual: {'it was stopped before a' if ended else 'the budget pays for no'} look at rows held out"
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes)
         self._go_on(run)
