@@ -355,6 +355,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"least_steps": -1},
         {"test_rows": "cloud"},
         {"options": {"lamda1": 1.0}},
+        {"options": {"lambda2": "auto"}},
         {"algorithm": "mocha"},
         {"algorithm": "pooled"},
     ],

@@ -12,6 +12,7 @@ import typer
 
 from rhfedmtl.cli.data import AsJson, with_data_options
 from rhfedmtl.cli.options import (
+    COMPARED,
     METHOD_PANEL,
     RUNNING,
     WORK_PANEL,
@@ -51,7 +52,7 @@ SweepEngine = Annotated[
 
 
 @with_data_options
-@with_learning_options
+@with_learning_options(COMPARED)
 def compare(
     context: typer.Context,
     request: Request,

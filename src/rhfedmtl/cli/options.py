@@ -119,21 +119,20 @@ def _own(registry: Registry[Any], make: Callable[..., tuple[Any, None]] = _learn
     return found
 
 
+def _weights(own: str, coupling: str) -> dict[str, tuple[Any, None]]:
+    """λ1 and λ2, with what a command says of leaving them open."""
+    return {
+        "lambda1": _learn(str, "--lambda1", f"Weight of each model's own norm{own}", metavar="WEIGHT"),
+        "lambda2": _learn(str, "--lambda2", f"Weight of the coupling{coupling}", metavar="WEIGHT"),
+    }
+
+
 LEARNING: dict[str, tuple[Any, Any]] = {
     "loss": _one_of(LOSSES, "--loss", "by the labels"),
     **_own(LOSSES),
     "relationship": _one_of(RELATIONSHIPS, "--relationship", Options.relationship, "How tasks are coupled: "),
     **_own(RELATIONSHIPS),
-    "lambda1": _learn(
-        str, "--lambda1", f"Weight of each model's own norm, or auto. [{Options.lambda1}]", metavar="WEIGHT"
-    ),
-    "lambda2": _learn(
-        str,
-        "--lambda2",
-        "Weight of the coupling. Unless given it is chosen on training rows, under a budget in the first rounds, where "
-        f"it only grows unless groups or many terminals are known; auto: either way [from {LAMBDA2}]",
-        metavar="WEIGHT",
-    ),
+    **_weights(f". [{Options.lambda1}]", f". [{LAMBDA2}]"),
     "merge": _one_of(MERGES, "--merge", Options.merge, "How stations aggregate updates: "),
     **_own(MERGES),
     "channel": _one_of(CHANNELS, "--channel", Options.channel, "Clipping, compression or masking of updates: "),
@@ -155,6 +154,13 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
     **_own(POLICIES, _work),
 }
+CHOSEN = LEARNING | _weights(
+    f", or auto. [{Options.lambda1}]",
+    ". Unless given it is chosen on training rows, under a budget in the first rounds, where it only grows unless "
+    f"groups or many terminals are known; auto: either way [from {LAMBDA2}]",
+)
+"""The same where weights that are left open may be chosen; in comparisons only those that are asked for (auto)."""
+COMPARED = LEARNING | _weights(f", or auto. [{Options.lambda1}]", f", or auto: chosen in each run. [{LAMBDA2}]")
 
 Address = Annotated[
     str | None,
@@ -261,15 +267,15 @@ def _options(masked: bool | None = None, **given: Any) -> Options:
     return Options.of(**told(**given | ({"channel": "masked"} if masked else {})))
 
 
-def with_learning_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Replace the parameter ``options`` of a command by the shared options of learning."""
-    return expand(command, "options", LEARNING, _options)
+def with_learning_options(known: dict[str, tuple[Any, Any]]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Replace the parameter ``options`` of a command by these options of learning."""
+    return lambda command: expand(command, "options", known, _options)
 
 
 def with_planning_options(command: Callable[..., R]) -> Callable[..., R]:
     """The same for plans, which are made for `rhfedmtl`: options that other algorithms alone heed are not listed."""
     others = _own(ALGORITHMS).keys() - {each.name for each in ALGORITHMS["rhfedmtl"].options}
-    shown = {name: _hidden(*each) if name in others else each for name, each in LEARNING.items()}
+    shown = {name: _hidden(*each) if name in others else each for name, each in CHOSEN.items()}
     return expand(command, "options", shown, _options)
 
 

@@ -17,6 +17,7 @@ from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
+    CHOSEN,
     METHOD_PANEL,
     RUNNING,
     WORK_PANEL,
@@ -58,7 +59,7 @@ INTERRUPTED = 130
 
 
 @with_data_options
-@with_learning_options
+@with_learning_options(CHOSEN)
 def train(
     context: typer.Context,
     request: Request,

@@ -11,6 +11,7 @@ import typer
 from rhfedmtl.algorithms.options import AUTO
 from rhfedmtl.cli.data import AsJson, Seed, with_data_options
 from rhfedmtl.cli.options import (
+    LEARNING,
     METHOD_PANEL,
     WORK_PANEL,
     CertifyEvery,
@@ -35,7 +36,7 @@ PLACE_PANEL = "Where nodes run"
 
 
 @with_data_options
-@with_learning_options
+@with_learning_options(LEARNING)
 def init(
     request: Request,
     options: Options,

@@ -67,6 +67,11 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
             )
+        if open_weights := self._options().auto:
+            raise ConfigError(
+                f"{open_weights[0]} = auto: nobody in a network has all rows to choose weights on. `rhfedmtl train` on "
+                "rows like these says what it chooses: give that number"
+            )
         if self.privacy:
             self.check_private(self.privacy)
 
