@@ -6,7 +6,7 @@ Terminals scale their Δα by the same factor, so U_b = Σ_t X_tᵀα_t stays tr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,7 @@ class Merge(Protocol):
 class Average:
     """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
 
-    @property
-    def line_search(self) -> bool:
-        """No profile needed."""
-        return False
+    line_search: ClassVar[bool] = False
 
     def sigma(self, n_terminals: int) -> float:
         """Each terminal solves its own problem as if alone."""
@@ -61,10 +58,7 @@ class Average:
 class Add:
     """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
 
-    @property
-    def line_search(self) -> bool:
-        """No profile needed."""
-        return False
+    line_search: ClassVar[bool] = False
 
     def sigma(self, n_terminals: int) -> float:
         """N_b: safe whatever the others do; a station may be without terminals for a while."""
@@ -79,10 +73,7 @@ class Add:
 class LineSearch:
     """Best factor along the sum of updates, within the box: never less dual gain than the average."""
 
-    @property
-    def line_search(self) -> bool:
-        """The profile along Δα is needed."""
-        return True
+    line_search: ClassVar[bool] = True
 
     def sigma(self, n_terminals: int) -> float:
         """As for the average."""
