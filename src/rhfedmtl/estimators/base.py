@@ -28,7 +28,17 @@ from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, DataError, nearest
-from rhfedmtl.estimators.rows import GivenRows, Places, WarmDuals, column, gather, is_frame, weights
+from rhfedmtl.estimators.rows import (
+    GivenRows,
+    Places,
+    WarmDuals,
+    column,
+    features_of,
+    gather,
+    is_frame,
+    labelled,
+    weights,
+)
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
@@ -124,6 +134,31 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        task: Any = None,
+        terminal: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+    ) -> Self:
+        """Learn a model for every task; ``task`` and ``terminal`` name those of each row.
+
+        Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
+        ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
+        """
+        X, preparation = features_of(X)
+        X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
+        y, classes, weight = self._labels(y, task, sample_weight)
+        beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
+        return self._learn_from(self._rows(X, y, classes, beside, preparation))
+
+    def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
+        """Labels as numbers, the classes that they stand for (none in a regression), and weights of the rows."""
+        return y, np.empty(0, dtype=np.str_), sample_weight
 
     def resume(self, budget: Any = None) -> Self:
         """Go on learning where `fit` ended, with so much more budget; rows, duals, rounds and bill are carried on.

@@ -7,7 +7,7 @@ rules, metadata routing included.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from rhfedmtl.data.federation import class_weights
 from rhfedmtl.errors import DataError
-from rhfedmtl.estimators.base import FLOATS, TaskEstimator
-from rhfedmtl.estimators.rows import column, features_of, labelled, weights
+from rhfedmtl.estimators.base import TaskEstimator
+from rhfedmtl.estimators.rows import column, weights
 from rhfedmtl.maths.registry import LAMBDA1
 
 Array = npt.NDArray[Any]
@@ -154,32 +153,16 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         self.loss = loss
         self.class_weight = class_weight
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        task: Any = None,
-        terminal: Any = None,
-        sample_weight: Any = None,
-        groups: Any = None,
-    ) -> Self:
-        """Learn a model for every task; ``task`` and ``terminal`` name those of each row.
-
-        Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
-        ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
-        """
-        beside = {"task": task, "terminal": terminal, "sample_weight": sample_weight, "groups": groups}
-        X, preparation = features_of(X)
-        X, y = validate_data(self, X, labelled(y), dtype=FLOATS)
+    def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
+        """Numbers of classes, the classes, and weights of the rows by their classes."""
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise DataError(f"y has one class only, {classes.tolist()[0]!r}: a classifier needs two or more")
         if self.class_weight is not None:
-            given = weights(sample_weight, len(X))
-            beside["sample_weight"] = self._class_weights(y, codes, task) * (1.0 if given is None else given)
-        return self._learn_from(self._rows(X, codes, classes, beside, preparation))
+            given = weights(sample_weight, len(y))
+            sample_weight = self._class_weights(y, codes, task) * (1.0 if given is None else given)
+        return codes, classes, sample_weight
 
     def _class_weights(self, y: Array, codes: Array, task: Any) -> Array:
         """Weight of every row by its class, balanced within each task."""
