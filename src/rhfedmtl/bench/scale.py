@@ -1,15 +1,11 @@
-"""Rounds of many terminals: seconds and peak memory, each size in a process of its own.
-
-python -m rhfedmtl.bench.scale TERMINALS TASKS SAMPLES FEATURES STEPS THREADS
-python -m rhfedmtl.bench.scale THREADS
-"""
+"""Rounds of many terminals: seconds and peak memory, each size in a process of its own."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from rhfedmtl.bench.measure import federation, forget_peak, in_a_row, iterations, medians, resident, started, turns
@@ -19,18 +15,17 @@ def rounds_of(
     terminals: int, tasks: int, samples: int = 16, d: int = 32, steps: int = 16, threads: int = 2
 ) -> dict[str, Any]:
     """Seconds of a round, and the peak of the resident memory with and without the data, in a fresh process."""
-    return _elsewhere(terminals, tasks, samples, d, steps, threads)
+    return _elsewhere(_rounds, terminals, tasks, samples, d, steps, threads)
 
 
 def growth(threads: int = 2) -> dict[str, Any]:
     """Nanoseconds a step at 10⁴, 10⁵ and 10⁶ terminals, in turns of equal work within one fresh process."""
-    return _elsewhere(threads)
+    return _elsewhere(_growth, threads)
 
 
-def _elsewhere(*numbers: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "rhfedmtl.bench.scale", *map(str, numbers)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
+def _elsewhere(measure: Callable[..., dict[str, Any]], *numbers: int) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(measure, *numbers).result()
 
 
 def _growth(threads: int, steps: int = 16, repeats: int = 9) -> dict[str, Any]:
@@ -47,7 +42,7 @@ def _growth(threads: int, steps: int = 16, repeats: int = 9) -> dict[str, Any]:
     }
 
 
-def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads: int) -> dict[str, Any]:
+def _rounds(terminals: int, tasks: int, samples: int, d: int, steps: int, threads: int) -> dict[str, Any]:
     iterations(started(federation(1, 2, samples, d), threads), steps)()  # compiles
     data = federation(tasks, terminals // tasks, samples, d)
     forget_peak()
@@ -69,8 +64,3 @@ def _here(terminals: int, tasks: int, samples: int, d: int, steps: int, threads:
         "beyond_data_mb": (peak - before) / 1e6,
         "peak_mb": peak / 1e6,
     }
-
-
-if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    sys.stdout.write(json.dumps(_here(*given) if len(given) > 1 else _growth(*given)) + "\n")
