@@ -210,8 +210,8 @@ class Federation:
     @cached_property
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
-        offsets = (self.terminal_offsets, self.task_offsets, self.test_offsets)
-        for array in (self.X, self.y, self.test_X, self.test_y, *offsets, self.sample_weight):
+        places = (self.terminal_offsets, self.task_offsets, self.test_offsets)
+        for array in (self.X, self.y, self.test_X, self.test_y, *places, self.sample_weight):
             if array is not None:
                 digest.update(repr((array.dtype.str, array.shape)).encode())
                 digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
@@ -229,6 +229,11 @@ class Federation:
         rows = f"{len(self.X):,} for training, {len(self.test_X):,} for tests"
         facts = {"tasks": f"{self.n_tasks}: {tasks}", "terminals": self.n_terminals, "rows": rows}
         return facts_html(f"Federation {self.origin.name}", {**facts, "features": self.n_features, "kind": self.kind})
+
+
+def offsets(sizes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Where parts of these sizes begin that lie one after the other, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])
 
 
 def kind_of(class_names: tuple[str, ...]) -> Kind:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.federation import Federation, Source
+from rhfedmtl.data.federation import Federation, Source, offsets
 from rhfedmtl.data.partition import Column, Iid, IntArray, Partition, TaskRows, apportion
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import ConfigError, DataError
@@ -323,9 +323,9 @@ def _to_terminals(
 def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) -> Federation:
     """Copy the rows into place: terminal by terminal, each in the order of recording."""
     train, test = (np.concatenate([part[i] for part in held]) for i in (0, 2))
-    terminal_offsets = _offsets(np.concatenate([part.sizes for part in held]))
-    task_offsets = _offsets([len(part.sizes) for part in held])
-    test_offsets = _offsets([len(part.test) for part in held])
+    terminal_offsets = offsets(np.concatenate([part.sizes for part in held]))
+    task_offsets = offsets([len(part.sizes) for part in held])
+    test_offsets = offsets([len(part.test) for part in held])
     held.clear()  # rows are the memory that counts, but nothing needs to lie here twice
     label = np.float64 if not source.class_names else np.int16 if len(source.class_names) < 2**15 else np.int32
     names: tuple[str, ...] = ()
@@ -352,7 +352,3 @@ def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) 
         terminals_drawn=not isinstance(split.partition, Column),
         group=source.group[train] if split.grouped and source.group is not None else None,
     )
-
-
-def _offsets(sizes: npt.ArrayLike) -> IntArray:
-    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)

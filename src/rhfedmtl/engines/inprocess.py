@@ -11,7 +11,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
-from rhfedmtl.data.federation import Federation, FloatArray
+from rhfedmtl.data.federation import Federation, FloatArray, offsets
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.data.sums import station_moments
@@ -427,7 +427,7 @@ class InProcess:
     def _offsets_here(self) -> tuple[IntArray, IntArray]:
         """Where the rows that are here begin by terminal, and terminals by the station they started under."""
         terminals = np.bincount(self._home, minlength=self._n_stations)
-        return np.concatenate([[0], np.cumsum(self.sizes)]), np.concatenate([[0], np.cumsum(terminals)])
+        return offsets(self.sizes), offsets(terminals)
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.federation import Federation, Origin, offsets
 from rhfedmtl.data.loaders.table import coded_features, frame_table
 from rhfedmtl.data.partition import Iid, TaskRows
 from rhfedmtl.data.preparation import Preparation
@@ -99,8 +99,8 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     federation = Federation(
         X,
         y[order],
-        _offsets(sizes),
-        _offsets(np.bincount(pairs[:, 0], minlength=len(tasks))),
+        offsets(sizes),
+        offsets(np.bincount(pairs[:, 0], minlength=len(tasks))),
         X[:0],
         y[:0],
         nothing,
@@ -216,7 +216,3 @@ def _normalised(weight: Float64Array, task: IntArray) -> Float64Array:
     """Weights with mean 1 in every task, so that its loss is a weighted mean."""
     total, count = np.bincount(task, weight), np.bincount(task)
     return np.asarray(weight * (count / total)[task])
-
-
-def _offsets(sizes: Array) -> IntArray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

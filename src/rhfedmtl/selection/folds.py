@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, offsets
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
@@ -112,7 +112,7 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
         _without(federation, held),
         test_X=federation.X[held],
         test_y=federation.y[held],
-        test_offsets=_offsets(tests),
+        test_offsets=offsets(tests),
     )
 
 
@@ -169,8 +169,8 @@ def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
         without_tests(federation),
         X=federation.X[keep],
         y=federation.y[keep],
-        terminal_offsets=_offsets(sizes[stays]),
-        task_offsets=_offsets(members),
+        terminal_offsets=offsets(sizes[stays]),
+        task_offsets=offsets(members),
         sample_weight=None if weight is None else weight[keep],
         terminal_names=tuple(np.array(federation.terminal_names)[stays].tolist()) if federation.terminal_names else (),
         group=None if federation.group is None else federation.group[keep],
@@ -267,7 +267,3 @@ def _starts(row_task: npt.NDArray[Any]) -> IntArray:
     """For every row the first row of its task; rows of a task lie together."""
     counts = np.bincount(row_task)
     return np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _offsets(sizes: npt.NDArray[Any]) -> IntArray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

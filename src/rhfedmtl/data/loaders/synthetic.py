@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from rhfedmtl.data.federation import Federation, FloatArray, Origin
+from rhfedmtl.data.federation import Federation, FloatArray, Origin, offsets
 from rhfedmtl.data.loaders.saved import allocate, save
 from rhfedmtl.data.partition import apportion, even
 from rhfedmtl.data.threads import share_out
@@ -182,7 +182,7 @@ def _terminal_offsets(settings: Synthetic, seed: int) -> npt.NDArray[np.int64]:
         sizes = np.tile(even(settings.task_rows, settings.terminals), settings.tasks)
     else:
         sizes = np.concatenate([task_sizes(settings, seed, b) for b in range(settings.tasks)])
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return offsets(sizes)
 
 
 def _empty(folder: Path | None, rows: str, labels: str, n: int, settings: Synthetic) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, offsets
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
@@ -93,7 +93,7 @@ class Part(NamedTuple):
         return Federation(
             taken.X,
             taken.y,
-            np.concatenate([[0], np.cumsum(sizes)]),
+            offsets(sizes),
             self.task_offsets,
             np.empty_like(taken.X, shape=(0, taken.X.shape[1])),  # of their own: a part would keep all rows alive
             np.empty_like(taken.y, shape=0),
