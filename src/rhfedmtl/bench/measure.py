@@ -38,14 +38,11 @@ def federation(n_tasks: int, n_terminals: int, rows: int, d: int) -> Federation:
         X = np.empty((n, d), np.float32)
         for start in range(0, n, len(some)):
             X[start : start + len(some)] = some[: n - start]
-    return Federation(
-        X=X,
-        y=rng.integers(0, 2, n, dtype=np.int16),
-        terminal_offsets=np.arange(0, n + 1, rows),
-        task_offsets=np.arange(0, n_tasks * n_terminals + 1, n_terminals),
-        test_X=X[:0],
-        test_y=np.empty(0, dtype=np.int64),
-        test_offsets=np.zeros(n_tasks + 1, dtype=np.int64),
+    return Federation.untested(
+        X,
+        rng.integers(0, 2, n, dtype=np.int16),
+        np.arange(0, n + 1, rows),
+        np.arange(0, n_tasks * n_terminals + 1, n_terminals),
         task_names=tuple(str(b) for b in range(n_tasks)),
         class_names=("no", "yes"),
     )

@@ -26,14 +26,11 @@ TOLERANCES = tuple(10.0**-k for k in np.arange(1.0, 8.01, 0.25))
 
 def one_terminal(X: Any, y: Any) -> Federation:
     """One task with one terminal that holds all rows; labels are 0 and 1."""
-    return Federation(
-        X=X,
-        y=y.astype(np.int64),
-        terminal_offsets=np.array([0, len(X)]),
-        task_offsets=np.array([0, 1]),
-        test_X=X[:0],
-        test_y=np.empty(0, dtype=np.int64),
-        test_offsets=np.zeros(2, dtype=np.int64),
+    return Federation.untested(
+        X,
+        y.astype(np.int64),
+        np.array([0, len(X)]),
+        np.array([0, 1]),
         task_names=("all",),
         class_names=("rest", "positive"),
     )

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -193,6 +193,13 @@ class Federation:
     def row_task(self) -> IntArray:
         """Task of every training row."""
         return np.repeat(self.terminal_task, np.diff(self.terminal_offsets))
+
+    @classmethod
+    def untested(cls, X: FloatArray, y: npt.NDArray[Any], terminals: IntArray, tasks: IntArray, **more: Any) -> Self:
+        """Training rows alone, by the offsets of terminals and tasks; ``more`` are other fields by name."""
+        # Arrays of their own for the test rows that there are not: parts of others would keep all rows alive.
+        nothing = np.empty_like(X, shape=(0, X.shape[1])), np.empty_like(y, shape=0)
+        return cls(X, y, terminals, tasks, *nothing, np.zeros(len(tasks), dtype=np.int64), **more)
 
     def targets(self) -> npt.NDArray[np.float64]:
         """Labels as the losses want them: ±1 in one column, one-vs-rest columns of ±1, or numbers in one column."""

@@ -94,21 +94,16 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     order = np.lexsort((terminal, task))
     pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
     y = rows.y[kept].astype(np.int32 if len(rows.classes) else np.float64)
-    nothing = np.zeros(len(tasks) + 1, dtype=np.int64)
-    X = rows.X[kept[order]]
-    federation = Federation(
-        X,
+    federation = Federation.untested(
+        rows.X[kept[order]],
         y[order],
         offsets(sizes),
         offsets(np.bincount(pairs[:, 0], minlength=len(tasks))),
-        X[:0],
-        y[:0],
-        nothing,
-        tuple(map(str, tasks.tolist())),
-        tuple(map(str, rows.classes.tolist())),
-        rows.feature_names,
-        None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
-        Origin("arrays", "given in memory", "the user's own"),
+        task_names=tuple(map(str, tasks.tolist())),
+        class_names=tuple(map(str, rows.classes.tolist())),
+        feature_names=rows.feature_names,
+        sample_weight=None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
+        origin=Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
         preparation=rows.preparation,
         terminals_drawn=rows.terminal is None,

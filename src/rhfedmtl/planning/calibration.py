@@ -63,14 +63,11 @@ class Bench:
         X = rng.standard_normal((n, self.features))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
         classes = max(2, self.columns)
-        return Federation(
-            X=X.astype(self.dtype),
-            y=(np.arange(n) % classes).astype(np.int16),
-            terminal_offsets=np.arange(self.terminals + 1) * self.rows,
-            task_offsets=np.array([0, self.terminals]),
-            test_X=np.empty((0, self.features), dtype=self.dtype),
-            test_y=np.empty(0, dtype=np.int16),
-            test_offsets=np.array([0, 0]),
+        return Federation.untested(
+            X.astype(self.dtype),
+            (np.arange(n) % classes).astype(np.int16),
+            np.arange(self.terminals + 1) * self.rows,
+            np.array([0, self.terminals]),
             task_names=("bench",),
             class_names=tuple(f"class {c}" for c in range(classes)),
             origin=Origin("bench"),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import Federation, Origin
+from rhfedmtl.data.federation import Federation, Origin, offsets
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
@@ -366,16 +366,11 @@ def census(config: CloudConfig, network: RemoteNetwork) -> Federation:
             why = network.silent.get(b, "start its terminals first")
             raise ConfigError(f"no terminal of task {learning.tasks[b]!r} is there: {why}")
     sizes = np.concatenate([network.sizes[found] for found in members])
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    label = np.int16 if learning.classes else np.float64
-    return Federation(
-        X=np.empty((int(offsets[-1]), 0)),
-        y=np.zeros(int(offsets[-1]), dtype=label),
-        terminal_offsets=offsets,
-        task_offsets=np.concatenate([[0], np.cumsum([len(found) for found in members])]),
-        test_X=np.empty((0, 0)),
-        test_y=np.zeros(0, dtype=label),
-        test_offsets=np.zeros(network.n_stations + 1, dtype=np.int64),
+    return Federation.untested(
+        np.empty((sizes.sum(), 0)),
+        np.zeros(sizes.sum(), dtype=np.int16 if learning.classes else np.float64),
+        offsets(sizes),
+        offsets([len(found) for found in members]),
         task_names=learning.tasks,
         class_names=learning.classes,
         origin=Origin(config.node.network, source="a network of base stations and terminals"),

@@ -90,18 +90,15 @@ class Part(NamedTuple):
         """The part as a federation of its own, without test rows."""
         sizes = taken.sizes if self.sizes is None else self.sizes
         assert sizes is not None
-        return Federation(
+        return Federation.untested(
             taken.X,
             taken.y,
             offsets(sizes),
             self.task_offsets,
-            np.empty_like(taken.X, shape=(0, taken.X.shape[1])),  # of their own: a part would keep all rows alive
-            np.empty_like(taken.y, shape=0),
-            np.zeros(len(self.task_offsets), dtype=np.int64),
-            self.task_names,
-            self.class_names,
-            self.feature_names,
-            taken.weight,
+            task_names=self.task_names,
+            class_names=self.class_names,
+            feature_names=self.feature_names,
+            sample_weight=taken.weight,
         )
 
 
