@@ -90,9 +90,9 @@ class InProcess:
             norms=loops.row_norms,
         )
         self._ends = rows.ends
-        self._rows = rows if present is None else rounds.with_sizes(rows, present)
-        self._duals = rounds.make_duals(self._rows)
-        self.shape = self._rows.y.shape[1], federation.n_features + method.intercept
+        self.rows = rows if present is None else rounds.with_sizes(rows, present)
+        self._duals = rounds.make_duals(self.rows)
+        self.shape = self.rows.y.shape[1], federation.n_features + method.intercept
         self._shared = method.shared_rows(self.shape[0])
         self._U = np.zeros((self._n_stations, method.rows(self.shape[0]), self.shape[1]))
         self._told = np.zeros_like(self._U)  # the models of the last orders
@@ -107,19 +107,9 @@ class InProcess:
         self._set_stations(self._home.copy())
 
     @property
-    def station(self) -> IntArray:
-        """Station of every terminal."""
-        return self._station
-
-    @property
     def sizes(self) -> IntArray:
         """Samples of every terminal."""
-        return self._rows.sizes
-
-    @property
-    def rows(self) -> rounds.Rows:
-        """Rows of every terminal, as kernels take them."""
-        return self._rows
+        return self.rows.sizes
 
     @property
     def message_sizes(self) -> MessageSizes:
@@ -144,7 +134,7 @@ class InProcess:
     @property
     def alpha(self) -> Float64Array:
         """Dual variables of all rows, with everything settled."""
-        compiled_kernel.settle(self._rows, self.layout, self._duals)
+        compiled_kernel.settle(self.rows, self.layout, self._duals)
         return self._duals.alpha
 
     def restore(self, alpha: Float64Array) -> None:
@@ -158,20 +148,20 @@ class InProcess:
     def station_shares(self) -> Float64Array:
         """Σ_t X_tᵀα_t of every station."""
         U = np.zeros_like(self._U)
-        shares = compiled_kernel.shares(self._rows, self.layout, self._duals, self.shape[1])
-        np.add.at(U, self._station[self.layout.order], shares)
+        shares = compiled_kernel.shares(self.rows, self.layout, self._duals, self.shape[1])
+        np.add.at(U, self.station[self.layout.order], shares)
         return U
 
     def set_duals(self, alpha: Float64Array) -> None:
         """Take these dual variables in place of all."""
-        compiled_kernel.settle(self._rows, self.layout, self._duals)
+        compiled_kernel.settle(self.rows, self.layout, self._duals)
         self._duals.alpha[:] = alpha
 
     def state(self) -> State:
         """All that the rounds so far have changed; copies, that later rounds leave alone."""
         return State(
             self._last_round,
-            self._station.copy(),
+            self.station.copy(),
             self.sizes.copy(),
             self._membership.copy(),
             self._U.copy(),
@@ -192,8 +182,8 @@ class InProcess:
                 f"{self._duals.alpha.shape} and {self._U.shape}"
             )
         self.set_duals(alpha)
-        sizes = self._ends - self._rows.starts if state.sizes is None else state.sizes
-        self._rows = rounds.with_sizes(self._rows, sizes)
+        sizes = self._ends - self.rows.starts if state.sizes is None else state.sizes
+        self.rows = rounds.with_sizes(self.rows, sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
         self._membership, self._last_round = state.membership.copy(), state.round
         if state.residual is not None:
@@ -223,7 +213,7 @@ class InProcess:
         exact = np.isinf(self._lam) | (self._origin == self.V).all(axis=(1, 2))
         self._told = sent_models(self.method, models, self._told, exact)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
-            sent = self._told.astype(self._rows.X.dtype)
+            sent = self._told.astype(self.rows.X.dtype)
         orders = rounds.Orders(
             sent,
             np.array([self.method.scale(lam, n, members, number) for lam, n, members in stations]),
@@ -256,10 +246,10 @@ class InProcess:
         last = self._last_cohort
         if last is not None and arrives is None and _same(last.asked, local_steps):
             return last
-        here = self._station >= 0 if arrives is None else (self._station >= 0) & arrives
+        here = self.station >= 0 if arrives is None else (self.station >= 0) & arrives
         steps = np.where(here, local_steps, 0)
         worked = np.flatnonzero(steps)
-        station = self._station[worked]
+        station = self.station[worked]
         counts = np.bincount(station, minlength=self._n_stations)
         samples = np.bincount(station, self.sizes[worked], self._n_stations).tolist()
         everyone = slice(None) if len(worked) == len(steps) else worked
@@ -271,12 +261,12 @@ class InProcess:
         """The work of all terminals, summed by station."""
         if not self.method.channel.identity:
             return self._work_through_channel(orders)
-        return self.method.work(compiled_kernel, self._rows, self.layout, self._duals, orders, self.threads)
+        return self.method.work(compiled_kernel, self.rows, self.layout, self._duals, orders, self.threads)
 
     def _work_through_channel(self, orders: rounds.Orders) -> rounds.Answers:
         """As terminals do it: each one's update goes through the channel by itself, and is then added in its place."""
         method, layout = self.method, self.layout
-        alone = (self._rows, layout.each_alone, self._duals)
+        alone = (self.rows, layout.each_alone, self._duals)
         answers = method.work(compiled_kernel, *alone, orders, self.threads)
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
@@ -288,7 +278,7 @@ class InProcess:
             self._sent_residual[worked] = sent.residual
         clipped = sent.factor < 1.0
         if clipped.any():
-            loops.scale_rows(self._duals.pending, self._rows.starts, self._rows.ends, worked, sent.factor)
+            loops.scale_rows(self._duals.pending, self.rows.starts, self.rows.ends, worked, sent.factor)
             if method.profile_length:
                 changed = np.flatnonzero(works)[clipped]
                 answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
@@ -331,14 +321,14 @@ class InProcess:
         if self._residual is None or not self.method.tells_residual:
             return [None] * self._n_stations
         layout = self.layout
-        each = kept_back(self._residual[layout.order], models[:, self._station[layout.order]])
+        each = kept_back(self._residual[layout.order], models[:, self.station[layout.order]])
         by_block = loops.add_blocks(self.method.channel.counted(each), layout.blocks)
         lacks = self._n[:, None, None] * (self._exact_V - self.V)
         return list(loops.add_blocks(by_block, layout.starts) + kept_back(lacks, models))
 
     def add_up(self, points: Points) -> tuple[Float64Array, Float64Array]:
         """Losses at each of the points, and dual terms, summed by station."""
-        loss, rows, layout = self.method.loss, self._rows, self._summed
+        loss, rows, layout = self.method.loss, self.rows, self._summed
         duals = self._duals if self.method.has_duals else rounds.make_duals(rows)
         models, combinations = points.models, points.combinations
         losses, terms = compiled_kernel.sums(loss, rows, layout, duals, models, combinations, threads=self.threads)
@@ -346,7 +336,7 @@ class InProcess:
 
     def gradients(self, models: Float64Array) -> Float64Array:
         """−Σ s L′(z) x of every station under its model."""
-        found = gradients(compiled_kernel, self.method.loss, self._rows, self._summed, models, threads=self.threads)
+        found = gradients(compiled_kernel, self.method.loss, self.rows, self._summed, models, threads=self.threads)
         return self._counted(found)
 
     @property
@@ -359,13 +349,13 @@ class InProcess:
         if not self.method.channel.sums_only:
             return parts
         total = np.zeros((self._n_stations, *parts.shape[1:]))
-        np.add.at(total, self._station[self.layout.order], self.method.channel.counted(parts))
+        np.add.at(total, self.station[self.layout.order], self.method.channel.counted(parts))
         return total
 
     def moments(self) -> list[Moments]:
         """Moments of the training rows of every station, as far as they are here."""
         self.need_start("take moments")
-        X, (terminals, tasks) = self._rows.X[self._here()], self._offsets_here()
+        X, (terminals, tasks) = self.rows.X[self._here()], self._offsets_here()
         if not self.method.channel.sums_only:
             return station_moments(X, terminals, tasks)
         each = station_moments(X, terminals, np.arange(len(terminals)))
@@ -375,7 +365,7 @@ class InProcess:
         """Label sums of every station, as far as rows are here."""
         self.need_start("take sums of labels")
         here, (terminals, tasks) = self._here(), self._offsets_here()
-        labels = self._rows.y[here, 0], self._rows.weight[here], terminals
+        labels = self.rows.y[here, 0], self.rows.weight[here], terminals
         if not self.method.channel.sums_only:
             return label_sums(*labels, tasks)
         each = label_sums(*labels, np.arange(len(terminals)))
@@ -386,8 +376,8 @@ class InProcess:
         self.need_start("centre labels")
         if not self._centred:
             self._centred = True
-            level = np.repeat(levels[self._home], self._ends - self._rows.starts)
-            self._remake(self._rows.X, self._rows.y - level[:, None], self._rows.constant)
+            level = np.repeat(levels[self._home], self._ends - self.rows.starts)
+            self._remake(self.rows.X, self.rows.y - level[:, None], self.rows.constant)
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Scale all rows. Told again, it changes nothing."""
@@ -398,7 +388,7 @@ class InProcess:
 
     def scale_rows(self, scalers: list[Scaler]) -> None:
         """Scale them in a copy; rows that need no scaling stay where they lie."""
-        old, first = self._rows, scalers[0]
+        old, first = self.rows, scalers[0]
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
         else:
@@ -411,7 +401,7 @@ class InProcess:
 
     def _remake(self, X: FloatArray, y: Float64Array, constant: float) -> None:
         """Take these rows and labels instead, with all else as it is."""
-        old = self._rows
+        old = self.rows
         offsets = np.append(old.starts, len(X))
         rows = rounds.make_rows(
             X,
@@ -422,7 +412,7 @@ class InProcess:
             constant=constant,
             norms=loops.row_norms,
         )
-        self._rows = rounds.with_sizes(rows, old.sizes)
+        self.rows = rounds.with_sizes(rows, old.sizes)
 
     def _offsets_here(self) -> tuple[IntArray, IntArray]:
         """Where the rows that are here begin by terminal, and terminals by the station they started under."""
@@ -431,31 +421,31 @@ class InProcess:
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive, with duals at zero: it leaves, and joins again with more rows."""
-        sizes, station = self.sizes.copy(), int(self._station[terminal])
+        sizes, station = self.sizes.copy(), int(self.station[terminal])
         sizes[terminal] += n_rows
-        if n_rows < 1 or self._rows.starts[terminal] + sizes[terminal] > self._ends[terminal]:
+        if n_rows < 1 or self.rows.starts[terminal] + sizes[terminal] > self._ends[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
         self.move(terminal, -1)
-        self._rows = rounds.with_sizes(self._rows, sizes)
+        self.rows = rounds.with_sizes(self.rows, sizes)
         self.move(terminal, station)
 
     def set_sizes(self, sizes: IntArray) -> None:
         """Let every terminal have only the first so many of its rows, those that come or go with duals at zero."""
-        self._rows = rounds.with_sizes(self._rows, sizes)
+        self.rows = rounds.with_sizes(self.rows, sizes)
         self._membership += self._members > 0
-        self._set_stations(self._station)
+        self._set_stations(self.station)
 
     def _here(self) -> slice | IntArray:
         """Rows that have arrived, in their order."""
-        if self.sizes.sum() == len(self._rows.X):
+        if self.sizes.sum() == len(self.rows.X):
             return slice(None)
-        return np.concatenate([np.arange(a, b) for a, b in zip(self._rows.starts, self._rows.ends, strict=True)])
+        return np.concatenate([np.arange(a, b) for a, b in zip(self.rows.starts, self.rows.ends, strict=True)])
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal with its duals: its share u_t leaves one sum and enters the other."""
-        if not (0 <= terminal < len(self._station) and -1 <= station < self._n_stations):
+        if not (0 <= terminal < len(self.station) and -1 <= station < self._n_stations):
             raise ProtocolError(
-                f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
+                f"no move of terminal {terminal} to station {station}: there are {len(self.station)} terminals and "
                 f"{self._n_stations} stations"
             )
         share, size = self.share(terminal), int(self.sizes[terminal])
@@ -464,21 +454,21 @@ class InProcess:
             kept = self.method.kept(self._residual[terminal], 1.0)
             held = share if kept is None else share - kept
             self._residual[terminal] = 0.0
-        for b, sign, moved in ((int(self._station[terminal]), -1, held), (station, 1, share)):
+        for b, sign, moved in ((int(self.station[terminal]), -1, held), (station, 1, share)):
             if b >= 0:
                 self._U[b] += sign * moved
                 self._membership[b] += 1
                 self._n[b] += sign * size
                 self._members[b] += sign
-        stations = self._station.copy()
+        stations = self.station.copy()
         stations[terminal] = station
         self._change_stations(stations)
 
     def _check_round(self, number: int, local_steps: IntArray) -> None:
         if number <= self._last_round:
             raise ProtocolError(f"round {self._last_round} is done: round {number} cannot follow it")
-        if np.shape(local_steps) != self._station.shape:
-            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
+        if np.shape(local_steps) != self.station.shape:
+            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self.station)} terminals")
         if not self._lam.min() > 0.0:
             raise ProtocolError("a station has no anchor yet: the cloud speaks first")
 
@@ -490,13 +480,13 @@ class InProcess:
     def share(self, terminal: int) -> Float64Array:
         """What a terminal has in its station's U, with nothing left pending."""
         alone = rounds.Layout(*(np.array(part) for part in ([terminal], [0, 1], [0], [0, 1])))
-        return np.asarray(self.method.shares(compiled_kernel, self._rows, alone, self._duals, self.shape[1])[0])
+        return np.asarray(self.method.shares(compiled_kernel, self.rows, alone, self._duals, self.shape[1])[0])
 
     @property
     def layout(self) -> rounds.Layout:
         """Terminals by station, sorted when first asked for after a change."""
         if self._sorted is None:
-            self._sorted = rounds.make_layout(self._station, self._n_stations, self._rows.ids)
+            self._sorted = rounds.make_layout(self.station, self._n_stations, self.rows.ids)
         return self._sorted
 
     def _set_stations(self, station: IntArray) -> None:
@@ -506,7 +496,7 @@ class InProcess:
         self._change_stations(station)
 
     def _change_stations(self, station: IntArray) -> None:
-        self._station = station
+        self.station = station
         self._sorted = None
         self._last_cohort = None
 

@@ -36,8 +36,8 @@ class MessagePassing:
         self.stations = [BaseStation(b, matrix, method, shared, seed=seed) for b in range(federation.n_tasks)]
         counts = np.diff(federation.terminal_offsets) if present is None else present
         self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
-        self._station = federation.terminal_task.astype(np.int64)
-        for terminal, b in zip(self.terminals, self._station, strict=True):
+        self.station = federation.terminal_task.astype(np.int64)
+        for terminal, b in zip(self.terminals, self.station, strict=True):
             with contextlib.suppress(ImplausibleError):
                 self.stations[b].admit(terminal.join())
             self._strike(self.stations[b])
@@ -53,11 +53,6 @@ class MessagePassing:
         weight = self._federation.sample_weight
         own_weight = None if weight is None else np.asarray(weight[rows], dtype=np.float64)
         return self._federation.X[rows], self._y[rows], own_weight
-
-    @property
-    def station(self) -> IntArray:
-        """Station of every terminal."""
-        return self._station
 
     @property
     def sizes(self) -> IntArray:
@@ -111,7 +106,7 @@ class MessagePassing:
     def _strike(self, station: BaseStation) -> None:
         """Note who is under no station any more."""
         for t in station.quarantined:
-            self._station[t] = -1
+            self.station[t] = -1
 
     def reports(self, cloud_round: int) -> list[Report]:
         """v_b of every station."""
@@ -180,11 +175,11 @@ class MessagePassing:
         self._detach(terminal)
         if station >= 0:
             self.stations[station].admit(self.terminals[terminal].join())
-        self._station[terminal] = station
+        self.station[terminal] = station
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Leave, take in the next rows, join again."""
-        mover, station = self.terminals[terminal], self._station[terminal]
+        mover, station = self.terminals[terminal], self.station[terminal]
         self._detach(terminal)
         X, y, weight = self._rows(terminal, mover.n_samples, mover.n_samples + n_rows)
         home = self._federation.terminal_task[terminal]
@@ -194,7 +189,7 @@ class MessagePassing:
 
     def _detach(self, terminal: int) -> None:
         """Release, leave, goodbye."""
-        mover, old = self.terminals[terminal], self._station[terminal]
+        mover, old = self.terminals[terminal], self.station[terminal]
         if old < 0:
             return
         leave = mover.leave(self.stations[old].release(terminal))

@@ -149,8 +149,8 @@ class Terminal:
         self._load_rows()
         self._duals = rounds.make_duals(self._rows)
         self._scaled = self._centred = False
-        self._last_round = 0
-        self._update: Update | None = None
+        self.last_round = 0  # of the last order that was worked on
+        self.pending: Update | None = None  # the update whose fate is not known yet
         self.history = b""
         """Digest of which updates were applied, with which factors, since it joined."""
         self.phase = Phase.DETACHED
@@ -170,16 +170,6 @@ class Terminal:
         return self.method.rows(self._y.shape[1]), self._X.shape[1] + self.method.intercept
 
     @property
-    def last_round(self) -> int:
-        """Round of the last order that was worked on."""
-        return self._last_round
-
-    @property
-    def pending(self) -> Update | None:
-        """The update whose fate is not known yet."""
-        return self._update
-
-    @property
     def is_member(self) -> bool:
         """Whether a station has this terminal in its sum, as far as it knows, and may ask it for work."""
         return self.phase in (Phase.ATTACHED, Phase.PENDING)
@@ -190,8 +180,8 @@ class Terminal:
         return TerminalState(
             self._duals.alpha.copy(),
             self._duals.pending.copy(),
-            self._update,
-            self._last_round,
+            self.pending,
+            self.last_round,
             self.phase,
             self.incarnation,
             self._residual,
@@ -203,7 +193,7 @@ class Terminal:
         if state.alpha.shape != self._duals.alpha.shape:
             raise DataError(f"saved duals have shape {state.alpha.shape}, terminal {self.identity} has {self._y.shape}")
         self._duals = rounds.make_duals(self._rows)._replace(alpha=state.alpha.copy(), pending=state.pending.copy())
-        self._update, self._last_round, self.incarnation = state.update, state.last_round, state.incarnation
+        self.pending, self.last_round, self.incarnation = state.update, state.last_round, state.incarnation
         self.phase = state.phase if state.update is None else Phase.PENDING
         self._clear_residual()
         if state.residual is not None:
@@ -216,7 +206,7 @@ class Terminal:
 
     def scale(self, scaling: Scaling) -> None:
         """Round zero: scale the rows; only before any step was taken. Told again, it changes nothing."""
-        if self._last_round or self._duals.alpha.any():
+        if self.last_round or self._duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
         self.phase = self._after(Scaling)
         if self._scaled:
@@ -251,7 +241,7 @@ class Terminal:
 
     def centre(self, centring: Centring) -> None:
         """Round zero of a regression: subtract the level of the task. Told again, it changes nothing."""
-        if self._last_round or self._duals.alpha.any():
+        if self.last_round or self._duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: centring comes before the first round")
         if not self._centred:
             self._centred = True
@@ -263,13 +253,13 @@ class Terminal:
         after = self._after(WorkOrder)
         self._check_order(order)
         if self._is_repeated(order):
-            return self._update
-        if not self._speaks_to_me(order.verdict) or order.round <= self._last_round:
+            return self.pending
+        if not self._speaks_to_me(order.verdict) or order.round <= self.last_round:
             return None
         self._settle(order.verdict)
-        self._update = self._make_update(order)
-        self._last_round, self.phase = order.round, after
-        return self._update
+        self.pending = self._make_update(order)
+        self.last_round, self.phase = order.round, after
+        return self.pending
 
     def probe(self, probe: Probe) -> Sums | None:
         """Loss sums under the given models, and the dual sum, with nothing left pending; None if stale."""
@@ -308,7 +298,7 @@ class Terminal:
         """Clip updates from now on; whoever is asked adds the noise. Told again, it changes nothing."""
         if self._weight is not None:
             raise PeerError(f"terminal {self.identity} has row weights, and privacy counts rows as one each")
-        if self._last_round and not self.method.channel.noised:
+        if self.last_round and not self.method.channel.noised:
             raise ProtocolError(f"terminal {self.identity} has told updates without noise: noise comes before them")
         self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
 
@@ -324,7 +314,7 @@ class Terminal:
         if self.phase is Phase.DETACHED:
             self.incarnation += 1
             # Rounds are numbered by the station: another one may be behind the last. The share it gets is exact.
-            self._last_round = 0
+            self.last_round = 0
             self._clear_residual()
             self.history = b""
         self.phase = after
@@ -413,23 +403,23 @@ class Terminal:
 
     def _is_repeated(self, order: WorkOrder) -> bool:
         """Whether this is the order that the pending update answers."""
-        return self._is_current(order.verdict) and self._update is not None and order.round == self._update.round
+        return self._is_current(order.verdict) and self.pending is not None and order.round == self.pending.round
 
     def _speaks_to_me(self, verdict: Verdict) -> bool:
         """Whether a message belongs to this membership and knows of the pending update."""
         if not self._is_current(verdict):
             return False
-        if verdict.round > self._last_round:
+        if verdict.round > self.last_round:
             raise OldStateError(
                 f"the station applied an update of round {verdict.round}, but terminal {self.identity} remembers "
-                f"nothing after round {self._last_round}: its state was put back from an old copy, let it join again"
+                f"nothing after round {self.last_round}: its state was put back from an old copy, let it join again"
             )
-        return self._update is None or verdict.until >= self._update.round
+        return self.pending is None or verdict.until >= self.pending.round
 
     def _settle(self, verdict: Verdict) -> None:
         """Apply what became of the pending update; nothing is pending afterwards."""
-        if self._update is not None:
-            told = verdict.factor if verdict.round == self._update.round else 0.0
+        if self.pending is not None:
+            told = verdict.factor if verdict.round == self.pending.round else 0.0
             if self.method.channel.noised and not 0.0 <= told <= 1.0:
                 raise PeerError(
                     f"an update of terminal {self.identity} applied with factor {told}: where sums are noised it is "
@@ -437,13 +427,13 @@ class Terminal:
                 )
             factor = self.method.settled(told)
             if told:
-                known = self.history + struct.pack("<Qd", self._update.round, told)
+                known = self.history + struct.pack("<Qd", self.pending.round, told)
                 self.history = hashlib.sha256(known).digest()
             self._duals.settle[0] = factor
             self._kernel.settle(self._rows, self._layout, self._duals)
             if self._residual is not None and self._sent_residual is not None:
                 self._residual = settled(self._residual, self._sent_residual, factor)
-            self._update = self._sent_residual = None
+            self.pending = self._sent_residual = None
 
     def _make_update(self, order: WorkOrder) -> Update:
         """Work, and let the channel have its say: what it does to the update it does to the pending duals."""

@@ -84,28 +84,16 @@ class Sharded:
         self._bounds = [*(part.station for part in parts), federation.n_tasks]
         self._of_station = np.repeat(np.arange(len(parts)), np.diff(self._bounds))
         self._home: Any = Runs.repeat(np.arange(federation.n_tasks), np.diff(federation.task_offsets))
-        self._station: Any = self._home
+        self.station: Any = self._home
         self._away: dict[int, int] = {}  # shard of those who are under no station
         self._full: Any = federation.sizes
-        self._sizes: Any = self._full
+        self.sizes: Any = self._full
         if any(part.present is not None for part in parts):
-            self._sizes = np.concatenate([part.present for part in parts])
+            self.sizes = np.concatenate([part.present for part in parts])
         self._scalers: list[Scaler] = []
         self._levels: Float64Array | None = None
         self._reports: dict[int, Reported] | None = None
         self._reported = False
-
-    @property
-    def station(self) -> IntArray:
-        """Station of every terminal."""
-        station: IntArray = self._station
-        return station
-
-    @property
-    def sizes(self) -> IntArray:
-        """Samples of every terminal."""
-        sizes: IntArray = self._sizes
-        return sizes
 
     @property
     def message_sizes(self) -> MessageSizes:
@@ -154,8 +142,8 @@ class Sharded:
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration of all shards at once."""
-        if np.shape(local_steps) != self._station.shape:
-            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self._station)} terminals")
+        if np.shape(local_steps) != self.station.shape:
+            raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self.station)} terminals")
         by_station = self._by_station(local_steps)
         where = self._where() if by_station is None or arrives is not None else None
         calls: dict[int, tuple[Any, ...]] = {}
@@ -202,9 +190,9 @@ class Sharded:
 
     def move(self, terminal: int, station: int) -> None:
         """Move a terminal, with its duals, under another station, or out of the network (−1)."""
-        if not (0 <= terminal < len(self._station) and -1 <= station < len(self._of_station)):
+        if not (0 <= terminal < len(self.station) and -1 <= station < len(self._of_station)):
             raise ProtocolError(
-                f"no move of terminal {terminal} to station {station}: there are {len(self._station)} terminals and "
+                f"no move of terminal {terminal} to station {station}: there are {len(self.station)} terminals and "
                 f"{len(self._of_station)} stations"
             )
         old = self._shard_of(terminal)
@@ -215,9 +203,9 @@ class Sharded:
         else:
             size, alpha = self.actors.ask("release", {old: (terminal,)}, changes=True)[old]
             self.actors.post(new, "admit", self._visitor(terminal), place, size, alpha)
-        if isinstance(self._station, Runs):
-            self._station = self._station.copy()
-        self._station[terminal] = station
+        if isinstance(self.station, Runs):
+            self.station = self.station.copy()
+        self.station[terminal] = station
         self._away.pop(terminal, None)
         if station < 0:
             self._away[terminal] = old
@@ -225,12 +213,12 @@ class Sharded:
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive."""
-        size = int(self._sizes[terminal]) + n_rows
+        size = int(self.sizes[terminal]) + n_rows
         if n_rows < 1 or size > self._offsets[terminal + 1] - self._offsets[terminal]:
             raise ProtocolError(f"terminal {terminal} has no {n_rows} rows that could still arrive")
         self.actors.post(self._shard_of(terminal), "grow", terminal, n_rows)
-        self._sizes = self._sizes.copy()
-        self._sizes[terminal] = size
+        self.sizes = self.sizes.copy()
+        self.sizes[terminal] = size
         self._reports = None
 
     def state(self) -> State:
@@ -242,15 +230,15 @@ class Sharded:
         )
         told = np.concatenate([head.told for head in heads]) if self.method.channel.keeps_residual else None
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
-        station, sizes = _apart(self._station), None if isinstance(self._sizes, Tally) else self._sizes.copy()
+        station, sizes = _apart(self.station), None if isinstance(self.sizes, Tally) else self.sizes.copy()
         return State(heads[0].round, station, sizes, membership, U, center, lam, alpha, self._residuals(), told, origin)
 
     def resume(self, state: State) -> None:
         """Go on from what `state` gave, for whatever number of shards."""
-        self._station = _apart(state.station)
+        self.station = _apart(state.station)
         late = state.sizes is not None and state.sizes.sum() < self._offsets[-1]
-        self._sizes = np.array(state.sizes) if late else self._full
-        gone = np.flatnonzero(np.asarray(self._station) < 0)
+        self.sizes = np.array(state.sizes) if late else self._full
+        gone = np.flatnonzero(np.asarray(self.station) < 0)
         self._away = dict(zip(gone.tolist(), self._of_station[self._home[gone]].tolist(), strict=True))
         alpha = state.alpha.array() if isinstance(state.alpha, Later) else state.alpha
         for s in range(self._n_shards):
@@ -272,12 +260,12 @@ class Sharded:
 
     def _shard_of(self, terminal: int) -> int:
         """Where a terminal is."""
-        station = int(self._station[terminal])
+        station = int(self.station[terminal])
         return int(self._of_station[station]) if station >= 0 else self._away[terminal]
 
     def _where(self) -> IntArray:
         """Shard of every terminal."""
-        found: IntArray = self._of_station[np.asarray(self._station)]
+        found: IntArray = self._of_station[np.asarray(self.station)]
         found[list(self._away)] = list(self._away.values())
         return found
 
@@ -288,7 +276,7 @@ class Sharded:
         """Steps of each station, where all of its terminals have the same."""
         if steps.strides == (0,):
             return np.full(len(self._of_station), steps[0])
-        whole = np.asarray(self._station)
+        whole = np.asarray(self.station)
         here = whole >= 0
         station, own = whole[here], steps[here]
         each = np.zeros(len(self._of_station), dtype=np.int64)
@@ -305,7 +293,7 @@ class Sharded:
         """What each terminal keeps back of its updates, where the channel rounds them."""
         if not self.method.channel.keeps_residual:
             return None
-        kept = np.zeros((len(self._station), *self._matrix))
+        kept = np.zeros((len(self.station), *self._matrix))
         for ids, part in self._gathered("residuals"):
             kept[ids] = part
         return kept
@@ -328,13 +316,13 @@ class Sharded:
         guests = guests[(guests < first) | (guests >= last)]
         ids = np.append(np.arange(first, last), guests)
         here = mine[ids]
-        station = np.where(here & (self._station[ids] >= 0), self._station[ids] - own.start, -1)
+        station = np.where(here & (self.station[ids] >= 0), self.station[ids] - own.start, -1)
         rows = [slice(int(self._offsets[first]), int(self._offsets[last]))]
         rows += [slice(*self._offsets[t : t + 2].tolist()) for t in guests.tolist()]
         parts = State(
             state.round,
             station,
-            None if isinstance(self._sizes, Tally) else self._sizes[ids],
+            None if isinstance(self.sizes, Tally) else self.sizes[ids],
             state.membership[own],
             state.U[own],
             state.center[own],

@@ -190,7 +190,7 @@ class Gpu(InProcess):
     def centre(self, levels: Float64Array) -> None:
         """Subtract the level of its task from every label, on the card too."""
         super().centre(levels)
-        self._y = self._send(np.asarray(self._rows.y, np.float32))
+        self._y = self._send(np.asarray(self.rows.y, np.float32))
 
     def scale_rows(self, scalers: list[Scaler]) -> None:
         """Scale all rows where they lie."""
