@@ -12,14 +12,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.deploy import nets
+from typer.testing import CliRunner
 
+from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node.config import read_terminal
+from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.terminal import account as accounts
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.program import main
+from rhfedmtl.deploy.terminal.service import TerminalService
+from rhfedmtl.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas", "prometheus_client", "grpc_health")
@@ -154,6 +163,44 @@ def test_an_owner_withdraws(net: Any, capsys: pytest.CaptureFixture[str]) -> Non
         main(["serve", str(folder / "terminal-4")])
     assert refused.value.code == 2
     assert "takes it back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["network", "join"], []])
+def test_who_was_withdrawn_takes_part_again_by_joining(net: Any, tmp_path: Path, command: list[str]) -> None:
+    """Credentials from a new token take a withdrawal back, with either command that gets them."""
+    folder, _, operator = net
+    node = tmp_path / "node"
+    shutil.copytree(folder / "terminal-3", node)
+    Owner(node / "state").withdraw()
+    Owner(node / "state").note_gone()
+    (tmp_path / "token").write_text(operator.command("invite", number=3)["token"])
+    if command:
+        told = CliRunner().invoke(app, [*command, str(tmp_path / "token"), "--folder", str(node)])
+        assert f"next: rhfedmtl serve terminal --config {node}/terminal.toml" in told.stdout
+    else:
+        main(["join", str(tmp_path / "token"), "--folder", str(node)])
+    Owner(node / "state").check()
+
+
+def test_dual_variables_are_not_used_with_other_rows(net: Any, tmp_path: Path) -> None:
+    """A terminal whose rows were changed since it stopped says so, and how to go on, instead of telling wrong sums."""
+    folder, *_ = net
+    node = tmp_path / "node"
+    shutil.copytree(folder / "terminal-3", node)
+    with np.load(node / "data.npz") as file:
+        rows = dict(file)
+    config = read_terminal(node / "terminal.toml")
+
+    def start() -> None:
+        TerminalService(config, Log("terminal"), Meters(), method_of)
+
+    np.savez(node / "data.npz", **rows)
+    start()
+    np.savez(node / "data.npz", **rows | {"X": rows["X"][::-1]})
+    with pytest.raises(ConfigError, match=r"other rows than the \d+ that .*move that file away"):
+        start()
+    (node / "state" / "terminal.state").unlink()
+    start()
 
 
 def test_a_budget_of_some_days_comes_back(tmp_path: Path) -> None:

@@ -400,6 +400,7 @@ def test_rows_of_a_terminal_may_be_a_table(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("a,b,state\n1,,quiet\n", "column 'b' holds '', no number"),
+        ("a,b,state\n1,2,quiet\n1,nan,quiet\n", "row 1 of .*mine.csv, column 'b' holds nan"),
         ("a,c,state\n1,2,quiet\n", "no column 'b', which is one of the network's 2 features"),
         ("a,b,state,site\n1,2,quiet,x\n", "state, site beside the features"),
         ("a,b\n1,2\n", "nothing beside the features"),

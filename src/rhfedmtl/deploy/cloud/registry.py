@@ -16,6 +16,8 @@ from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
 TOKEN_S = 24 * 3600.0
+SHORTEST_SERIAL = 24
+"""Hexadecimal digits; serial numbers are drawn with 160 bits, so that a number of a node is none."""
 
 
 @dataclass
@@ -92,13 +94,13 @@ class NodeRegistry:
 
     def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
         """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
-        found = {*serials, *self.issued.get(node, ())} or {node}
-        for serial in found:
-            if not serial or set(serial) - set("0123456789abcdef"):
-                raise ConfigError(
-                    f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
-                    "node that it connects to"
-                )
+        known = {*serials, *self.issued.get(node, ())}
+        found = known or {node}
+        if not known and len(node) < SHORTEST_SERIAL or set("".join(found)) - set("0123456789abcdef"):
+            raise ConfigError(
+                f"no certificate of {node!r} is known here: name the node, as in terminal/3, or a whole serial number, "
+                "which is in the log of the node that it connects to"
+            )
         self._change(revoked=self.revoked | found, cut_off=[*self.cut_off, node])
         return sorted(found)
 

@@ -205,6 +205,8 @@ class StationSessions:
             self._broke[b] = 0
             if not content.trouble:
                 self.faults.pop(b, None)
+                if not self.faults:
+                    self._log.over("fault")
             elif not content.away:
                 self._blame(b, f"it answers {_name(pending.request)} with: {content.trouble}")
             pending.answer.set_result(content)

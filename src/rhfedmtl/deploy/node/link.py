@@ -422,6 +422,7 @@ class Acceptor:
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
+        self._refused_last = ""
         self.cutter = Cutter()
         self._greeting_s = greeting_s
 
@@ -432,7 +433,7 @@ class Acceptor:
             session: PeerSession | None = None
             try:
                 peer = caller(context.auth_context())
-                with self._one_of_few(peer):
+                with self._one_of_few(peer), self._noting_refusals(peer):
                     session = await self._let_in(peer, context, greet)
                     await self._converse(session, context, receive)
             except NotReadyError as error:
@@ -472,6 +473,15 @@ class Acceptor:
             if not self._streams[peer.serial]:
                 del self._streams[peer.serial]
 
+    @contextlib.contextmanager
+    def _noting_refusals(self, peer: PeerCertificate) -> Iterator[None]:
+        """Keep who was refused last: that is over when it is let in."""
+        try:
+            yield
+        except PeerError:
+            self._refused_last = str(peer.identity)
+            raise
+
     async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
         who = peer.identity
         if who.network != self._network or who.role != self._role:
@@ -502,6 +512,8 @@ class Acceptor:
         self.sessions[who.number] = session
         self._meters.connected.labels(self._role).set(len(self.sessions))
         self._meters.connects.inc()
+        if str(who) == self._refused_last:
+            self._log.over("refused")
         self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
         if (before := self._serials.get(who.number)) not in (None, peer.serial):
             self._log.seldom("new key", peer=str(who), serial=peer.serial, before=before)

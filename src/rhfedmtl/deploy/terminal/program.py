@@ -168,16 +168,10 @@ def _input_closed() -> bool:
 
 
 def _join(given: Any) -> None:
-    from rhfedmtl.deploy.node.credentials import TERMINAL
-    from rhfedmtl.deploy.node.enrolment import enrol, read_token
-    from rhfedmtl.deploy.terminal.owner import Owner
-
     def say() -> None:
         sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
 
-    facts = enrol(read_token(given.token), given.folder, given.data, waits=say)
-    if facts["role"] == TERMINAL:
-        Owner(_config(given.folder).state).rejoin()
+    facts = join(given.token, given.folder, given.data, say)
     if given.json:
         _print_json(facts)
     else:
@@ -185,6 +179,18 @@ def _join(given: Any) -> None:
             f"{facts['role']} {facts['number']} is ready: {facts['config']}\n"
             f"next: rhfedmtl-terminal serve {given.folder}\n"
         )
+
+
+def join(token: str, folder: Path, data: Path | None, waits: Callable[[], None]) -> dict[str, Any]:
+    """Get credentials with a token; a terminal that was paused or withdrawn takes part again."""
+    from rhfedmtl.deploy.node.credentials import TERMINAL
+    from rhfedmtl.deploy.node.enrolment import enrol, read_token
+    from rhfedmtl.deploy.terminal.owner import Owner
+
+    facts = enrol(read_token(token), folder, data, waits=waits)
+    if facts["role"] == TERMINAL:
+        Owner(_config(folder).state).rejoin()
+    return facts
 
 
 def _account(given: Any) -> None:

@@ -85,6 +85,7 @@ class TerminalService:
         self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync or config.epsilon > 0.0)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
+        self._rows_digest = b""
         self.agreed = jobs.Agreement()
         self._certified = b""
         self._epoch = ""
@@ -252,6 +253,7 @@ class TerminalService:
         jobs.shape_of(job, method)
         classes = tuple(job.classes)
         rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes, self.config.columns)
+        self._rows_digest = rows.digest
         if self.config.test:
             path = self.config.folder / self.config.test
             self._tests = jobs.load_rows(path, job.features, classes, self.config.columns)
@@ -585,6 +587,7 @@ class TerminalService:
             job=self._job,
             place=self._place,
             rows=len(state.alpha),
+            rows_digest=self._rows_digest,
             secret=self._secret,
             certified=self._certified,
         )
@@ -622,9 +625,10 @@ class TerminalService:
         self._secret = record.secret or self._secret
         self.site.used = {name: getattr(record, name) for name in self.site.used}
         self.begin(record.job)
-        if self.role.n_samples != record.rows:
+        if self.role.n_samples != record.rows or record.rows_digest not in (b"", self._rows_digest):
             raise ConfigError(
-                f"{self.config.data} has {self.role.n_samples} rows, the state was made with {record.rows}"
+                f"{self.config.data} has other rows than the {record.rows} that {self._file.path} was made with: "
+                "put those back, or move that file away, and this terminal begins anew with the rows of now"
             )
         self._epoch = record.epoch
         if record.place.station != self.config.station:  # it has moved since it was configured
