@@ -96,7 +96,7 @@ class NodeRegistry:
         """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
         known = {*serials, *self.issued.get(node, ())}
         found = known or {node}
-        if not known and len(node) < SHORTEST_SERIAL or set("".join(found)) - set("0123456789abcdef"):
+        if (not known and len(node) < SHORTEST_SERIAL) or set("".join(found)) - set("0123456789abcdef"):
             raise ConfigError(
                 f"no certificate of {node!r} is known here: name the node, as in terminal/3, or a whole serial number, "
                 "which is in the log of the node that it connects to"
