@@ -198,7 +198,9 @@ def bring_up(
         operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
         training: dict[str, Any] = rest(operator.command("status"))["training"]
         if training["state"] != "ended":
-            raise ConfigError(f"the training {training['state']}: {training.get('error', '')}; see {folder / 'logs'}")
+            raise ConfigError(
+                f"the training has {training['state']}: {training.get('error', '')}; see {folder / 'logs'}"
+            )
         return training
 
 
@@ -242,15 +244,16 @@ def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str])
     parent = mp.parent_process()
     from rhfedmtl.deploy.node.log import Log
     from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.node.state import UnwrittenError
     from rhfedmtl.deploy.nodes import ROLES
     from rhfedmtl.errors import RHFedMTLError
 
     with contextlib.suppress(KeyboardInterrupt):
         try:
             serve(ROLES[role](), paths, lambda: parent is not None and not parent.is_alive())
+        except UnwrittenError as error:
+            Log(log.stem)("ended", "error", reason=str(error))
+            raise SystemExit(error.status) from None
         except RHFedMTLError as error:
             Log(log.stem)("cannot run", "error", reason=str(error))
             raise SystemExit(CANNOT_RUN) from None
-        except OSError as error:  # a full disk: it is started again, until there is room
-            Log(log.stem)("ended", "error", reason=f"{error.filename or 'state'}: {error.strerror or error}")
-            raise SystemExit(1) from None

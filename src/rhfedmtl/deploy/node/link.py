@@ -24,6 +24,7 @@ from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertific
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import LINK_S, Cutter, keep_alive
+from rhfedmtl.deploy.node.state import writing
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -198,11 +199,12 @@ class Uplink:
         name, content, message = heard(self._dialogue.down, data, self._session_state)
         self._models.restore(message)
         self._meters.messages.labels("down", name).inc()
-        self._account("down", name, len(data))
-        if name == "refusal":
-            raise PeerError(content.reason)
-        if name != "drain":  # the node above goes away for a while: the link will break, and be made again
-            await self._receive(name, content)
+        with writing():
+            self._account("down", name, len(data))
+            if name == "refusal":
+                raise PeerError(content.reason)
+            if name != "drain":  # the node above goes away for a while: the link will break, and be made again
+                await self._receive(name, content)
 
     async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
         """Keep a stream to ``where()``, until `close`."""
@@ -256,7 +258,8 @@ class Uplink:
                 failpoint("send", "hello", "before")
                 await asyncio.wait_for(call.write(hello), 2.0 * self._link)
                 failpoint("send", "hello", "after")
-                self._account("up", "hello", len(hello))
+                with writing():
+                    self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()

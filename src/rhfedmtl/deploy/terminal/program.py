@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> None:
         given.run(given)
     except RHFedMTLError as error:
         sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(CANNOT_RUN) from None
+        raise SystemExit(error.status) from None
     except OSError as error:
         sys.stderr.write(f"error: {error.filename or 'cannot write'}: {error.strerror or error}\n")
         raise SystemExit(1) from None
@@ -144,7 +144,7 @@ def _serve(given: Any) -> None:
         facts = serve(role(), paths, _input_closed if given.while_open else lambda: False)
     except RHFedMTLError as error:
         Log("terminal")("cannot run", "error", reason=str(error))
-        raise SystemExit(CANNOT_RUN) from None
+        raise SystemExit(error.status) from None
     if given.json:
         _print_json(facts)
 
