@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.cli.network.text import closing_lines
+from rhfedmtl.deploy.local.provision import forget_all
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.job import Agreement
 from rhfedmtl.deploy.node.state import Journal
@@ -107,6 +108,9 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     assert 0.0 < account["epsilon"] <= 8.0
     assert account["epsilon"] == pytest.approx(epsilon_of(math.sqrt(nets.terminal_file(folder, 0).privacy), 1e-6))
     assert not {"moments", "labels", "tally", "leave"} & {line["kind"] for line in account["lines"]}
+    forget_all(folder)
+    terminal_main(["account", str(folder / "terminal-0"), "--json"])
+    assert json.loads(capsys.readouterr().out) == account  # what left has left
 
 
 PLACES = {

@@ -184,6 +184,8 @@ def reset(
 ) -> None:
     """Forget all that was learned and spent, on all nodes of this folder; none of them may be running.
 
+    Who belongs where, revocations, audit trails, and what owners of terminals count, want and allow stay.
+
     Example: rhfedmtl network reset demo-net --yes
     """
     if not yes:

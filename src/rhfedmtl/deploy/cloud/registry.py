@@ -15,6 +15,7 @@ from rhfedmtl.deploy.node.credentials import STATION, TERMINAL, check_number
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
+REGISTRY = "registry.state"
 TOKEN_S = 24 * 3600.0
 SHORTEST_SERIAL = 24
 """Hexadecimal digits; serial numbers are drawn with 160 bits, so that a number of a node is none."""
@@ -40,7 +41,7 @@ class NodeRegistry:
     @classmethod
     def open(cls, config: CloudConfig) -> NodeRegistry:
         """From the state folder, or as the configuration has it."""
-        file = StateFile(config.state / "registry.state", fsync=True)
+        file = StateFile(config.state / REGISTRY, fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
         addresses = {b: entry.address for b, entry in enumerate(config.stations)}
         registry = cls(file, home, addresses, planned=frozenset(home))

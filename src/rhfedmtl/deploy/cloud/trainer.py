@@ -318,7 +318,7 @@ class Trainer:
         if run.certificate is not None and np.isfinite(run.certificate.gap):
             raise ConfigError(
                 "the one certificate of a private training is told, and its bound is spent: begin anew with "
-                "`rhfedmtl network reset`, and add what that tells"
+                "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
             )
         return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 

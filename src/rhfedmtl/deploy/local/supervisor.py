@@ -20,6 +20,7 @@ from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.operator import RECOVERING, UNDER_WAY, Operator
+from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import Lock
@@ -218,7 +219,8 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
     for name, folder in nodes.items():
         role = name.partition("-")[0]
         if role == TERMINAL:
-            terminals.append(folder)
+            if not Owner(read_terminal(folder / "terminal.toml").state).gone:
+                terminals.append(folder)
         else:
             parts[name] = role, [folder / f"{role}.toml"]
     for i in range(0, len(terminals), grouped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import select
 import sys
@@ -231,9 +232,10 @@ def _account(given: Any) -> None:
 def _state(config: Any) -> Any:
     """What a terminal has written down; empty where it has not."""
     from rhfedmtl.deploy.node.state import StateFile
+    from rhfedmtl.deploy.terminal.site import STATE
     from rhfedmtl.deploy.wire import wire_pb2 as wire
 
-    return wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+    return wire.TerminalFile.FromString(StateFile(config.state / STATE, fsync=False).read() or b"")
 
 
 def _told(config: Any) -> dict[str, Any]:
@@ -241,7 +243,7 @@ def _told(config: Any) -> dict[str, Any]:
     from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
     state = _state(config)
-    if not state.HasField("noising"):
+    if not state.HasField("noising") or math.isinf(state.privacy):  # some of it was told without noise
         return {"epsilon": None}
     return {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
 

@@ -30,7 +30,7 @@ from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account, read
 from rhfedmtl.deploy.terminal.masked import Body, MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
-from rhfedmtl.deploy.terminal.site import SitePolicy
+from rhfedmtl.deploy.terminal.site import STATE, SitePolicy
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
@@ -82,7 +82,7 @@ class TerminalService:
         self.config, self._log, self._meters = config, log, meters
         self._method_of, self._compile = method_of, warm_up
         self.identity = config.identity
-        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync or config.epsilon > 0.0)
+        self._file = StateFile(config.state / STATE, fsync=config.node.fsync or config.epsilon > 0.0)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
         self._rows_digest = b""
@@ -624,6 +624,10 @@ class TerminalService:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self._secret = record.secret or self._secret
         self.site.used = {name: getattr(record, name) for name in self.site.used}
+        if record.place.station != self.config.station:  # it has moved since it was configured
+            self._place.CopyFrom(record.place)
+        if not record.HasField("job"):  # all else was forgotten
+            return
         self.begin(record.job)
         if self.role.n_samples != record.rows or record.rows_digest not in (b"", self._rows_digest):
             raise ConfigError(
@@ -631,8 +635,6 @@ class TerminalService:
                 "put those back, or move that file away, and this terminal begins anew with the rows of now"
             )
         self._epoch = record.epoch
-        if record.place.station != self.config.station:  # it has moved since it was configured
-            self._place.CopyFrom(record.place)
         self.agreed = jobs.Agreement.read(record)
         self._certified = record.certified
         self._prepare()
