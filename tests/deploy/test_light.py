@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -252,6 +254,24 @@ def test_a_budget_of_some_days_comes_back(tmp_path: Path) -> None:
     now[0] += timedelta(days=1)
     assert account.used == 0
     assert account.allows(1000)
+
+
+def test_nothing_is_sent_that_a_full_disk_keeps_out_of_the_account(tmp_path: Path) -> None:
+    """Half a line is no line: it is taken back, the message is not sent, and what comes later is read."""
+    path = tmp_path / "account.csv"
+    account = Account(path)
+    account.note(UP, "update", 0, 1000)
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+        with pytest.raises(OSError, match="large"):
+            account.note(UP, "update", 0, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    account.note(UP, "sums", 0, 10)
+    assert [(line.kind, line.bytes) for line in accounts.read(path)] == [("update", 1000), ("sums", 10)]
+    assert account.used == 1010
 
 
 def test_a_long_account_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
