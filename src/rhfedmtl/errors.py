@@ -9,6 +9,9 @@ from collections.abc import Iterable
 class RHFedMTLError(Exception):
     """Base of all errors raised on purpose: one `except` catches them, and the command line prints them plainly."""
 
+    status = 2
+    """How a process ends with it."""
+
 
 class DataError(RHFedMTLError, ValueError):
     """The data cannot be used as it is: names the file, task, row or column."""
@@ -44,6 +47,8 @@ class ClusterError(RHFedMTLError, RuntimeError):
 
 class BusyError(RHFedMTLError, RuntimeError):
     """Something else has what is needed, and may let it go: the same again, later, can work."""
+
+    status = 75
 
 
 class MissingExtraError(RHFedMTLError, ImportError):

@@ -176,12 +176,12 @@ def test_a_node_whose_disk_is_full_may_be_started_again(
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(serve, "serve", full)
+    monkeypatch.setattr(serve, "_serve", full)
     monkeypatch.setattr(sys, "argv", ["rhfedmtl", "serve", "station", "--config", "station.toml"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 75
-    assert capsys.readouterr().err.startswith("error: cannot write: No space left on device")
+    assert capsys.readouterr().err.startswith("error: cannot write its state: No space left on device; make room")
 
 
 def test_compiled_code_that_can_be_kept_nowhere_is_an_error_with_the_way_out() -> None:

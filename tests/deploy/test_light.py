@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -12,14 +14,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.deploy import nets
+from typer.testing import CliRunner
 
+from rhfedmtl.cli.main import app
+from rhfedmtl.deploy.local.provision import forget_all, issued_by
 from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node.config import read_terminal
+from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.terminal import account as accounts
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account
+from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.program import main
+from rhfedmtl.deploy.terminal.service import TerminalService
+from rhfedmtl.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numba", "llvmlite", "scipy", "sklearn", "typer", "rich", "pandas", "prometheus_client", "grpc_health")
@@ -156,6 +168,75 @@ def test_an_owner_withdraws(net: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert "takes it back" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["network", "join"], []])
+def test_who_was_withdrawn_takes_part_again_by_joining(net: Any, tmp_path: Path, command: list[str]) -> None:
+    """Credentials from a new token take a withdrawal back, with either command that gets them."""
+    folder, _, operator = net
+    node = tmp_path / "node"
+    shutil.copytree(folder / "terminal-3", node)
+    Owner(node / "state").withdraw()
+    Owner(node / "state").note_gone()
+    (tmp_path / "token").write_text(operator.command("invite", number=3)["token"])
+    if command:
+        told = CliRunner().invoke(app, [*command, str(tmp_path / "token"), "--folder", str(node)])
+        assert f"next: rhfedmtl serve terminal --config {node}/terminal.toml" in told.stdout
+    else:
+        main(["join", str(tmp_path / "token"), "--folder", str(node)])
+    Owner(node / "state").check()
+
+
+def test_what_was_decided_outlives_a_reset(tmp_path: Path) -> None:
+    """Who is revoked, withdrawn or moved stays so, accounts go on, and the others learn from the beginning."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 4, 60), learning=LEARNING, light=True)
+    with nets.running(folder) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e9"])
+        nets.wait(operator, lambda s: bool(s["training"].get("round")))
+        operator.command("move", terminal=0, station=1)
+        nets.wait(operator, lambda s: 0 in members(s, 1))
+        operator.command("revoke", node="terminal/7", serials=issued_by(folder)["terminal/7"])
+        main(["withdraw", str(folder / "terminal-4"), "--yes"])
+        supervisor.processes["terminal-4"].join(nets.PATIENCE_S)
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    used = nets.terminal_file(folder, 1)
+    told = {t: lines(folder, t) for t in (1, 4)}
+    forget_all(folder)
+    assert {t: lines(folder, t) for t in told} == told
+    kept = nets.terminal_file(folder, 1)
+    assert (kept.releases, kept.steps_of_day, kept.privacy) == (used.releases, used.steps_of_day, used.privacy)
+    assert used.releases
+    assert not kept.HasField("job")
+    with nets.running(folder) as (supervisor, operator):
+        assert "terminal-4" not in supervisor.names
+        operator.command("train", budget=["energy=1e9"])
+        status = nets.wait(operator, lambda s: bool(s["training"].get("round")) and {0, 5, 6} <= members(s, 1))
+        assert {t["terminal"] for t in status["stations"][1]["terminals"] if t["connected"]} == {0, 5, 6}
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    nets.assert_invariant(folder, 2)
+
+
+def test_dual_variables_are_not_used_with_other_rows(net: Any, tmp_path: Path) -> None:
+    """A terminal whose rows were changed since it stopped says so, and how to go on, instead of telling wrong sums."""
+    folder, *_ = net
+    node = tmp_path / "node"
+    shutil.copytree(folder / "terminal-3", node)
+    with np.load(node / "data.npz") as file:
+        rows = dict(file)
+    config = read_terminal(node / "terminal.toml")
+
+    def start() -> None:
+        TerminalService(config, Log("terminal"), Meters(), method_of)
+
+    np.savez(node / "data.npz", **rows)
+    start()
+    np.savez(node / "data.npz", **rows | {"X": rows["X"][::-1]})
+    with pytest.raises(ConfigError, match=r"other rows than the \d+ that .*move that file away"):
+        start()
+    (node / "state" / "terminal.state").unlink()
+    start()
+
+
 def test_a_budget_of_some_days_comes_back(tmp_path: Path) -> None:
     """Bytes of days that are over count no more; what was noted is there after a restart, a torn line is not."""
     now = [datetime(2026, 1, 30, 23, tzinfo=UTC)]
@@ -173,6 +254,24 @@ def test_a_budget_of_some_days_comes_back(tmp_path: Path) -> None:
     now[0] += timedelta(days=1)
     assert account.used == 0
     assert account.allows(1000)
+
+
+def test_nothing_is_sent_that_a_full_disk_keeps_out_of_the_account(tmp_path: Path) -> None:
+    """Half a line is no line: it is taken back, the message is not sent, and what comes later is read."""
+    path = tmp_path / "account.csv"
+    account = Account(path)
+    account.note(UP, "update", 0, 1000)
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+        with pytest.raises(OSError, match="large"):
+            account.note(UP, "update", 0, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    account.note(UP, "sums", 0, 10)
+    assert [(line.kind, line.bytes) for line in accounts.read(path)] == [("update", 1000), ("sums", 10)]
+    assert account.used == 1010
 
 
 def test_a_long_account_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

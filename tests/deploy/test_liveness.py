@@ -36,15 +36,17 @@ from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import AT_ONCE
+from rhfedmtl.deploy.node import serve as serving
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.state import Journal
+from rhfedmtl.deploy.node.state import Journal, UnwrittenError
 from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.terminal.program import main
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
@@ -355,6 +357,29 @@ def test_a_station_that_cannot_write_ends(folder: Path, tmp_path: Path, monkeypa
         return [str(message.WhichOneof("body")) for message in peer.sent()]
 
     assert run(body) == []
+
+
+def test_a_full_disk_is_no_trouble_of_the_link(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that cannot write down what it hears ends with a reason that says so, and with 75: it is started again."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "no space left")
+
+    async def body() -> None:
+        service = make_station(folder, tmp_path)
+        await welcome(service, folder)
+        monkeypatch.setattr(service.memory, "save", full)
+        with pytest.raises(UnwrittenError, match="no space left; make room"):
+            await tell(service, access=wire.Access(allowed=[0]))
+
+    run(body)
+    monkeypatch.setattr(serving, "_serve", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(folder / "terminal-0")])
+    assert ended.value.code == UnwrittenError.status == 75
+    assert "make room" in capsys.readouterr().err
 
 
 def anchor() -> wire.Anchor:

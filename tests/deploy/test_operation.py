@@ -168,7 +168,7 @@ def test_a_revoked_terminal_is_cut_off_and_the_others_go_on(net: Any) -> None:
     assert "revoked" in json.dumps(nets.logged(folder, "station-1", "refused"))
     later(operator)
     rotate(folder, ["terminal-4"])
-    nets.wait(operator, lambda s: 4 in members(s, 1))
+    nets.wait(operator, lambda s: 4 in members(s, 1) and "revoked" not in s["stations"][1]["last_error"])
     certified(operator)
 
 

@@ -33,6 +33,7 @@ from rhfedmtl.deploy.node.job import load_rows
 from rhfedmtl.deploy.node.serve import serve
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.nodes import ROLES
+from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, DataError, PeerError
@@ -285,6 +286,7 @@ def test_every_text_is_written_as_it_is_read() -> None:
         (("station = 0", 'station = "zero"'), "must be of type int"),
         (("station = 0", ""), "station is missing"),
         (("[node]", "[node"), "not valid TOML"),
+        (("[node]", "[node]\nsteps_per_day = 100"), r"steps_per_day stands under \[node\]: write it above the first"),
     ],
 )
 def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
@@ -294,6 +296,12 @@ def test_configurations_are_read_word_by_word(tmp_path: Path, change: tuple[str,
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ConfigError, match=reason):
         read_terminal(path)
+
+
+def test_a_folder_without_credentials_of_an_operator_is_named(tmp_path: Path) -> None:
+    """With what to name instead."""
+    with pytest.raises(ConfigError, match=r"nonet is no network.*`rhfedmtl network init` made, or its operator/"):
+        Operator(tmp_path / "nonet")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +408,7 @@ def test_rows_of_a_terminal_may_be_a_table(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("a,b,state\n1,,quiet\n", "column 'b' holds '', no number"),
+        ("a,b,state\n1,2,quiet\n1,nan,quiet\n", "row 1 of .*mine.csv, column 'b' holds nan"),
         ("a,c,state\n1,2,quiet\n", "no column 'b', which is one of the network's 2 features"),
         ("a,b,state,site\n1,2,quiet,x\n", "state, site beside the features"),
         ("a,b\n1,2\n", "nothing beside the features"),

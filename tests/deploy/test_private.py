@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.cli.network.text import closing_lines
+from rhfedmtl.deploy.local.provision import forget_all
+from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.job import Agreement
 from rhfedmtl.deploy.node.state import Journal
 from rhfedmtl.deploy.operator import Operator
@@ -106,6 +108,9 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     assert 0.0 < account["epsilon"] <= 8.0
     assert account["epsilon"] == pytest.approx(epsilon_of(math.sqrt(nets.terminal_file(folder, 0).privacy), 1e-6))
     assert not {"moments", "labels", "tally", "leave"} & {line["kind"] for line in account["lines"]}
+    forget_all(folder)
+    terminal_main(["account", str(folder / "terminal-0"), "--json"])
+    assert json.loads(capsys.readouterr().out) == account  # what left has left
 
 
 PLACES = {
@@ -128,7 +133,7 @@ def test_whoever_is_killed_privacy_is_never_under_counted(tmp_path: Path, kind: 
         for place in [*PLACES[kind], "cloud.journal-intent-after", "cloud.journal-round-before"]:
             (places / place).touch()
             nets.wait(operator, lambda _: not [*places.glob("*-before"), *places.glob("*-after")], supervisor.keep_up)
-            before = rounds(operator)
+            before = rounds(operator, supervisor)
             nets.wait(operator, lambda s, k=before: (s["training"].get("round") or 0) > k + 2, supervisor.keep_up)  # type: ignore[misc]
         operator.command("stop")
         status = nets.wait(operator, nets.at_rest)["training"]
@@ -136,9 +141,9 @@ def test_whoever_is_killed_privacy_is_never_under_counted(tmp_path: Path, kind: 
     assert_declared(folder, 1)
 
 
-def rounds(operator: Operator) -> int:
-    """Rounds so far."""
-    return operator.command("status")["training"].get("round") or 0
+def rounds(operator: Operator, supervisor: Supervisor) -> int:
+    """Rounds so far; a cloud that was just killed is started, and asked again."""
+    return operator.wait_for_cloud(nets.PATIENCE_S, supervisor.keep_up)["training"].get("round") or 0
 
 
 @pytest.mark.usefixtures("terminals")
@@ -189,7 +194,7 @@ def test_who_leaves_a_noised_sum_stays_behind_in_it(tmp_path: Path, kind: str) -
         terminal_main(["withdraw", str(folder / "terminal-5"), "--yes"])
         supervisor.processes["terminal-5"].join(nets.PATIENCE_S)
         assert [supervisor.processes[f"terminal-{t}"].exitcode for t in (5, 6)] == [0, 0]
-        before = rounds(operator)
+        before = rounds(operator, supervisor)
         nets.wait(operator, lambda s: (s["training"].get("round") or 0) > before + 3)
         said = operator.command("status")["stations"][0]["terminals"][6]["waits"]
         assert "stays there" in said

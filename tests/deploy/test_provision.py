@@ -29,6 +29,7 @@ from rhfedmtl.deploy.node import serve
 from rhfedmtl.deploy.node.config import read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.enrolment import enrol
+from rhfedmtl.deploy.node.state import UnwrittenError
 from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.kernels import rounds, sdca
@@ -155,7 +156,7 @@ def test_a_state_folder_that_cannot_be_written_is_refused(
         raise OSError(number, "as it is", "somewhere")
 
     made = serve.Role(TERMINAL, read_terminal, refused)
-    with pytest.raises(OSError if number == errno.ENOSPC else ConfigError, match="somewhere"):
+    with pytest.raises(UnwrittenError if number == errno.ENOSPC else ConfigError, match="somewhere"):
         serve.serve(made, [first])
     monkeypatch.setattr(serve.os, "access", lambda *_: False)
     with pytest.raises(ConfigError, match="state: it cannot be written"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,18 @@ def test_a_budget_without_its_last_certificate_is_refused() -> None:
     told = rf"budget bytes={zero + one / 2:.12g}, of which bytes=\d+ is spent before it, cannot pay one round"
     with pytest.raises(BudgetError, match=told):
         learn(f"bytes={zero + one / 2}")
+
+
+def test_a_budget_that_is_refused_says_what_is_kept_and_what_would_help() -> None:
+    """The sum of what is named is more than the budget; before the first round other steps would not help."""
+    zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
+    with pytest.raises(BudgetError, match="cannot pay one round") as refused:
+        learn(f"bytes={zero + 0.9 * one}")
+    budget, spent, kept, *_, costs = (float(each) for each in re.findall(r"bytes=([\d.]+)", str(refused.value)))
+    assert f"bytes={kept:.12g} is kept for its certificate" in str(refused.value)
+    assert spent + kept + costs > budget
+    with pytest.raises(BudgetError, match=r"means and spreads of their rows, would cost .* as --scale unit does"):
+        learn(f"bytes={zero / 10}")
 
 
 def test_a_budget_with_nothing_to_spare_for_certificates_on_the_way_pays_a_round() -> None:

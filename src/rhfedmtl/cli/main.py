@@ -28,7 +28,7 @@ from rhfedmtl.cli.network import commands as network
 from rhfedmtl.cli.network import serve, training
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import printable
-from rhfedmtl.errors import BusyError, RHFedMTLError
+from rhfedmtl.errors import RHFedMTLError
 
 app = typer.Typer(
     help="Resource-aware hierarchical federated multi-task learning. Start with: rhfedmtl train",
@@ -85,7 +85,6 @@ for _panel, _commands in PANELS.items():
         else:
             app.command(_name, rich_help_panel=_panel)(_command)
 
-LATER = 75
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Words that make no command; typer may carry its own click."""
 GOES_ON = "what is finished is kept, and the same command goes on from there"
@@ -129,7 +128,7 @@ def main() -> None:
             program()()
         raise SystemExit(program()(standalone_mode=False) or 0)
     except RHFedMTLError as error:
-        words, status = str(error), LATER if isinstance(error, BusyError) else 2
+        words, status = str(error), error.status
     except OSError as error:
         words, status = _of_files(error), 2
     except RuntimeError as error:

@@ -36,6 +36,11 @@ class Operator:
 
     def __init__(self, network: Path) -> None:
         folder = network / "operator" if (network / "operator").is_dir() else network
+        if not (folder / "operator.toml").exists():
+            raise ConfigError(
+                f"{network} is no network, and has no operator's credentials: name the folder that `rhfedmtl network "
+                "init` made, or its operator/"
+            )
         config = read_operator(folder / "operator.toml")
         self._config, self._credentials = config, config.credentials()
 

@@ -28,7 +28,7 @@ def remove(
     training = operator.follow(lambda _: None)
     if training["state"] != "ended":
         why = training.get("error", "")
-        raise ConfigError(f"terminal {terminal} is out, but the training {training['state']}: {why}")
+        raise ConfigError(f"terminal {terminal} is out, but the training has {training['state']}: {why}")
     operator.export(out)
     models = TaskModels.load(out / "model.npz")
     statement, noised = removal(models, terminal, target_gap, bound)

@@ -424,6 +424,8 @@ class Run:
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
         gone = {name: x for name, x in self.ledger.spent.items() if x > 0.0 and name in self.ledger.budget}
         before = f", of which {amounts_text(gone)} is spent before it," if gone else ""
+        if kept := {name: x for name, x in self.ledger.reserved.items() if x > 0.0 and name in self.ledger.budget}:
+            before += f", of which {amounts_text(kept)} is kept for its certificate,"
         raise BudgetError(
             f"budget {amounts_text(self.ledger.budget)}{before} cannot pay one round{asked}: the cheapest plan (H=1, "
             f"K=1, M=1) costs {amounts_text(least)}; raise the budget or lower the prices"

@@ -24,7 +24,7 @@ def move(
 ) -> None:
     """Move a terminal to another station, with all that it has learned.
 
-    Where sums are masked it waits until others go there with it, and begins with nothing; `network status` says so.
+    Where sums are masked it waits until others go there with it, and begins with nothing; `rhfedmtl status` says so.
 
     Example: rhfedmtl network move demo-net 3 1
     """
@@ -34,7 +34,7 @@ def move(
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
     """Make a terminal leave the network, with all that it has learned.
 
-    Where sums are masked it waits until others leave with it; `network status` says so. Where they are noised
+    Where sums are masked it waits until others leave with it; `rhfedmtl status` says so. Where they are noised
     (`--privacy`) it goes at once, and what it put into the sum stays there.
 
     Example: rhfedmtl network leave demo-net 3
@@ -120,12 +120,15 @@ def join(
 
     Example: rhfedmtl network join invitation.txt --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.node.enrolment import enrol, read_token
+    from rhfedmtl.deploy.terminal.program import join as get_credentials
 
     def say() -> None:
         typer.echo("asked: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
 
-    tell(enrol(read_token(token), folder, data, waits=say), as_json)
+    facts = get_credentials(token, folder, data, say)
+    tell(facts, as_json)
+    if not as_json:
+        typer.echo(f"next: rhfedmtl serve {facts['role']} --config {facts['config']}")
 
 
 def sign(
@@ -180,6 +183,8 @@ def reset(
     folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False, as_json: AsJson = False
 ) -> None:
     """Forget all that was learned and spent, on all nodes of this folder; none of them may be running.
+
+    Who belongs where, revocations, audit trails, and what owners of terminals count, want and allow stay.
 
     Example: rhfedmtl network reset demo-net --yes
     """

@@ -9,7 +9,6 @@ import typer
 
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
-from rhfedmtl.errors import BusyError
 
 app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
 
@@ -46,15 +45,10 @@ def terminal(
 
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
     """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
-    from rhfedmtl.deploy.node.serve import FULL, own_kernels, serve
+    from rhfedmtl.deploy.node.serve import own_kernels, serve
     from rhfedmtl.deploy.nodes import ROLES
 
     own_kernels(paths[0])
-    try:
-        facts = serve(ROLES[role](), paths)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise BusyError(f"cannot write: {error.strerror}; it goes on, started again, once there is room") from None
+    facts = serve(ROLES[role](), paths)
     if as_json:
         print_json(facts)

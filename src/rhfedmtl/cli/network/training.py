@@ -107,7 +107,7 @@ def train(
         training = operator.follow(show)
     _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
     if training["state"] != "ended":
-        raise ConfigError(f"the training {training['state']}: {training.get('error', '')}")
+        raise ConfigError(f"the training has {training['state']}: {training.get('error', '')}")
 
 
 def _show_training(training: dict[str, Any], as_json: bool, export: str) -> None:

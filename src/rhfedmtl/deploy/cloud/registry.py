@@ -15,7 +15,10 @@ from rhfedmtl.deploy.node.credentials import STATION, TERMINAL, check_number
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.errors import ConfigError, PeerError
 
+REGISTRY = "registry.state"
 TOKEN_S = 24 * 3600.0
+SHORTEST_SERIAL = 24
+"""Hexadecimal digits; serial numbers are drawn with 160 bits, so that a number of a node is none."""
 
 
 @dataclass
@@ -38,7 +41,7 @@ class NodeRegistry:
     @classmethod
     def open(cls, config: CloudConfig) -> NodeRegistry:
         """From the state folder, or as the configuration has it."""
-        file = StateFile(config.state / "registry.state", fsync=True)
+        file = StateFile(config.state / REGISTRY, fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
         addresses = {b: entry.address for b, entry in enumerate(config.stations)}
         registry = cls(file, home, addresses, planned=frozenset(home))
@@ -92,13 +95,13 @@ class NodeRegistry:
 
     def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
         """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
-        found = {*serials, *self.issued.get(node, ())} or {node}
-        for serial in found:
-            if not serial or set(serial) - set("0123456789abcdef"):
-                raise ConfigError(
-                    f"no certificate of {node!r} is known here: name its serial number, which is in the log of the "
-                    "node that it connects to"
-                )
+        known = {*serials, *self.issued.get(node, ())}
+        found = known or {node}
+        if (not known and len(node) < SHORTEST_SERIAL) or set("".join(found)) - set("0123456789abcdef"):
+            raise ConfigError(
+                f"no certificate of {node!r} is known here: name the node, as in terminal/3, or a whole serial number, "
+                "which is in the log of the node that it connects to"
+            )
         self._change(revoked=self.revoked | found, cut_off=[*self.cut_off, node])
         return sorted(found)
 

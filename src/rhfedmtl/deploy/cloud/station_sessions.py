@@ -205,6 +205,8 @@ class StationSessions:
             self._broke[b] = 0
             if not content.trouble:
                 self.faults.pop(b, None)
+                if not self.faults:
+                    self._log.over("fault")
             elif not content.away:
                 self._blame(b, f"it answers {_name(pending.request)} with: {content.trouble}")
             pending.answer.set_result(content)
@@ -247,7 +249,7 @@ class StationSessions:
         b = session.number
         self._broke[b] += bool(self._pending[b])
         if self._broke[b] >= BREAKS and not self.acceptor.bars(b):
-            more = f"a bad link, or messages above {self.largest} bytes"
+            more = f"its disk is full, a bad link, or messages above {self.largest} bytes"
             self._blame(b, f"its stream broke {self._broke[b]} times before it answered ({more})")
         self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
 

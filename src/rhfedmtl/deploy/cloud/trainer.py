@@ -24,7 +24,7 @@ from rhfedmtl.deploy.cloud.prices import measured_cost
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.deploy.node.state import CorruptError, unwritten
 from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFedMTLError
 from rhfedmtl.failpoints import failpoint
@@ -208,8 +208,9 @@ class Trainer:
             return
         except Exception as error:
             self._machine.on("break")
-            self._facts |= {"error": f"{type(error).__name__}: {error}"}
-            self._log("training broke", "error", reason=f"{type(error).__name__}: {error}")
+            reason = unwritten(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._facts |= {"error": str(reason)}
+            self._log("training broke", "error", reason=str(reason))
             if not isinstance(error, RHFedMTLError):
                 raise
 
@@ -317,7 +318,7 @@ class Trainer:
         if run.certificate is not None and np.isfinite(run.certificate.gap):
             raise ConfigError(
                 "the one certificate of a private training is told, and its bound is spent: begin anew with "
-                "`rhfedmtl network reset`, and add what that tells"
+                "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
             )
         return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 

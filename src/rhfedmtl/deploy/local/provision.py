@@ -15,6 +15,7 @@ import numpy as np
 from rhfedmtl import toml
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig, Enrolment, Learning, Resources, StationEntry
+from rhfedmtl.deploy.cloud.registry import REGISTRY
 from rhfedmtl.deploy.local.templates import write_compose, write_units
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
@@ -42,6 +43,9 @@ from rhfedmtl.deploy.node.credentials import (
     PeerCertificate,
     new_key,
 )
+from rhfedmtl.deploy.node.state import StateFile
+from rhfedmtl.deploy.terminal.owner import ACCOUNT, WISHES
+from rhfedmtl.deploy.terminal.site import STATE, forget_learned
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import PRIVATE, PUBLIC, Lock, write_whole
 from rhfedmtl.maths.kernels.kernel import AUTO, NUMPY
@@ -287,15 +291,20 @@ def note(folder: Path, event: str, **facts: Any) -> None:
 
 
 def forget_all(folder: Path) -> int:
-    """Remove the state of all nodes, none of which may be running; how many there are. The audit trails stay."""
+    """Remove what all nodes have learned and spent, none of which may be running; how many there are.
+
+    Audit trails stay, and who belongs where, revocations, accounts of owners, what they want and what they allow.
+    """
     states = [path / "state" for path in node_folders(folder).values()]
     for state in states:
         Lock(state).release()
     for state in states:
-        for path in state.iterdir():
+        for path in list(state.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name != AUDIT:
+            elif path.name == STATE:
+                forget_learned(StateFile(path, fsync=True))
+            elif path.name not in (AUDIT, REGISTRY, ACCOUNT, *WISHES):
                 path.unlink()
     note(folder, "reset", nodes=len(states))
     return len(states)

@@ -20,6 +20,7 @@ from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.operator import RECOVERING, UNDER_WAY, Operator
+from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import Lock
@@ -198,7 +199,9 @@ def bring_up(
         operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
         training: dict[str, Any] = rest(operator.command("status"))["training"]
         if training["state"] != "ended":
-            raise ConfigError(f"the training {training['state']}: {training.get('error', '')}; see {folder / 'logs'}")
+            raise ConfigError(
+                f"the training has {training['state']}: {training.get('error', '')}; see {folder / 'logs'}"
+            )
         return training
 
 
@@ -216,7 +219,8 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
     for name, folder in nodes.items():
         role = name.partition("-")[0]
         if role == TERMINAL:
-            terminals.append(folder)
+            if not Owner(read_terminal(folder / "terminal.toml").state).gone:
+                terminals.append(folder)
         else:
             parts[name] = role, [folder / f"{role}.toml"]
     for i in range(0, len(terminals), grouped):
@@ -242,15 +246,16 @@ def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str])
     parent = mp.parent_process()
     from rhfedmtl.deploy.node.log import Log
     from rhfedmtl.deploy.node.serve import serve
+    from rhfedmtl.deploy.node.state import UnwrittenError
     from rhfedmtl.deploy.nodes import ROLES
     from rhfedmtl.errors import RHFedMTLError
 
     with contextlib.suppress(KeyboardInterrupt):
         try:
             serve(ROLES[role](), paths, lambda: parent is not None and not parent.is_alive())
+        except UnwrittenError as error:
+            Log(log.stem)("ended", "error", reason=str(error))
+            raise SystemExit(error.status) from None
         except RHFedMTLError as error:
             Log(log.stem)("cannot run", "error", reason=str(error))
             raise SystemExit(CANNOT_RUN) from None
-        except OSError as error:  # a full disk: it is started again, until there is room
-            Log(log.stem)("ended", "error", reason=f"{error.filename or 'state'}: {error.strerror or error}")
-            raise SystemExit(1) from None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from rhfedmtl import toml
 from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity, check_number
@@ -227,11 +227,21 @@ def read(cls: type[C], role: str, path: Path) -> C:
         found = table["node"].get("role") if isinstance(table.get("node"), dict) else None
         if found not in (None, role):
             raise ConfigError(f"this is the configuration of a {found}, a {role} was to be started")
+        _refuse_misplaced(cls, table)
         config = toml.build(cls, table)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     object.__setattr__(config, "folder", path.parent)
     return config
+
+
+def _refuse_misplaced(cls: type[Config], table: dict[str, Any]) -> None:
+    """Say where a setting belongs that stands under a [table]: who adds a line to the end of a file puts it there."""
+    for part in (name for name, value in table.items() if isinstance(value, dict)):
+        inner = getattr(get_type_hints(cls).get(part), "__dataclass_fields__", {})
+        for name in table[part]:
+            if name in cls.__dataclass_fields__ and name not in inner:
+                raise ConfigError(f"{name} stands under [{part}]: write it above the first [table]")
 
 
 read_operator = partial(read, OperatorConfig, OPERATOR)

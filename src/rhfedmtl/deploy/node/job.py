@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.federation import as_rows, check_labels
+from rhfedmtl.data.federation import as_rows, check_finite, check_labels
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -33,6 +34,12 @@ class NodeRows(NamedTuple):
     X: npt.NDArray[np.floating[Any]]
     y: npt.NDArray[Any]
     weight: npt.NDArray[np.float64] | None
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of all of them, in their order."""
+        parts = (np.ascontiguousarray(part if part is not None else ()).data for part in self)
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 AGREED: dict[str, type] = {"scaling": Scaling, "centring": Centring, "noising": Noising}
@@ -88,6 +95,7 @@ def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tupl
     if y.dtype.kind == "U":
         y = _from_words(path, y, classes)
     check_labels(y, classes)
+    check_finite(X, columns, lambda _: f" of {path}")
     return NodeRows(X, y, weight)
 
 

@@ -24,6 +24,7 @@ from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertific
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import LINK_S, Cutter, keep_alive
+from rhfedmtl.deploy.node.state import writing
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -198,11 +199,12 @@ class Uplink:
         name, content, message = heard(self._dialogue.down, data, self._session_state)
         self._models.restore(message)
         self._meters.messages.labels("down", name).inc()
-        self._account("down", name, len(data))
-        if name == "refusal":
-            raise PeerError(content.reason)
-        if name != "drain":  # the node above goes away for a while: the link will break, and be made again
-            await self._receive(name, content)
+        with writing():
+            self._account("down", name, len(data))
+            if name == "refusal":
+                raise PeerError(content.reason)
+            if name != "drain":  # the node above goes away for a while: the link will break, and be made again
+                await self._receive(name, content)
 
     async def run(self, where: Callable[[], tuple[Identity, str]]) -> None:
         """Keep a stream to ``where()``, until `close`."""
@@ -256,7 +258,8 @@ class Uplink:
                 failpoint("send", "hello", "before")
                 await asyncio.wait_for(call.write(hello), 2.0 * self._link)
                 failpoint("send", "hello", "after")
-                self._account("up", "hello", len(hello))
+                with writing():
+                    self._account("up", "hello", len(hello))
                 outbox.open()
                 self._outbox = outbox
                 self._meters.connects.inc()
@@ -422,6 +425,7 @@ class Acceptor:
         self._barred: dict[int, float] = {}
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
+        self._refused_last = ""
         self.cutter = Cutter()
         self._greeting_s = greeting_s
 
@@ -432,7 +436,7 @@ class Acceptor:
             session: PeerSession | None = None
             try:
                 peer = caller(context.auth_context())
-                with self._one_of_few(peer):
+                with self._one_of_few(peer), self._noting_refusals(peer):
                     session = await self._let_in(peer, context, greet)
                     await self._converse(session, context, receive)
             except NotReadyError as error:
@@ -472,6 +476,15 @@ class Acceptor:
             if not self._streams[peer.serial]:
                 del self._streams[peer.serial]
 
+    @contextlib.contextmanager
+    def _noting_refusals(self, peer: PeerCertificate) -> Iterator[None]:
+        """Keep who was refused last: that is over when it is let in."""
+        try:
+            yield
+        except PeerError:
+            self._refused_last = str(peer.identity)
+            raise
+
     async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
         who = peer.identity
         if who.network != self._network or who.role != self._role:
@@ -502,6 +515,8 @@ class Acceptor:
         self.sessions[who.number] = session
         self._meters.connected.labels(self._role).set(len(self.sessions))
         self._meters.connects.inc()
+        if str(who) == self._refused_last:
+            self._log.over("refused")
         self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
         if (before := self._serials.get(who.number)) not in (None, peer.serial):
             self._log.seldom("new key", peer=str(who), serial=peer.serial, before=before)

@@ -22,6 +22,7 @@ from rhfedmtl.deploy.node.config import Config
 from rhfedmtl.deploy.node.credentials import STATION, TERMINAL
 from rhfedmtl.deploy.node.log import Log, Meters, Window
 from rhfedmtl.deploy.node.server import free, raise_descriptors, spare_pages
+from rhfedmtl.deploy.node.state import unwritten
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.failpoints import arm
 from rhfedmtl.files import Lock
@@ -99,7 +100,12 @@ def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lam
     if role.name != TERMINAL and len(paths) != 1:
         raise ConfigError(f"one process serves one {role.name}, got {len(paths)} configurations")
     began = time.monotonic()
-    ended = asyncio.run(_serve(role, paths, abandoned))
+    try:
+        ended = asyncio.run(_serve(role, paths, abandoned))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise unwritten(error) from None
     return {"role": role.name, "nodes": len(paths), "ended": ended, "seconds": time.monotonic() - began}
 
 
@@ -127,8 +133,8 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
     try:
         # Ends when told to, when all nodes have left the network, or when one breaks.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([stopped, everything], return_when=asyncio.FIRST_COMPLETED)
-        error = everything.exception() if everything.done() else None
+        await asyncio.wait([stopped, everything, watch], return_when=asyncio.FIRST_COMPLETED)
+        error = next((task.exception() for task in (everything, watch) if task.done()), None)
         if error is not None:
             logs[0]("breaks off", "error", reason=str(error) or type(error).__name__)
         logs[0]("draining")

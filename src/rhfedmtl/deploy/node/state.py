@@ -7,6 +7,7 @@ machine's last start shows. That number is forced to disk before the first chang
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from rhfedmtl.errors import DataError
+from rhfedmtl.errors import BusyError, DataError
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.files import write_at, write_parts
 
@@ -32,6 +33,25 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 class CorruptError(DataError):
     """A file that a node wrote cannot be what it wrote: nothing in it is used."""
+
+
+class UnwrittenError(BusyError):
+    """A disk is full: nobody may be told of what is not written down, so a node ends, and starts again later."""
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Say plainly what a disk does not take: among what can happen on a link it would look like one that broke."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error) from None
+
+
+def unwritten(error: OSError) -> UnwrittenError:
+    """Why a node does not go on."""
+    what = f"cannot write {error.filename or 'its state'}: {error.strerror or error}"
+    return UnwrittenError(f"{what}; make room: started again, it goes on where it was")
 
 
 def boot() -> bytes:

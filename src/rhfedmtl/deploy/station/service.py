@@ -355,7 +355,7 @@ class StationService:
         role, noise = self.memory.station, content.noise if content.HasField("noise") else None
         silent = sorted(set(role.members) - set(here))
         if silent and (noise is None or not here):
-            raise PeerError(f"no sums while terminals {', '.join(map(str, silent[:20]))} are silent")
+            raise PeerError(f"no sums, as these terminals are silent: {', '.join(map(str, silent[:20]))}")
         if role.method.channel.noised != (noise is not None):
             raise PeerError(f"a certificate with noise {noise}, where sums are noised: {role.method.channel.noised}")
         probes = role.probes(models, points, gradient=content.gradient, noise=noise)

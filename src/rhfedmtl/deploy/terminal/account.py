@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rhfedmtl.files import PRIVATE, write_whole
+from rhfedmtl.files import PRIVATE, write_at, write_whole
 
 UP, DOWN = "up", "down"
 LONGEST = 1 << 20
@@ -70,16 +70,19 @@ class Account:
             self._by_day[line.day] = self._by_day.get(line.day, 0) + line.bytes
 
     def note(self, way: str, kind: str, station: int, n_bytes: int) -> None:
-        """Write a message down."""
+        """Write a message down, wholly; where that fails, nothing of it is in the file, and it must not go out."""
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         line = AccountLine(stamp, stamp, way, kind, station, 1, n_bytes)
         with self._path.open("ab", buffering=0) as file:
-            if not file.tell():
-                file.write(_row(each.name for each in fields(AccountLine)))
-            file.write(_row(astuple(line)))
-            size = file.tell()
+            end = file.tell()
+            row = (b"" if end else _row(each.name for each in fields(AccountLine))) + _row(astuple(line))
+            try:
+                write_at(file.fileno(), row, end)
+            except OSError:
+                file.truncate(end)
+                raise
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
-        if size > LONGEST:
+        if end + len(row) > LONGEST:
             _shorten(self._path)
 
     @property

@@ -9,13 +9,14 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import PRIVATE, write_whole
 
 ACCOUNT = "account.csv"
+WISHES = ("paused", "withdraws", "withdrawn")
 
 
 class Owner:
     """The wishes of one terminal's owner."""
 
     def __init__(self, state: Path) -> None:
-        self._paused, self._withdraws, self._gone = (state / name for name in ("paused", "withdraws", "withdrawn"))
+        self._paused, self._withdraws, self._gone = (state / name for name in WISHES)
 
     @property
     def paused(self) -> bool:

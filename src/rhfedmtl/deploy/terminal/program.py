@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import select
 import sys
@@ -37,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> None:
         given.run(given)
     except RHFedMTLError as error:
         sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(CANNOT_RUN) from None
+        raise SystemExit(error.status) from None
     except OSError as error:
         sys.stderr.write(f"error: {error.filename or 'cannot write'}: {error.strerror or error}\n")
         raise SystemExit(1) from None
@@ -144,7 +145,7 @@ def _serve(given: Any) -> None:
         facts = serve(role(), paths, _input_closed if given.while_open else lambda: False)
     except RHFedMTLError as error:
         Log("terminal")("cannot run", "error", reason=str(error))
-        raise SystemExit(CANNOT_RUN) from None
+        raise SystemExit(error.status) from None
     if given.json:
         _print_json(facts)
 
@@ -168,16 +169,10 @@ def _input_closed() -> bool:
 
 
 def _join(given: Any) -> None:
-    from rhfedmtl.deploy.node.credentials import TERMINAL
-    from rhfedmtl.deploy.node.enrolment import enrol, read_token
-    from rhfedmtl.deploy.terminal.owner import Owner
-
     def say() -> None:
         sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
 
-    facts = enrol(read_token(given.token), given.folder, given.data, waits=say)
-    if facts["role"] == TERMINAL:
-        Owner(_config(given.folder).state).rejoin()
+    facts = join(given.token, given.folder, given.data, say)
     if given.json:
         _print_json(facts)
     else:
@@ -185,6 +180,18 @@ def _join(given: Any) -> None:
             f"{facts['role']} {facts['number']} is ready: {facts['config']}\n"
             f"next: rhfedmtl-terminal serve {given.folder}\n"
         )
+
+
+def join(token: str, folder: Path, data: Path | None, waits: Callable[[], None]) -> dict[str, Any]:
+    """Get credentials with a token; a terminal that was paused or withdrawn takes part again."""
+    from rhfedmtl.deploy.node.credentials import TERMINAL
+    from rhfedmtl.deploy.node.enrolment import enrol, read_token
+    from rhfedmtl.deploy.terminal.owner import Owner
+
+    facts = enrol(read_token(token), folder, data, waits=waits)
+    if facts["role"] == TERMINAL:
+        Owner(_config(folder).state).rejoin()
+    return facts
 
 
 def _account(given: Any) -> None:
@@ -225,9 +232,10 @@ def _account(given: Any) -> None:
 def _state(config: Any) -> Any:
     """What a terminal has written down; empty where it has not."""
     from rhfedmtl.deploy.node.state import StateFile
+    from rhfedmtl.deploy.terminal.site import STATE
     from rhfedmtl.deploy.wire import wire_pb2 as wire
 
-    return wire.TerminalFile.FromString(StateFile(config.state / "terminal.state", fsync=False).read() or b"")
+    return wire.TerminalFile.FromString(StateFile(config.state / STATE, fsync=False).read() or b"")
 
 
 def _told(config: Any) -> dict[str, Any]:
@@ -235,7 +243,7 @@ def _told(config: Any) -> dict[str, Any]:
     from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
     state = _state(config)
-    if not state.HasField("noising"):
+    if not state.HasField("noising") or math.isinf(state.privacy):  # some of it was told without noise
         return {"epsilon": None}
     return {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
 

@@ -30,7 +30,7 @@ from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.terminal.account import DOWN, UP, Account, read
 from rhfedmtl.deploy.terminal.masked import Body, MaskedAnswers, partners_of
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
-from rhfedmtl.deploy.terminal.site import SitePolicy
+from rhfedmtl.deploy.terminal.site import STATE, SitePolicy
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, ProtocolError
@@ -82,9 +82,10 @@ class TerminalService:
         self.config, self._log, self._meters = config, log, meters
         self._method_of, self._compile = method_of, warm_up
         self.identity = config.identity
-        self._file = StateFile(config.state / "terminal.state", fsync=config.node.fsync or config.epsilon > 0.0)
+        self._file = StateFile(config.state / STATE, fsync=config.node.fsync or config.epsilon > 0.0)
         self._place = wire.Place(station=config.station, address=config.address)
         self._job: wire.Job | None = None
+        self._rows_digest = b""
         self.agreed = jobs.Agreement()
         self._certified = b""
         self._epoch = ""
@@ -252,6 +253,7 @@ class TerminalService:
         jobs.shape_of(job, method)
         classes = tuple(job.classes)
         rows = jobs.load_rows(self.config.folder / self.config.data, job.features, classes, self.config.columns)
+        self._rows_digest = rows.digest
         if self.config.test:
             path = self.config.folder / self.config.test
             self._tests = jobs.load_rows(path, job.features, classes, self.config.columns)
@@ -585,6 +587,7 @@ class TerminalService:
             job=self._job,
             place=self._place,
             rows=len(state.alpha),
+            rows_digest=self._rows_digest,
             secret=self._secret,
             certified=self._certified,
         )
@@ -621,14 +624,17 @@ class TerminalService:
             raise ConfigError(f"{self._file.path} belongs to network {record.network!r}: give another state folder")
         self._secret = record.secret or self._secret
         self.site.used = {name: getattr(record, name) for name in self.site.used}
-        self.begin(record.job)
-        if self.role.n_samples != record.rows:
-            raise ConfigError(
-                f"{self.config.data} has {self.role.n_samples} rows, the state was made with {record.rows}"
-            )
-        self._epoch = record.epoch
         if record.place.station != self.config.station:  # it has moved since it was configured
             self._place.CopyFrom(record.place)
+        if not record.HasField("job"):  # all else was forgotten
+            return
+        self.begin(record.job)
+        if self.role.n_samples != record.rows or record.rows_digest not in (b"", self._rows_digest):
+            raise ConfigError(
+                f"{self.config.data} has other rows than the {record.rows} that {self._file.path} was made with: "
+                "put those back, or move that file away, and this terminal begins anew with the rows of now"
+            )
+        self._epoch = record.epoch
         self.agreed = jobs.Agreement.read(record)
         self._certified = record.certified
         self._prepare()

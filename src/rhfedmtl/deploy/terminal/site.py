@@ -9,10 +9,28 @@ from typing import Any
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.deploy.node.config import TerminalConfig
+from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.maths.gaussian_privacy import mu_of
 
 DAY_S = 86_400
+STATE = "terminal.state"
+COUNTED = ("day", "steps_of_day", "releases", "privacy")
+"""What of a terminal's state is held against the rules of its owner."""
+
+
+def forget_learned(file: StateFile) -> None:
+    """Leave of a terminal's state where it belongs, and what is held against the rules of its owner: that has left."""
+    try:
+        old = wire.TerminalFile.FromString(file.read() or b"")
+    except CorruptError:
+        file.set_aside()
+        return
+    kept = wire.TerminalFile(network=old.network, place=old.place, **{name: getattr(old, name) for name in COUNTED})
+    if old.HasField("noising"):
+        kept.noising.CopyFrom(old.noising)
+    if old.network:
+        file.write(kept.SerializeToString(), fsync=True)
 
 
 class SitePolicy:
@@ -20,7 +38,7 @@ class SitePolicy:
 
     def __init__(self, config: TerminalConfig, now: Callable[[], float] = time.time) -> None:
         self._config, self._now = config, now
-        self.used: dict[str, Any] = {"day": 0, "steps_of_day": 0, "releases": 0, "privacy": 0.0}
+        self.used: dict[str, Any] = dict.fromkeys(COUNTED, 0)
         self._most = mu_of(config.epsilon, config.delta) ** 2 if config.epsilon else math.inf
 
     def refuses_job(self, job: wire.Job, rows: int, channel: Channel) -> str:
