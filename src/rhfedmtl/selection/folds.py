@@ -81,22 +81,26 @@ class Solved:
 
 
 def usual_folds(federation: Federation) -> int:
-    """Five; fewer, and at least two, where a task has fewer rows."""
-    return max(2, min(5, int(np.bincount(federation.row_task, minlength=federation.n_tasks).min())))
+    """Five; fewer, and at least two, where no task has so many rows."""
+    return max(2, min(5, int(np.bincount(federation.row_task).max())))
 
 
 def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
-    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once."""
+    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
+
+    A task of a single row, or of a single group, has nothing to hold out: it is trained on in every fold.
+    """
     if count < 2:
         raise ConfigError(f"validation needs at least 2 folds, got {count}")
-    for name, rows in zip(federation.task_names, np.bincount(federation.row_task).tolist(), strict=True):
-        if rows < count:
-            raise ConfigError(f"task {name!r} has {rows} training rows, too few for {count} folds")
+    if (most := int(np.bincount(federation.row_task).max())) < count:
+        raise ConfigError(f"no task has more than {most} training rows, too few for {count} folds")
     part = _row_parts(federation, count, seed) if federation.group is None else group_parts(federation, count, seed)
-    for b, name in enumerate(federation.task_names):
-        if len(np.unique(part[federation.row_task == b])) < 2:
-            raise ConfigError(f"task {name!r} has one group of training rows: nothing is left where it is held out")
-    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+    for b in range(federation.n_tasks):
+        here = federation.row_task == b
+        part[here] = part[here] if np.ptp(part[here]) else -1
+    if part.max() < 0:
+        raise ConfigError("every task has one group of training rows: nothing is left where it is held out")
+    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any()]
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
@@ -236,12 +240,15 @@ def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64
 
 
 def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
-    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights."""
+    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights.
+
+    Rows that never were have NaN for a score, and a task without any other has NaN for a metric.
+    """
     values = np.full(federation.n_tasks, np.nan)
     value: Any = np.frompyfunc(loss.value, 2, 1)
-    targets, weight = federation.targets(), row_weights(federation)
-    for b in range(federation.n_tasks):
-        rows = federation.row_task == b
+    targets, weight, judged = federation.targets(), row_weights(federation), ~np.isnan(held).any(axis=1)
+    for b in np.unique(federation.row_task[judged]).tolist():
+        rows = judged & (federation.row_task == b)
         measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
         if metric == "loss":
             measured["loss"] = float((weight[rows, None] * value(held[rows], targets[rows])).sum() / rows.sum())
