@@ -257,7 +257,9 @@ def test_models_of_an_estimator_are_certified_for_the_problem_that_it_solved(
     rng = np.random.default_rng(0)
     X, task = rng.normal(size=(60, 3)), np.repeat(["a", "b", "c"], 20)
     y = (X @ [1.0, -1.0, 0.5] + rng.normal(size=60) > 0).astype(int)
-    model = RHFedMTLClassifier(random_state=0, tol=1e-6, **given).fit(pd.DataFrame(X, columns=list("uvw")), y, task=task)
+    model = RHFedMTLClassifier(random_state=0, tol=1e-6, **given).fit(
+        pd.DataFrame(X, columns=list("uvw")), y, task=task
+    )
     model.save(tmp_path / "model.npz")
     pd.DataFrame(X, columns=list("uvw")).assign(y=y, task=task).to_csv(tmp_path / "rows.csv", index=False)
     found = json.loads(said(tmp_path, "certify", "model.npz", "--path", "rows.csv", "--test-fraction", "0", "--json"))
