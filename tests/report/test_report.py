@@ -322,6 +322,25 @@ def _reasons(result: StudyResult) -> set[str]:
     return {cell.note for _, rows in tables.grid(result).groups for row in rows for cell in row if cell.text == "–"}
 
 
+@pytest.mark.filterwarnings("error")
+def test_long_names_fit_into_figures(tmp_path: Path) -> None:
+    """Names of runs that differ in much are broken into lines: nothing of legend or axes lies outside of the picture."""
+    mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    long = ("--class-weight", "balanced", "--relationship", "learned", "--scale", "standard", "--merge", "average")
+    for more in ((), ("--algorithm", "hfedmtl"), long):
+        _runs(tmp_path, "--budget", "energy=200", *more)
+    (found,) = folder.read(tmp_path)
+    charts = [chart for chart in chapter(found, Styles()).charts if not isinstance(chart, Heat)]
+    assert len(charts) > 2
+    for chart in charts:
+        with mpl.rc_context(figures.LOOK):
+            figure = figures.draw(chart)
+            figure.draw_without_rendering()
+        boxes = [legend.get_window_extent() for legend in figure.legends]
+        boxes += [label.get_window_extent() for axes in figure.axes for label in axes.get_yticklabels()]
+        assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
 def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
     """Each has its own line in every chart, whatever they differ in, and the shortest name that tells it apart."""
     for more in (("energy=200",), ("energy=400",), ("energy=400", "--seed", "1"), ("energy=400",)):

@@ -81,7 +81,7 @@ def _reading(result: StudyResult) -> str:
     """How to read the signs."""
     reference = result.labels[result.study.reference]
     if not result.same_data:
-        return "Results on several data sets are not ranked."
+        return "Results on several data sets, or for other labels, are not ranked."
     if result.study.seeds < 2:
         return "The best of each column is marked. One seed, so nothing is tested."
     return (
