@@ -324,7 +324,7 @@ def _reasons(result: StudyResult) -> set[str]:
 
 @pytest.mark.filterwarnings("error")
 def test_long_names_fit_into_figures(tmp_path: Path) -> None:
-    """Names of runs that differ in much are broken into lines: nothing of legend or axes lies outside of the picture."""
+    """Names of runs that differ in much are broken into lines: nothing of legend or axes lies outside."""
     mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
     long = ("--class-weight", "balanced", "--relationship", "learned", "--scale", "standard", "--merge", "average")
     for more in ((), ("--algorithm", "hfedmtl"), long):
