@@ -15,6 +15,7 @@ from rhfedmtl.errors import ConfigError, ProtocolError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
+from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.selection.folds import Effort, Precision, _without, make_folds, solve, task_metric
 from rhfedmtl.selection.regularisation import LEVEL, choose, weighted
 
@@ -47,6 +48,18 @@ def test_terminals_that_lose_all_rows_are_left_out() -> None:
     for fold in make_folds(data, 3):
         assert np.all(np.diff(fold.federation.terminal_offsets) > 0)
         solve(fold.federation, DualMethod(), QUICK)
+
+
+def test_choosing_weights_takes_no_longer_where_terminals_are_many_or_tasks_unequal() -> None:
+    """Who holds the rows, and a channel, change no number of a trial; a small task makes passes over its own rows."""
+    many = Request(data="synthetic", tasks=3, terminals=30, settings={"rows": 60, "unequal": 1.5}).federation(0)
+    one = replace(many, terminal_offsets=many.terminal_offsets[many.task_offsets], task_offsets=np.arange(4))
+    found = [
+        solve(data, method, QUICK) for data, method in ((many, DualMethod(channel=MaskedSums())), (one, DualMethod()))
+    ]
+    np.testing.assert_array_equal(found[0].alpha, found[1].alpha)
+    assert found[0].effort.rounds == found[1].effort.rounds < QUICK.max_rounds
+    assert found[0].effort.terminal_steps == found[0].effort.rounds * QUICK.passes * len(many.X)
 
 
 def test_rows_held_out_weigh_as_in_training() -> None:

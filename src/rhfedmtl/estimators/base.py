@@ -264,8 +264,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines, "
-                "searches and scorers of scikit-learn pass it on under metadata routing alone)"
+                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines "
+                "and searches of scikit-learn pass it on under metadata routing alone, and scorers such as "
+                "'accuracy' never: leave scoring at its default)"
             )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")

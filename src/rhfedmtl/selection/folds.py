@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
@@ -21,7 +22,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.relationships import Models, Relationship
-from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.training.run import Run, Settings, scores
@@ -199,6 +200,27 @@ def without_tests(federation: Federation) -> Federation:
     return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=nothing)
 
 
+def _on_one_terminal(federation: Federation) -> Federation:
+    """The same rows, those of every task on one terminal."""
+    return replace(
+        federation,
+        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
+        task_offsets=np.arange(federation.n_tasks + 1),
+        terminal_names=(),
+    )
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """H of every terminal: so many passes over its own rows."""
+
+    passes: float
+
+    def plan(self, situation: Situation) -> Plan:
+        """The same in every server iteration."""
+        return Plan.uniform(situation, np.maximum(1, np.ceil(self.passes * situation.sizes)), 1)
+
+
 def solve(
     federation: Federation,
     method: DualMethod,
@@ -206,7 +228,11 @@ def solve(
     start: Solved | None = None,
     settings: Settings | None = None,
 ) -> Solved:
-    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one."""
+    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one.
+
+    Who holds which rows, and what happens to messages, changes nothing of the solution: here one terminal has all rows
+    of a task, as many terminals would take many more rounds, and each makes passes over its own rows.
+    """
     precision = precision or Precision()
     started = time.perf_counter()
     settings = settings or Settings()
@@ -217,13 +243,13 @@ def solve(
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,
     )
-    run = Run(without_tests(federation), method, settings, Ledger({}))
+    run = Run(_on_one_terminal(without_tests(federation)), replace(method, channel=Channel()), settings, Ledger({}))
     network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)
     if start is not None:
         run.restore(start.alpha)
-    run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
+    run.learn(_Passes(precision.passes))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
     return Solved(
