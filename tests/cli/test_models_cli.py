@@ -244,3 +244,26 @@ def test_errors_are_plain_and_end_with_status_2(
     assert ended.value.code == 2
     assert says in printed
     assert len(printed.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("given", "relationship"),
+    [({"relationship": "learned", "lambda2": 0.3}, "learned"), ({"algorithm": "local", "lambda1": 0.02}, "none")],
+)
+def test_models_of_an_estimator_are_certified_for_the_problem_that_it_solved(
+    tmp_path: Path, given: dict[str, Any], relationship: str
+) -> None:
+    """Its file knows relationship and weights, and `certify` takes them unless told otherwise."""
+    rng = np.random.default_rng(0)
+    X, task = rng.normal(size=(60, 3)), np.repeat(["a", "b", "c"], 20)
+    y = (X @ [1.0, -1.0, 0.5] + rng.normal(size=60) > 0).astype(int)
+    model = RHFedMTLClassifier(random_state=0, tol=1e-6, **given).fit(
+        pd.DataFrame(X, columns=list("uvw")), y, task=task
+    )
+    model.save(tmp_path / "model.npz")
+    pd.DataFrame(X, columns=list("uvw")).assign(y=y, task=task).to_csv(tmp_path / "rows.csv", index=False)
+    found = json.loads(said(tmp_path, "certify", "model.npz", "--path", "rows.csv", "--test-fraction", "0", "--json"))
+    weights = {name: given.get(name, usual) for name, usual in {"lambda1": 1e-3, "lambda2": 1e-2}.items()}
+    assert found["problem"] == {"relationship": relationship, **weights}
+    assert found["primal"] == pytest.approx(model.certificate_.primal, rel=1e-3)
+    assert found["relative_gap"] < 1e-2

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -19,6 +20,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import cross_val_score
 from sklearn.utils import compute_sample_weight
 
 from rhfedmtl import DualMethod, Ledger, Measured, Request, RHFedMTLClassifier, RHFedMTLRegressor, Settings, train
@@ -161,9 +163,14 @@ def test_a_task_may_know_some_classes_only(watch: Federation) -> None:
 
 
 def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> None:
-    """So do rows without a task; one task alone needs no name."""
+    """So do rows without a task, as in scorers, and the warning says why; one task alone needs no name."""
     X, y, task, _ = rows_of(small)
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, y, task=task)
+    with (
+        sklearn.config_context(enable_metadata_routing=True),
+        pytest.warns(UnknownTaskWarning, match="scorers .* never"),
+    ):
+        cross_val_score(model, X, y, params={"task": task}, scoring="accuracy", cv=2)
     with pytest.warns(UnknownTaskWarning, match="not seen in training: task 17"):
         mixed = model.decision_function(X[:4], task=[0, 17, 17, 2])
     with pytest.warns(UnknownTaskWarning, match="no task was given"):

@@ -302,6 +302,45 @@ def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None
     assert report.write(tmp_path, draw=False).runs == 6
 
 
+def test_runs_without_the_metric_say_so_and_runs_of_other_labels_are_not_ranked(tmp_path: Path) -> None:
+    """A dash names its true reason, settings in labels have their names, and other labels are another question."""
+    for more in ((), ("--algorithm", "hfedmtl", "--relationship", "learned")):
+        _runs(tmp_path, "--budget", "energy=200", *more)
+    _runs(tmp_path, "--budget", "energy=300")
+    (ranked,) = folder.read(tmp_path)
+    assert set(ranked.labels) == {"rhfedmtl, relationship mean", "hfedmtl, relationship learned"}
+    assert ranked.best({"budget.energy": 200.0}) is not None
+    assert _reasons(ranked) == {"no run"}
+    _runs(tmp_path, "--budget", "energy=300", "--set", "classes=0")
+    (found,) = folder.read(tmp_path)
+    assert _reasons(found) == {"no run", "no balanced accuracy"}
+    assert found.best({"budget.energy": 300.0}) is None
+
+
+def _reasons(result: StudyResult) -> set[str]:
+    """Why cells of the table hold nothing."""
+    return {cell.note for _, rows in tables.grid(result).groups for row in rows for cell in row if cell.text == "–"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_names_fit_into_figures(tmp_path: Path) -> None:
+    """Names of runs that differ in much are broken into lines: nothing of legend or axes lies outside."""
+    mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    long = ("--class-weight", "balanced", "--relationship", "learned", "--scale", "standard", "--merge", "average")
+    for more in ((), ("--algorithm", "hfedmtl"), long):
+        _runs(tmp_path, "--budget", "energy=200", *more)
+    (found,) = folder.read(tmp_path)
+    charts = [chart for chart in chapter(found, Styles()).charts if not isinstance(chart, Heat)]
+    assert len(charts) > 2
+    for chart in charts:
+        with mpl.rc_context(figures.LOOK):
+            figure = figures.draw(chart)
+            figure.draw_without_rendering()
+        boxes = [legend.get_window_extent() for legend in figure.legends]
+        boxes += [label.get_window_extent() for axes in figure.axes for label in axes.get_yticklabels()]
+        assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
 def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
     """Each has its own line in every chart, whatever they differ in, and the shortest name that tells it apart."""
     for more in (("energy=200",), ("energy=400",), ("energy=400", "--seed", "1"), ("energy=400",)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -15,7 +16,7 @@ from rhfedmtl.cli.main import app, main
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError
 from rhfedmtl.files import Lock
-from rhfedmtl.runs import session
+from rhfedmtl.runs import records, session
 from rhfedmtl.runs import session as single
 from rhfedmtl.runs.session import Session, begin
 from rhfedmtl.training.config import RunConfig
@@ -50,6 +51,17 @@ def outcome(result: Result) -> dict[str, Any]:
     """What a command printed, without what the clock and the folder say."""
     facts: dict[str, Any] = json.loads(result.stdout)
     return {name: value for name, value in facts.items() if name not in ("seconds", "saved")}
+
+
+def test_a_run_on_another_engine_is_repeated_there(tmp_path: Path) -> None:
+    """The engine that chooses no λ2 on the way is part of the command that repeats its run, and gives its numbers."""
+    words = ["train", "--set", "samples=200", "--budget", "energy=1500", "--json"]
+    first = call(*words, "--engine", "linked", "--out", str(tmp_path / "first"))
+    assert outcome(first)["selection"]["why"].startswith("as usual: engine linked")
+    (folder,) = (tmp_path / "first").iterdir()
+    command = shlex.split(records.load(folder / "run.json").command)
+    again = call(*command[1:], "--json", "--out", str(tmp_path / "again"))
+    assert outcome(again) == outcome(first)
 
 
 @pytest.fixture

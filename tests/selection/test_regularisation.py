@@ -15,7 +15,8 @@ from rhfedmtl.errors import ConfigError, ProtocolError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
-from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve, task_metric
+from rhfedmtl.roles.channel import MaskedSums
+from rhfedmtl.selection.folds import Effort, Precision, _without, make_folds, solve, task_metric
 from rhfedmtl.selection.regularisation import LEVEL, choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
@@ -49,6 +50,18 @@ def test_terminals_that_lose_all_rows_are_left_out() -> None:
         solve(fold.federation, DualMethod(), QUICK)
 
 
+def test_choosing_weights_takes_no_longer_where_terminals_are_many_or_tasks_unequal() -> None:
+    """Who holds the rows, and a channel, change no number of a trial; a small task makes passes over its own rows."""
+    many = Request(data="synthetic", tasks=3, terminals=30, settings={"rows": 60, "unequal": 1.5}).federation(0)
+    one = replace(many, terminal_offsets=many.terminal_offsets[many.task_offsets], task_offsets=np.arange(4))
+    found = [
+        solve(data, method, QUICK) for data, method in ((many, DualMethod(channel=MaskedSums())), (one, DualMethod()))
+    ]
+    np.testing.assert_array_equal(found[0].alpha, found[1].alpha)
+    assert found[0].effort.rounds == found[1].effort.rounds < QUICK.max_rounds
+    assert found[0].effort.terminal_steps == found[0].effort.rounds * QUICK.passes * len(many.X)
+
+
 def test_rows_held_out_weigh_as_in_training() -> None:
     """A rare class that weighs much in the loss that is learned weighs as much in the loss that chooses weights."""
     data = federation()
@@ -68,8 +81,25 @@ def test_too_few_rows_or_folds_are_refused() -> None:
     with pytest.raises(ConfigError, match="too few for 30 folds"):
         make_folds(federation(), 30)
     whole = federation()
-    with pytest.raises(ConfigError, match="'task-1' has one group of training rows"):
-        make_folds(replace(whole, group=np.where(whole.row_task == 1, 0, np.arange(len(whole.y)))), 3)
+    with pytest.raises(ConfigError, match="every task has one group of training rows"):
+        make_folds(replace(whole, group=whole.row_task), 3)
+
+
+def test_a_task_with_nothing_to_hold_out_leaves_the_choice_to_the_others() -> None:
+    """A task of one row or one group is trained on in every fold and judged in none; the other tasks choose as ever."""
+    whole = federation()
+    together = replace(whole, group=np.where(whole.row_task == 1, 0, np.arange(len(whole.y))))
+    first = np.flatnonzero(whole.row_task == 1)[0]
+    alone = _without(whole, (whole.row_task == 1) & (np.arange(len(whole.y)) != first))
+    for data in (together, alone):
+        own = np.flatnonzero(data.row_task == 1)
+        folds = make_folds(data, 3)
+        assert all(np.sum(fold.federation.row_task == 1) == len(own) for fold in folds)
+        held = np.sort(np.concatenate([fold.held for fold in folds]))
+        np.testing.assert_array_equal(held, np.setdiff1d(np.arange(len(data.y)), own))
+        trial = choose(data, DualMethod(), **GRID, precision=QUICK).best
+        assert np.isnan(trial.tasks).tolist() == [False, True, False, False]
+        assert np.isfinite(trial.score)
 
 
 @pytest.mark.parametrize("name", RELATIONSHIPS)

@@ -77,7 +77,8 @@ def certify(
     if (gap := facts["gap_in_training"]) is not None:
         fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
-    fact("data", f"{federation.origin.name}, {'the' if same else 'not the'} rows that the models were trained on")
+    rows = "the rows that the models were trained on"
+    fact("data", f"{federation.origin.name}, {rows if same else f'not {rows}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
 
 
@@ -90,13 +91,14 @@ def _changed(trained: Request, given: Request) -> Request:
 
 
 def _trained_for(models: Any) -> dict[str, Any]:
-    """Relationship and weights of the run that models came from; the defaults where their file does not say."""
-    known = models.provenance.get("configuration", {}).get("options", {})
-    chosen = models.provenance.get("chosen", {})
+    """Relationship and weights of the run or the estimator that models came from; the usual ones of unknown origin."""
+    origin = models.provenance
+    known = origin.get("estimator") or origin.get("configuration", {}).get("options", {})
+    chosen = origin.get("chosen", {})
     usual = {"relationship": Options.relationship, **USUAL}
     told = {name: value for name, value in {**known, **chosen}.items() if value is not None}
     asked = {name: told.get(name, value) for name, value in usual.items()}
-    algorithm = models.provenance.get("configuration", {}).get("algorithm")
+    algorithm = origin.get("estimator", origin.get("configuration", {})).get("algorithm")
     return asked if algorithm is None else {**asked, "relationship": _relationship(algorithm, asked)}
 
 

@@ -77,6 +77,11 @@ class Execution:
         """What is known of the engine."""
         return ENGINES[self.engine]
 
+    def words(self) -> tuple[str, ...]:
+        """What a command must say of it to get the same numbers: engines may round, or choose no λ2 on the way."""
+        same = self.entry.exact and self.entry.keeps_checkpoints
+        return () if same else ("--engine", self.engine)
+
     @property
     def in_process(self) -> Execution:
         """The same in this process."""

@@ -223,7 +223,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             run.follow(before)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
-        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed))
+        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed, plan))
         return self._finish(replace(models, tasks=places.tasks, classes=rows.classes), result)
 
     def _learn(self) -> Result:
@@ -299,8 +299,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines, "
-                "searches and scorers of scikit-learn pass it on under metadata routing alone)"
+                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines "
+                "and searches of scikit-learn pass it on under metadata routing alone, and scorers such as "
+                "'accuracy' never: leave scoring at its default)"
             )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
@@ -476,11 +477,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
         return run.as_learned(by_task[first])
 
-    def _provenance(self, seed: int) -> dict[str, Any]:
+    def _provenance(self, seed: int, plan: PrivatePlan | None) -> dict[str, Any]:
         """How the model came about: parameters that are plain values, seed, versions."""
         given = {n: x.item() if isinstance(x, np.generic) else x for n, x in self.get_params().items()}
         known = {name: value for name, value in given.items() if isinstance(value, PLAIN)}
         origin = {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
+        if plan is not None:
+            return {**origin, "chosen": {name: getattr(plan, name) for name in USUAL}}
         return origin if self.regularisation_ is None else {**origin, "chosen": _chosen(self.regularisation_)}
 
     def __getstate__(self) -> dict[str, Any]:

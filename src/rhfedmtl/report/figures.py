@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from rhfedmtl.errors import ConfigError, MissingExtraError
@@ -24,6 +25,8 @@ from rhfedmtl.report.charts import (
 
 COLUMN, TEXT = 3.5, 7.16
 """Widths in inches of a column, and of the two columns of a page."""
+NAME = 30
+"""Letters of a name that fit into half a column; longer ones get lines of their own."""
 SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "wedge": "v", "cross": "x"}
 LOOK: dict[Any, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Serif", "DejaVu Sans"],  # which come with matplotlib; signs fall back
@@ -108,8 +111,10 @@ def _lines(parts: Sequence[LineChart], series: Sequence[Series]) -> Any:
     rows = -(-len(parts) // columns)
     entries = _entries(series)
     wide = columns > 1
-    per_row = 4 if wide else 2
-    legend = 0.16 * -(-len(entries) // per_row) if len(entries) > 1 else 0.0
+    names = [entry.get_label() for entry in entries]
+    per_row = 1 if max(map(len, names), default=0) > NAME else 4 if wide else 2
+    lines = -(-len(entries) // per_row) + sum(name.count("\n") for name in names)
+    legend = 0.16 * lines if len(entries) > 1 else 0.0
     figure = _figure(TEXT if wide else COLUMN, 1.9 * rows + 0.35 + legend)
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for i, panel in enumerate(panels):
@@ -186,12 +191,14 @@ def _entries(series: Sequence[Series]) -> list[Any]:
     entries = []
     for name, each in keys.items():
         look = _look(each) | ({"color": "#444444", "marker": "o"} if each.group else {})
-        entries.append(Line2D([], [], label=name, **look))
+        entries.append(Line2D([], [], label=fill(name, 2 * NAME), **look))
     return entries
 
 
 def _bars(chart: Bars) -> Any:
-    figure = _figure(COLUMN, 0.75 + 0.19 * len(chart.rows))
+    names = [fill(name, NAME) for name in chart.rows]
+    lines = 1 + max((name.count("\n") for name in names), default=0)
+    figure = _figure(COLUMN, 0.75 + (0.07 + 0.12 * lines) * len(names))
     panel = figure.subplots()
     places = range(len(chart.rows))
     start = [0.0] * len(chart.rows)
@@ -203,7 +210,7 @@ def _bars(chart: Bars) -> Any:
         start = [s + a for s, a in zip(start, amounts, strict=True)]
     for i in places:
         panel.annotate(chart.said(i), (start[i], i), (3, 0), textcoords="offset points", va="center", fontsize=6)
-    panel.set_yticks(list(places), chart.rows)
+    panel.set_yticks(list(places), names)
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
     panel.set_xlabel(chart.axis.label)

@@ -17,6 +17,8 @@ from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant, grid,
 
 OFTEN = ("request.data", "budget.", "seed")
 """Settings that runs are called by first."""
+TIDYING = {"drop", "missing", "na", "categories", "most_values", "small_tasks"}
+"""Settings of a table that say how its rows become features, and not what is learned from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +29,8 @@ class Gathered(StudyResult):
 
     @cached_property
     def same_data(self) -> bool:
-        """Whether all runs learned from one data set: results on several cannot be ranked."""
-        return len({record.data.name for record in self.known.values()}) == 1
+        """Whether all runs learned the same labels of one data set: other results cannot be ranked."""
+        return len({_question(record) for record in self.known.values()}) == 1
 
     def record(self, variant: str, at: At, seed: int) -> Record:
         """The record of one run."""
@@ -121,11 +123,18 @@ def _metric(known: Iterable[Record]) -> str:
     return "rmse" if "rmse" in result.metrics else "balanced_accuracy"
 
 
+def _question(record: Record) -> tuple[Any, ...]:
+    """What a run learned: from which data set, and which labels."""
+    asked = record.configuration.request
+    settings = {name: value for name, value in asked.settings.items() if name not in TIDYING}
+    return record.data.name, asked.path, asked.positive, tuple(sorted(settings.items()))
+
+
 def _said(what: str, value: Any) -> str:
     """A setting as part of a name; nothing where a run does not have it."""
-    if value is None or value is False:
+    if value is None or value is False or value == "" or what.endswith(".adds"):
         return ""
-    if isinstance(value, str):
-        return value
+    if what in ("algorithm", "request.data"):
+        return str(value)
     name = (what.rpartition(".")[2] if what.startswith("budget.") else short(what)).replace("_", " ")
-    return name if value is True else f"{name} {number(value)}"
+    return name if value is True else f"{name} {value if isinstance(value, str) else number(value)}"

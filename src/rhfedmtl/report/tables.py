@@ -57,11 +57,20 @@ def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
 
 def _entry(result: StudyResult, cell: Cell) -> TableCell:
     if cell.mean is None:
-        return TableCell("–", "no round paid" if cell.variant in result.running else "")
+        return _nothing(result, cell)
     notes = [f"± {cell.half:.3f}"] if cell.half else []
     notes += [f"paper {cell.paper:.2f}"] if cell.paper is not None else []
     best = result.best(cell.at) == cell.variant
     return TableCell(f"{cell.mean:.3f}", "\n".join(notes), _sign(result, cell), best)
+
+
+def _nothing(result: StudyResult, cell: Cell) -> TableCell:
+    """A dash, and why: a budget that paid no round, no such metric, or no run at all."""
+    many = result.records(cell.variant, cell.at)
+    refused = any(record.refused for record in many)
+    return TableCell(
+        "–", "no round paid" if refused else f"no {metric_name(result.study.metric)}" if many else "no run"
+    )
 
 
 def _sign(result: StudyResult, cell: Cell) -> str:
@@ -72,7 +81,7 @@ def _reading(result: StudyResult) -> str:
     """How to read the signs."""
     reference = result.labels[result.study.reference]
     if not result.same_data:
-        return "Results on several data sets are not ranked."
+        return "Results on several data sets, or for other labels, are not ranked."
     if result.study.seeds < 2:
         return "The best of each column is marked. One seed, so nothing is tested."
     return (
@@ -153,7 +162,7 @@ def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
 def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
     name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
     if cell.mean is None:
-        return (name, TableCell("–", "no round paid"), *(TableCell("") for _ in range(5)))
+        return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
     low, high = bounds
     strip = tuple((v - low) / (high - low) for v in (cell.mean - cell.half, cell.mean, cell.mean + cell.half))
     many = result.records(cell.variant, at)

@@ -122,7 +122,8 @@ class Session:
     def record(self, result: Result | None) -> Record:
         """The record of this run; None before it has a result."""
         tuning, selection = self.chosen.tuning, self.chosen.selection
-        return records.record(self.config, self.federation, result, tuning=tuning, selection=selection)
+        known = records.record(self.config, self.federation, result, tuning=tuning, selection=selection)
+        return replace(known, command=shlex.join([*shlex.split(known.command), *self.how.words()]))
 
     def _notes(self) -> dict[str, Any]:
         return {

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.federation import Federation, offsets
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
@@ -21,7 +22,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.relationships import Models, Relationship
-from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.training.run import Run, Settings, scores
@@ -81,22 +82,26 @@ class Solved:
 
 
 def usual_folds(federation: Federation) -> int:
-    """Five; fewer, and at least two, where a task has fewer rows."""
-    return max(2, min(5, int(np.bincount(federation.row_task, minlength=federation.n_tasks).min())))
+    """Five; fewer, and at least two, where no task has so many rows."""
+    return max(2, min(5, int(np.bincount(federation.row_task).max())))
 
 
 def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
-    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once."""
+    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
+
+    A task of a single row, or of a single group, has nothing to hold out: it is trained on in every fold.
+    """
     if count < 2:
         raise ConfigError(f"validation needs at least 2 folds, got {count}")
-    for name, rows in zip(federation.task_names, np.bincount(federation.row_task).tolist(), strict=True):
-        if rows < count:
-            raise ConfigError(f"task {name!r} has {rows} training rows, too few for {count} folds")
+    if (most := int(np.bincount(federation.row_task).max())) < count:
+        raise ConfigError(f"no task has more than {most} training rows, too few for {count} folds")
     part = _row_parts(federation, count, seed) if federation.group is None else group_parts(federation, count, seed)
-    for b, name in enumerate(federation.task_names):
-        if len(np.unique(part[federation.row_task == b])) < 2:
-            raise ConfigError(f"task {name!r} has one group of training rows: nothing is left where it is held out")
-    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count)]
+    for b in range(federation.n_tasks):
+        here = federation.row_task == b
+        part[here] = part[here] if np.ptp(part[here]) else -1
+    if part.max() < 0:
+        raise ConfigError("every task has one group of training rows: nothing is left where it is held out")
+    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any()]
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
@@ -195,6 +200,27 @@ def without_tests(federation: Federation) -> Federation:
     return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=nothing)
 
 
+def _on_one_terminal(federation: Federation) -> Federation:
+    """The same rows, those of every task on one terminal."""
+    return replace(
+        federation,
+        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
+        task_offsets=np.arange(federation.n_tasks + 1),
+        terminal_names=(),
+    )
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """H of every terminal: so many passes over its own rows."""
+
+    passes: float
+
+    def plan(self, situation: Situation) -> Plan:
+        """The same in every server iteration."""
+        return Plan.uniform(situation, np.maximum(1, np.ceil(self.passes * situation.sizes)), 1)
+
+
 def solve(
     federation: Federation,
     method: DualMethod,
@@ -202,7 +228,11 @@ def solve(
     start: Solved | None = None,
     settings: Settings | None = None,
 ) -> Solved:
-    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one."""
+    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one.
+
+    Who holds which rows, and what happens to messages, changes nothing of the solution: here one terminal has all rows
+    of a task, as many terminals would take many more rounds, and each makes passes over its own rows.
+    """
     precision = precision or Precision()
     started = time.perf_counter()
     settings = settings or Settings()
@@ -213,13 +243,13 @@ def solve(
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,
     )
-    run = Run(without_tests(federation), method, settings, Ledger({}))
+    run = Run(_on_one_terminal(without_tests(federation)), replace(method, channel=Channel()), settings, Ledger({}))
     network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)
     if start is not None:
         run.restore(start.alpha)
-    run.learn(Fixed(max(1, int(np.ceil(precision.passes * network.sizes.max())))))
+    run.learn(_Passes(precision.passes))
     certificate = run.certify()
     effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
     return Solved(
@@ -236,12 +266,15 @@ def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64
 
 
 def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
-    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights."""
+    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights.
+
+    Rows that never were have NaN for a score, and a task without any other has NaN for a metric.
+    """
     values = np.full(federation.n_tasks, np.nan)
     value: Any = np.frompyfunc(loss.value, 2, 1)
-    targets, weight = federation.targets(), row_weights(federation)
-    for b in range(federation.n_tasks):
-        rows = federation.row_task == b
+    targets, weight, judged = federation.targets(), row_weights(federation), ~np.isnan(held).any(axis=1)
+    for b in np.unique(federation.row_task[judged]).tolist():
+        rows = judged & (federation.row_task == b)
         measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
         if metric == "loss":
             measured["loss"] = float((weight[rows, None] * value(held[rows], targets[rows])).sum() / rows.sum())

@@ -174,7 +174,7 @@ class _Path:
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
         columns = self.federation.targets().shape[1]
-        held = np.zeros((len(self.federation.X), columns))
+        held = np.full((len(self.federation.X), columns), np.nan)
         effort = Effort()
         for k, fold in enumerate(self.folds):
             last = self._last[k]
