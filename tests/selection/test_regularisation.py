@@ -116,6 +116,14 @@ def test_every_relationship_gets_weights_and_the_bill(name: str) -> None:
     assert len({(trial.lambda1, trial.lambda2) for trial in choice.trials}) == len(choice.trials)
 
 
+def test_a_choice_is_shown_in_a_line() -> None:
+    """An estimator's ``regularisation_`` tells the weights, and not what every task got in every trial."""
+    found = choose(federation(), DualMethod(), precision=QUICK, **GRID)  # type: ignore[arg-type]
+    assert repr(found) == (
+        f"<Choice lambda1={found.lambda1:g}, lambda2={found.lambda2:g}: the best loss of {len(found.trials)} trials>"
+    )
+
+
 def test_test_rows_change_nothing() -> None:
     """Weights and scores are the same whatever the test rows are."""
     data = federation()

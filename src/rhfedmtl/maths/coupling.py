@@ -51,20 +51,18 @@ class Anchors(NamedTuple):
 
     def held(self, V: Models) -> Models:
         """w_b = c_b + v_b/λ_b, what stations hold whose v_b is this: to the bit the centre at the origin."""
-        return np.asarray(self.center + (V - self._origin) / self.lam[:, None, None])
+        moved = V if self.origin is None else V - self.origin
+        return np.asarray(self.center + moved / self.lam[:, None, None])
 
     def held_by(self, b: int, v: Models) -> Models:
         """The same of one station."""
-        return np.asarray(self.center[b] + (v - self._origin[b]) / self.lam[b])
+        moved = v if self.origin is None else v - self.origin[b]
+        return np.asarray(self.center[b] + moved / self.lam[b])
 
     @property
     def zero(self) -> Models:
         """c_b, which a station holds whose v_b is zero."""
-        return np.asarray(self.center - self._origin / self.lam[:, None, None])
-
-    @property
-    def _origin(self) -> Models:
-        return np.broadcast_to(0.0, self.center.shape) if self.origin is None else self.origin
+        return self.held(np.zeros_like(self.center))
 
 
 class Dense(NamedTuple):

@@ -68,6 +68,11 @@ class Choice:
     metric: str
     trials: tuple[Trial, ...]
 
+    def __repr__(self) -> str:
+        """Without what every task got in every trial."""
+        weights = f"lambda1={self.lambda1:g}, lambda2={self.lambda2:g}"
+        return f"<Choice {weights}: the best {self.metric} of {len(self.trials)} trials>"
+
     @property
     def effort(self) -> Effort:
         """All trials together."""
