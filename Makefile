@@ -32,7 +32,7 @@ $(STAMP): $(BASE)
 
 demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no download), a table and a report
 	$(BIN)/rhfedmtl compare --data watch --grouped --terminals 5 --algorithms rhfedmtl,hfedmtl,fedavg,local --tune \
-	  --budgets 800,3200 --seeds 3 --out demo
+	  --budgets 800,3200 --seeds 5 --out demo
 	$(BIN)/rhfedmtl report demo --no-figures
 	@echo
 	@echo "next: what would a budget buy, before anything is spent? Then spend it:"
