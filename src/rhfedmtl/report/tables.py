@@ -57,11 +57,19 @@ def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
 
 def _entry(result: StudyResult, cell: Cell) -> TableCell:
     if cell.mean is None:
-        return TableCell("–", "no round paid" if cell.variant in result.running else "")
+        return TableCell("–", _missing(result, cell))
     notes = [f"± {cell.half:.3f}"] if cell.half else []
     notes += [f"paper {cell.paper:.2f}"] if cell.paper is not None else []
     best = result.best(cell.at) == cell.variant
     return TableCell(f"{cell.mean:.3f}", "\n".join(notes), _sign(result, cell), best)
+
+
+def _missing(result: StudyResult, cell: Cell) -> str:
+    """Why a cell has no value."""
+    many = result.records(cell.variant, cell.at)
+    if not many:
+        return "no run"
+    return "no round paid" if any(record.refused for record in many) else f"no {metric_name(result.study.metric)}"
 
 
 def _sign(result: StudyResult, cell: Cell) -> str:
@@ -153,7 +161,7 @@ def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
 def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
     name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
     if cell.mean is None:
-        return (name, TableCell("–", "no round paid"), *(TableCell("") for _ in range(5)))
+        return (name, TableCell("–", _missing(result, cell)), *(TableCell("") for _ in range(5)))
     low, high = bounds
     strip = tuple((v - low) / (high - low) for v in (cell.mean - cell.half, cell.mean, cell.mean + cell.half))
     many = result.records(cell.variant, at)
