@@ -59,8 +59,8 @@ def runs(out: Path) -> None:
 
 @contextmanager
 def network(place: Path) -> Iterator[None]:
-    """A network that trains meanwhile."""
-    command("network", "init", str(place), "--stations", "3", "--terminals", "4")
+    """A network that trains meanwhile: with averages, as it would be done too soon otherwise."""
+    command("network", "init", str(place), "--stations", "3", "--terminals", "4", "--merge", "average")
     up = [
         *COMMAND,
         "network",
@@ -74,8 +74,10 @@ def network(place: Path) -> Iterator[None]:
         "--json",
     ]
     with subprocess.Popen(up, stdout=subprocess.DEVNULL) as running:
-        yield
-        running.send_signal(signal.SIGINT)
+        try:
+            yield
+        finally:
+            running.send_signal(signal.SIGINT)
 
 
 def shoot(page: Any, name: str, theme: str, height: int) -> None:

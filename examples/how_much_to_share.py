@@ -2,8 +2,8 @@
 
 Ten people did seven shoulder exercises with a smartwatch; one person is one task, and their two arms are two terminals.
 A quarter of the recordings is kept for the test, whole: neighbouring windows overlap, and a random split would leak.
-λ2 goes from 0 (everybody alone) to where all models are nearly one. Ties need server iterations to have their effect:
-the picture shows a small budget, and one that is thirty times larger.
+λ2 goes from 0 (everybody alone) to where all models are nearly one. The picture shows a small budget, and one that is
+thirty times larger.
 
     python examples/how_much_to_share.py [PICTURE.png]      # about 30 s; needs the extra plot
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,21 @@ def test_the_words_of_a_certificate() -> None:
     assert in_words(1e-8, 1.0) == "within 0.001 % of the best possible"
     assert in_words(1.0, 0.0) == "says nothing yet: the bound is 0"
     assert in_words(None, None) == "not certified"
+
+
+def test_single_settings_of_a_table_are_changed_as_its_data_set_reads_them(tmp_path: Path) -> None:
+    """Rows of a run on a table are read as then, but for the option that is given, whatever the default data set is."""
+    rows = [f"{site},{n % 7},{n % 2}" for site in ("north", "south") for n in range(40)]
+    (table := tmp_path / "sites.csv").write_text("\n".join(["site,heat,y", *rows, "east,3,1"]))
+    words = ["--path", str(table), "--task", "site", "--budget", "energy=300", "--json", "--out", str(tmp_path)]
+    saved = json.loads(CliRunner().invoke(app, ["train", *words]).output)["saved"]
+    for given, same in ((["--set", "most_values=50"], True), (["--small-tasks", "drop"], False)):
+        told = CliRunner().invoke(app, ["certify", saved, *given, "--json"])
+        assert json.loads(told.output)["trained_on"] == same
+
+
+def test_help_names_no_default_beside_the_run_itself() -> None:
+    """What is not given is that of the run, so the help shows no default of `train`."""
+    told = CliRunner().invoke(app, ["certify", "--help"], env={"COLUMNS": "200"}).output
+    assert re.findall(r"\[default: [^]]*\]", told) == []
+    assert "[0.01]" not in told

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rhfedmtl import report
 from rhfedmtl.cli.main import app
 from rhfedmtl.errors import ConfigError, MissingExtraError
-from rhfedmtl.report import along, figures, folder, tables, words
+from rhfedmtl.report import along, figures, folder, tables, views, words
 from rhfedmtl.report.charts import Heat, LineChart, Styles
 from rhfedmtl.report.sections import chapter
 from rhfedmtl.runs import lookup
@@ -339,6 +339,17 @@ def test_long_names_fit_into_figures(tmp_path: Path) -> None:
         boxes = [legend.get_window_extent() for legend in figure.legends]
         boxes += [label.get_window_extent() for axes in figure.axes for label in axes.get_yticklabels()]
         assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_a_cell_without_a_run_is_not_called_a_refusal(tmp_path: Path) -> None:
+    """Where nobody ran anything there is no run, and no bar; where a run has no such metric, that is said."""
+    _runs(tmp_path, "--budget", "energy=400")
+    _runs(tmp_path, "--budget", "energy=200", "--set", "classes=0")
+    (found,) = folder.read(tmp_path)
+    notes = {cell.note for _, rows in tables.grid(found).groups for row in rows for cell in row[1:]}
+    assert notes == {"", "no run", "no balanced accuracy"}
+    (bars,) = views.bills(found)
+    assert len(bars.rows) == 1
 
 
 def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:

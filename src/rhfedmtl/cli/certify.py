@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
-from rhfedmtl.cli.data import AsJson, with_data_options
+from rhfedmtl.cli.data import OPTIONS, AsJson, request_from_options
 from rhfedmtl.cli.models import Model
-from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed
+from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed, without_usual
 from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, DataError
@@ -22,17 +22,18 @@ PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 SplitSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0)]
 
 
-def _with_problem(command: Any) -> Any:
+def _with_rows_and_problem(command: Any) -> Any:
     own = {option.name for known in (LOSSES, RELATIONSHIPS) for entry in known.values() for option in entry.options}
-    return expand(command, "problem", {n: o for n, o in LEARNING.items() if n in PROBLEM or n in own}, told)
+    problem = {n: o for n, o in LEARNING.items() if n in PROBLEM or n in own}
+    known = expand(command, "problem", without_usual(problem), told)
+    return expand(known, "rows", without_usual(OPTIONS), dict)
 
 
-@with_data_options
-@_with_problem
+@_with_rows_and_problem
 def certify(
     context: typer.Context,
     model: Model,
-    request: Request,
+    rows: dict[str, Any],
     problem: dict[str, Any],
     seed: SplitSeed = None,
     as_json: AsJson = False,
@@ -61,7 +62,9 @@ def certify(
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
     known = models.provenance.get("configuration", {})
     if "request" in known and not typed(context) & {"data", "path"}:
-        request = _changed(Request(**known["request"]), request)
+        request = _changed(Request(**known["request"]), rows)
+    else:
+        request = request_from_options(**rows)
     federation = request.federation(known.get("seed", 0) if seed is None else seed)
     found = certificate_of(models, federation, **asked)
     same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
@@ -77,13 +80,14 @@ def certify(
     if (gap := facts["gap_in_training"]) is not None:
         fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
-    rows = "the rows that the models were trained on"
-    fact("data", f"{federation.origin.name}, {rows if same else f'not {rows}, or not in their places'}")
+    its_own = "the rows that the models were trained on"
+    fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
 
 
-def _changed(trained: Request, given: Request) -> Request:
+def _changed(trained: Request, rows: dict[str, Any]) -> Request:
     """The rows that models were trained on, but for what was given."""
+    given = request_from_options(**{**rows, "data": trained.data})
     single = {
         name: value for name, value in vars(given).items() if value is not None and name not in ("data", "settings")
     }

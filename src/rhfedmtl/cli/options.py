@@ -275,11 +275,19 @@ def with_learning_options(known: dict[str, tuple[Any, Any]]) -> Callable[[Callab
 def with_planning_options(command: Callable[..., R]) -> Callable[..., R]:
     """The same for plans, which are made for `rhfedmtl`: options that other algorithms alone heed are not listed."""
     others = _own(ALGORITHMS).keys() - {each.name for each in ALGORITHMS["rhfedmtl"].options}
-    shown = {name: _hidden(*each) if name in others else each for name, each in CHOSEN.items()}
+    shown = {name: _changed(*each, hidden=True) if name in others else each for name, each in CHOSEN.items()}
     return expand(command, "options", shown, _options)
 
 
-def _hidden(annotation: Any, default: Any) -> tuple[Any, Any]:
+def without_usual(options: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """The same where what is not given is that of a run: their help names no other default."""
+    return {
+        name: _changed(a, default, show_default=False, help=re.sub(r" \[[^]]*\]$", "", a.__metadata__[0].help))
+        for name, (a, default) in options.items()
+    }
+
+
+def _changed(annotation: Any, default: Any, **changes: Any) -> tuple[Any, Any]:
     said = copy(annotation.__metadata__[0])
-    said.hidden = True
+    vars(said).update(changes)
     return Annotated[annotation.__origin__, said], default

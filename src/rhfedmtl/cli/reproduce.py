@@ -32,14 +32,14 @@ def reproduce(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="table3, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, fig-lambda1, "
-            "fig-lambda2; all of these; beyond (further questions); baselines (every method, tuned alike, on five data "
-            "sets); single names of those; published: tables of others. "
-            "Without a word: lists them."
+            help="table3 (with table3-tuned), fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, "
+            "fig-lambda1, fig-lambda2; all of these; beyond (further questions); baselines (every method, tuned alike, "
+            "on five data sets); single names of those; published: tables of others. Without a word: lists them."
         ),
     ] = None,
     path: Annotated[
-        Path | None, typer.Option(help="The data file (HAR), or a folder with har.npz, landmine.npz, small.mat.")
+        Path | None,
+        typer.Option(help="The data file (HAR), or a folder with har.npz, landmine.npz, heart.csv, small.mat."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. [20, as specified]")] = None,
     protocol: Annotated[

@@ -101,7 +101,7 @@ def _beginnings(names: list[str]) -> dict[str, str]:
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="Name of a run (its beginning will do), or its folder or file.")],
+    run: Annotated[str, typer.Argument(help="Name of a run (a part will do), or its folder or file.")],
     folder: Folder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:

@@ -35,7 +35,7 @@ POLICIES: Registry[Entry[Policy]] = Registry(
             options=(BOUND_TARGET,),
         ),
         "measured": Entry(
-            "planned anew each time from the progress that rounds so far have shown",
+            "planned from the progress that rounds so far have shown, and anew as they show more",
             "rhfedmtl.policies.measured.policy:Measured",
         ),
     },

@@ -236,7 +236,7 @@ def _by_round(key: str, title: str, label: str, series: tuple[Series, ...], note
 def bills(result: StudyResult) -> list[Chart]:
     """Where the budget went: one chart for each type, a bar for each variant, split by tier."""
     at, names = focus(result), result.labels
-    found = {name: along.bill(result.records(name, at)) for name in result.running}
+    found = {name: along.bill(many) for name in result.running if (many := result.records(name, at))}
     types = dict.fromkeys(kind for bill in found.values() for kind in bill)
     charts: list[Chart] = []
     for kind in types:
