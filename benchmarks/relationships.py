@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, one_terminal_per_task
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.intervals import interval
@@ -72,16 +72,6 @@ def pooled(federation: Federation) -> Federation:
     )
 
 
-def one_terminal(federation: Federation) -> Federation:
-    """The same tasks with all of their rows on one terminal."""
-    return replace(
-        federation,
-        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
-        task_offsets=np.arange(federation.n_tasks + 1),
-        terminal_names=(),
-    )
-
-
 def test_metric(federation: Federation, solved: Solved, metric: str) -> float:
     """Mean over tasks; one model for all if there is but one."""
     models = np.broadcast_to(solved.models, (federation.n_tasks, *solved.models.shape[1:]))
@@ -100,7 +90,7 @@ def one_seed(job: tuple[Study, int]) -> dict[str, Any]:
         rows = pooled(federation) if name == "pooled" else federation
         relationship = RELATIONSHIPS["none" if name == "pooled" else name](1e-3, 1e-3)
         method = DualMethod(relationship=relationship, merge=MERGES["add"](), intercept=study.intercept)
-        gathered = one_terminal(rows)
+        gathered = one_terminal_per_task(rows)
         choice = choose(gathered, method, metric=study.judge, precision=TUNING, settings=ONE_THREAD, judged=federation)
         tuned = replace(method, relationship=weighted(relationship, choice.lambda1, choice.lambda2))
         solved = solve(gathered if name == "pooled" else rows, tuned, FINAL, settings=ONE_THREAD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -325,3 +325,13 @@ def _read_only(array: Any) -> Any:
     view: npt.NDArray[Any] = array.view()
     view.flags.writeable = False
     return view
+
+
+def one_terminal_per_task(federation: Federation) -> Federation:
+    """Every station becomes one terminal that holds all of its rows."""
+    return replace(
+        federation,
+        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
+        task_offsets=np.arange(federation.n_tasks + 1),
+        terminal_names=(),
+    )

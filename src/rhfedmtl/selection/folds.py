@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel
-from rhfedmtl.data.federation import Federation, offsets
+from rhfedmtl.data.federation import Federation, offsets, one_terminal_per_task
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
@@ -200,16 +200,6 @@ def without_tests(federation: Federation) -> Federation:
     return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=nothing)
 
 
-def _on_one_terminal(federation: Federation) -> Federation:
-    """The same rows, those of every task on one terminal."""
-    return replace(
-        federation,
-        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
-        task_offsets=np.arange(federation.n_tasks + 1),
-        terminal_names=(),
-    )
-
-
 @dataclass(frozen=True)
 class _Passes:
     """H of every terminal: so many passes over its own rows."""
@@ -243,7 +233,9 @@ def solve(
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,
     )
-    run = Run(_on_one_terminal(without_tests(federation)), replace(method, channel=Channel()), settings, Ledger({}))
+    run = Run(
+        one_terminal_per_task(without_tests(federation)), replace(method, channel=Channel()), settings, Ledger({})
+    )
     network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.data.federation import Federation
-
-
-def one_terminal_per_task(federation: Federation) -> Federation:
-    """Every station becomes one terminal that holds all of its rows."""
-    return replace(
-        federation,
-        terminal_offsets=federation.terminal_offsets[federation.task_offsets],
-        task_offsets=np.arange(federation.n_tasks + 1),
-        terminal_names=(),
-    )
+from rhfedmtl.data.federation import one_terminal_per_task
 
 
 def mocha(options: Options, kind: str) -> Algorithm:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.baselines.cocoa import one_task
-from rhfedmtl.algorithms.baselines.mocha import one_terminal_per_task
 from rhfedmtl.algorithms.method import FloatArray
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.algorithms.sgd import SgdMethod
-from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.federation import Federation, one_terminal_per_task
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import CURVE, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.policies.base import Plan, Situation
