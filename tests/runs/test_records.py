@@ -191,6 +191,7 @@ def test_runs_are_found_shown_and_compared(tmp_path: Path) -> None:
         assert runner.invoke(app, [*words, "--local-steps", steps, "--out", folder, "--json"]).exit_code == 0
     listed = json.loads(runner.invoke(app, ["runs", "list", "--folder", folder, "--json"]).output)["runs"]
     assert [line["algorithm"] for line in listed] == ["hfedmtl", "hfedmtl"]
+    assert "result: balanced accuracy\n" in runner.invoke(app, ["runs", "list", "--folder", folder]).output
     names = [line["name"] for line in listed]
     shown = runner.invoke(app, ["runs", "show", names[0], "--folder", folder])
     assert "rhfedmtl train" in shown.output

@@ -22,6 +22,8 @@ Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `trai
 CERTIFICATE = ("primal", "primal_at_zero", "dual", "gap", "relative_gap")
 WORK = ("rounds", "terminal_steps", "seconds")
 FACTS = (*METRICS, *CERTIFICATE, *WORK)
+RESULTS = {"balanced_accuracy": "balanced accuracy", "rmse": "RMSE where labels are numbers"}
+"""What is listed of a run, the first of these that it has."""
 
 TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
 NAMES = 26
@@ -51,7 +53,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
 def _line(known: Record) -> dict[str, Any]:
     """One run in a line."""
     configuration, facts = known.configuration, _facts(known)
-    metric = next((name for name in ("balanced_accuracy", "rmse") if facts.get(name) is not None), None)
+    metric = next((name for name in RESULTS if facts.get(name) is not None), None)
     return {
         "algorithm": configuration.algorithm,
         "data": known.data.name,
@@ -88,6 +90,9 @@ def _table(found: dict[str, Record]) -> None:
         facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
         table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
+    shown = {_line(known)["metric"] for known in found.values()}
+    if words := [words for name, words in RESULTS.items() if name in shown]:
+        typer.echo(f"result: {', '.join(words)}")
 
 
 def _beginnings(names: list[str]) -> dict[str, str]:

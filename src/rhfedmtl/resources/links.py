@@ -136,7 +136,9 @@ def read_links(path: str | Path) -> Link:
             columns = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = columns
             rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path}: {error}") from None
     _check_columns(path, columns, len(rows))
     values = {name: _column(path, rows, name) for name in columns}
