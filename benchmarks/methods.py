@@ -1,13 +1,13 @@
 """All methods at equal budgets, tuned alike: accuracy with paired differences, and what each has certified.
 
-    python benchmarks/methods.py [--seeds 20] [--only har] [--methods a,b,c] [--jobs 2] [--out FILE]
+    python benchmarks/methods.py [--seeds 20] [--tuning 2] [--only har] [--methods a,b,c] [--jobs 2] [--out FILE]
 
 Settings of every method are chosen for each data set and budget, from 24 candidates on parts held out of the training
-rows (`rhfedmtl.selection.tuning`), on each of the splits 1000 and 1001; splits 0, 1, … are learned and tested with
-those of each in turn, so that the luck of one choice weighs half. Splits of one data set share rows: what that helps,
-it helps all methods. Differences are paired over splits, with 95 % intervals; beside those that hold by themselves, the
-table counts what is left when all comparisons of a data set are taken together (Holm). Cells that are in FILE are not
-made again. Needs the data sets of RHFEDMTL_DATA.
+rows (`rhfedmtl.selection.tuning`), on each of the splits 1000, 1001, …; splits 0, 1, … are learned and tested with
+those of each in turn, so that the luck of one choice weighs half, with `--tuning 10` a tenth. Splits of one data set
+share rows: what that helps, it helps all methods. Differences are paired over splits, with 95 % intervals; beside those
+that hold by themselves, the table counts what is left when all comparisons of a data set are taken together (Holm).
+Cells that are in FILE are not made again. Needs the data sets of RHFEDMTL_DATA.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BUDGETS = (200.0, 600.0, 1400.0, 3000.0, 6000.0)
 TABLE3_BUDGETS = (200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0, 1400.0, 1600.0)
 OURS = "rhfedmtl"
 METHODS = (OURS, "hfedmtl", "fedavg", "mocha", "local", "lbfgs", "fedadam")
-TUNING = 1000, 1001
+FIRST_TUNING = 1000
 ALONE = Execution(threads=1)
 
 
@@ -82,13 +82,14 @@ def split(study: str, seed: int) -> Federation:
     return STUDIES[study].request.federation(seed)
 
 
-def cell(of: str, name: str, budget: float, seeds: int) -> dict[str, Any] | None:
+def cell(of: str, name: str, budget: float, seeds: int, tuning: int) -> dict[str, Any] | None:
     """Settings of a method at a budget, metric and certified relative gap on every split; None: no round is paid."""
     study = STUDIES[of]
     config = RunConfig(name, study.request, study.options, PRICES, (f"energy={budget}",))
     try:
         chosen = [
-            tune(config, split(of, k), validation=Validation(metric=study.metric, seed=k), threads=1) for k in TUNING
+            tune(config, split(of, k), validation=Validation(metric=study.metric, seed=k), threads=1)
+            for k in range(FIRST_TUNING, FIRST_TUNING + tuning)
         ]
     except (BudgetError, ConfigError):
         return None
@@ -148,6 +149,7 @@ def main() -> None:
     """Make the cells that are not there yet, and print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--tuning", type=int, default=2, help="splits on which settings are chosen")
     parser.add_argument("--only", default="", help="only data sets whose name begins so")
     parser.add_argument("--methods", help=f"a,b,c instead of {', '.join(METHODS[1:])}")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -166,7 +168,7 @@ def main() -> None:
     ]
     missing = [each for each in jobs if f"{each[2]:g}" not in known.get(each[0], {}).get(each[1], {})]
     with ProcessPoolExecutor(args.jobs) as pool:
-        made = pool.map(partial(_job, seeds=args.seeds), missing)
+        made = pool.map(partial(_job, seeds=args.seeds, tuning=args.tuning), missing)
         for (name, method, budget), found in zip(missing, made, strict=True):
             known.setdefault(name, {}).setdefault(method, {})[f"{budget:g}"] = found
             if args.out:
@@ -175,8 +177,8 @@ def main() -> None:
         print(table(name, {method: known[name][method] for method in methods[name]}), flush=True)
 
 
-def _job(where: tuple[str, str, float], seeds: int) -> dict[str, Any] | None:
-    return cell(*where, seeds)
+def _job(where: tuple[str, str, float], seeds: int, tuning: int) -> dict[str, Any] | None:
+    return cell(*where, seeds, tuning)
 
 
 if __name__ == "__main__":
