@@ -83,14 +83,15 @@ def _table(found: dict[str, Record]) -> None:
         right = name in ("seed", "result", "relative gap")
         table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
     short = _beginnings(list(found))
+    lines = {name: _line(known) for name, known in found.items()}
     for name, known in found.items():
-        line = _line(known)
+        line = lines[name]
         budget = amounts_text(line["budget"])
         value = "refused" if known.result is None else _number(line["value"])
         facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
         table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
-    shown = {_line(known)["metric"] for known in found.values()}
+    shown = {line["metric"] for line in lines.values()}
     if words := [words for name, words in RESULTS.items() if name in shown]:
         typer.echo(f"result: {', '.join(words)}")
 
