@@ -19,7 +19,7 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.allocation import shapes
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel
+from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, waiting
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import Placement, event_totals, waited
@@ -495,7 +495,18 @@ def test_what_hundreds_of_rounds_leave_has_a_logarithm(waits: float) -> None:
     assert left[-1] > 0.0
     assert left == sorted(left, reverse=True)
     assert np.isfinite(outlook.log_left(np.ones(3), np.array([10, 500, 10_000]))).all()
-    assert outlook.left(0.7, 3) == pytest.approx((1 - 0.6993) * (waits + (1 - waits) * (1 - 0.6993) ** 2))
+    assert outlook.left(0.7, 3) == pytest.approx(waits + (1 - 0.6993 - waits) * (1 - 0.6993) ** 2)
+
+
+def test_rounds_at_one_anchor_take_nothing_of_what_waits_for_the_cloud() -> None:
+    """The more tasks are coupled, the less is left to win before the cloud has worked again; in the end nothing."""
+    shares = [waiting(coupling) for coupling in (0.0, 0.5, 0.9, 0.99, 0.999)]
+    assert shares[0] == 0.0
+    assert shares == sorted(shares)
+    for waits in shares:
+        outlook = ProgressModel(PASS_RATE, 0.9, waits)
+        assert outlook.left(0.5, 1000) == pytest.approx(waits, abs=1e-6)
+        assert outlook.left(1.0, 8) == pytest.approx(min(waits, 0.1), abs=1e-6)
 
 
 def test_a_deadline_does_not_hold_back_terminals_whose_steps_take_no_time() -> None:

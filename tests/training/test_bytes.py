@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.main import app
+from rhfedmtl.data.request import Request
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
@@ -98,6 +99,18 @@ def test_a_budget_with_nothing_to_spare_for_certificates_on_the_way_pays_a_round
     budget = first.ledger.spent["bytes"] + 1.01 * least["bytes"]
     result = train(federation(), DualMethod(), Measured(), ledger=Ledger("bytes=byte:1", f"bytes={budget}"))
     assert result.rounds == 1
+
+
+def test_more_bytes_certify_more_where_tasks_are_all_but_one() -> None:
+    """Server iterations take bytes, but rounds in their stead win nothing where the cloud couples tasks strongly."""
+    data = Request("synthetic", tasks=5, terminals=3, settings={"features": 60, "samples": 60}).federation(0)
+    built = build("rhfedmtl", Options.of(lambda1=1e-3, lambda2=1.0), data.kind)
+    gaps = []
+    for budget in (1.5e5, 2e5, 3e5, 4e5, 6e5):
+        ledger = Ledger("bytes=byte:1", {"bytes": budget})
+        gaps.append(train(data, built.method, built.policy, Settings(), ledger=ledger).certificate.relative_gap)
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-3
 
 
 @pytest.mark.parametrize("d", [10, 100, 1000])

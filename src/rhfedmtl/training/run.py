@@ -422,13 +422,13 @@ class Run:
             return "budget spent"
         least = self.accounting.worst(situation.cloud_event(), situation.round_event(1), *unpaid)
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
-        gone = {name: x for name, x in self.ledger.spent.items() if x > 0.0 and name in self.ledger.budget}
-        before = f", of which {amounts_text(gone)} is spent before it," if gone else ""
-        if kept := {name: x for name, x in self.ledger.reserved.items() if x > 0.0 and name in self.ledger.budget}:
-            before += f", of which {amounts_text(kept)} is kept for its certificate,"
+        uses = {"spent before it": self.ledger.spent, "kept for its certificate": self.ledger.reserved}
+        limited = {use: {n: x for n, x in by.items() if x > 0.0 and n in self.ledger.budget} for use, by in uses.items()}
+        before = " and ".join(f"{amounts_text(taken)} is {use}" for use, taken in limited.items() if taken)
         raise BudgetError(
-            f"budget {amounts_text(self.ledger.budget)}{before} cannot pay one round{asked}: the cheapest plan (H=1, "
-            f"K=1, M=1) costs {amounts_text(least)}; raise the budget or lower the prices"
+            f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''} cannot pay one round"
+            f"{asked}: the cheapest plan (H=1, K=1, M=1) costs {amounts_text(least)}; raise the budget or lower the "
+            "prices"
         )
 
     def situation(self) -> Situation:

@@ -27,7 +27,7 @@ import numpy as np
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import IntArray, Plan, Situation, least_of
 from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_rows, shapes
-from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, waiting
 from rhfedmtl.policies.measured.solver import (
     BETTER,
     LOOK,
@@ -217,7 +217,7 @@ class Measured:
         """The model of progress, from prior belief and the last rounds."""
         seen = [each for each in s.observed if each.solver == ASCENT]
         rate, keep = PlanInputs.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
-        return ProgressModel(rate, keep, s.coupling * (1.0 - s.coupling))
+        return ProgressModel(rate, keep, waiting(s.coupling))
 
     def _best(self, s: Situation, outlook: ProgressModel) -> Schedule:
         inputs = PlanInputs.of(s, self.least_steps)

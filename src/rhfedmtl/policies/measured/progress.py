@@ -6,8 +6,8 @@ A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual subop
   their gain curves, and c is fitted to them. In front of the first round c = 1.15.
 * ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
   1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
-* BS iterations at a fixed anchor cannot do all: a share τ(1 − τ) waits for the cloud, where τ is the coupling of the
-  tasks. There is nothing to wait for where they are independent (τ = 0).
+* BS iterations at a fixed anchor cannot do all: however many there are, a share of 0.35 τ⁴ waits for the cloud, where τ
+  is the coupling of the tasks. There is nothing to wait for where they are independent (τ = 0).
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from rhfedmtl.policies.base import FloatArray, Observation, Situation
 
 # One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
 PASS_RATE = 1.15
+# What a server iteration leaves of the suboptimality after as many rounds as one likes: WAITS τ^WAITS_POWER. Measured on
+# ten federations, geometric means: 0.04, 0.18, 0.31 and 0.34 for τ = 0.5, 0.91, 0.99 and 0.999.
+WAITS, WAITS_POWER = 0.35, 4
 # Something waits for the cloud even where tasks are independent: hundreds of rounds would leave 0, without a logarithm.
 _NEVER_NOTHING = 1e-290
 # Coupled tasks beyond which more of them make a server iteration no slower.
@@ -34,7 +37,7 @@ _DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
 
 
 class ProgressModel(NamedTuple):
-    """The model of progress: c of a pass, share ρ that a merge keeps, share that waits for the cloud."""
+    """The model of progress: c of a pass, share ρ that a merge keeps, share w that waits for the cloud."""
 
     rate: float
     keep: float
@@ -43,13 +46,13 @@ class ProgressModel(NamedTuple):
     def left(self, phi: Any, station_rounds: Any = 1) -> Any:
         """What a server iteration of K rounds leaves of the suboptimality, with φ done by terminals; numbers or arrays.
 
-        The first round leaves q = 1 − ρ φ; K of them w + (1 − w) q^{K−1} of that, w the share that waits.
+        The first round leaves q = 1 − ρ φ; of what is above w, K of them leave q^{K−1} of that.
         """
         q = 1.0 - self.keep * phi
         if isinstance(station_rounds, int) and station_rounds == 1:
             return q
-        waits = max(self.waits, _NEVER_NOTHING)
-        return q * (waits + (1.0 - waits) * q ** (station_rounds - 1.0))
+        waits = np.minimum(max(self.waits, _NEVER_NOTHING), q)
+        return waits + (q - waits) * q ** (station_rounds - 1.0)
 
     def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
         """Logarithm of what is left."""
@@ -167,6 +170,11 @@ def keeping(s: Situation, dropout: float = 0.0) -> float:
     members = max(1.0, (1.0 - dropout) * len(s.home) / np.count_nonzero(s.members)) if len(s.home) else 1.0
     kept = min(kept_by_merge(members), kept_by_merge(partners(s.coupling, s.layout.n_tasks)))
     return (1.0 - dropout) * kept
+
+
+def waiting(coupling: float) -> float:
+    """Share of the suboptimality that waits for the cloud, however many rounds stations make before."""
+    return WAITS * coupling**WAITS_POWER
 
 
 def kept_by_merge(members: float) -> float:
