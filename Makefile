@@ -42,15 +42,18 @@ demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no downl
 test: setup  ## lint, types and the whole test suite, side by side
 	$(MAKE) --no-print-directory -j 2 lint suite
 
-# Eight workers suit two cores, as tests of networks mostly wait. A file stays with its worker.
+# Five workers suit two cores, as tests of networks mostly wait; each takes seconds for its imports. A file stays with its
+# worker.
 # Each has a core at best, so threads of BLAS would only wait for each other.
 suite: export OPENBLAS_NUM_THREADS = 1
 # What one process has compiled serves all: workers, commands and nodes. So all kernels are compiled before, at half the cost.
 suite: export NUMBA_CACHE_DIR = $(abspath .venv)/kernels
 suite: setup
 	@mkdir -p -m 700 .venv/kernels
+# In a fresh clone one process makes the bytecode of all tests: workers, which start together, would each make all of it.
+	@test -d tests/__pycache__ || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 	$(BIN)/python -m tests.kernels
-	$(BIN)/python -m pytest -q -n 8 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure
 	$(BIN)/python -m pytest -q -x -n 3 -m "not slow"

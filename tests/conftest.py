@@ -33,15 +33,19 @@ def pytest_collection_finish() -> None:
 
 # Files that take longest: begun late, one of them would keep a worker busy when all others are done.
 LONGEST = {
+    "test_algorithms_cli",
     "test_docs",
-    "test_duality",
     "test_estimator",
+    "test_estimator_checks",
+    "test_light",
     "test_methods",
     "test_network",
-    "test_outcome",
+    "test_operation",
+    "test_plan",
     "test_plugins",
     "test_privacy",
     "test_study",
+    "test_train",
     "test_weights",
 }
 

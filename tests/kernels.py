@@ -18,7 +18,8 @@ from rhfedmtl.maths.kernels.rounds import FACTORS, Orders, Slots, make_duals, ma
 from rhfedmtl.maths.losses import Hinge, Logistic, Loss, SmoothedHinge, Squared, SquaredHinge
 
 LOSSES: tuple[Loss, ...] = (SmoothedHinge(), Hinge(), SquaredHinge(), Logistic(), Squared())
-DESCENT = (SmoothedHinge, Logistic, Squared)
+DESCENT = {"float64": (SmoothedHinge, Logistic, Squared), "float32": (SmoothedHinge, Squared)}
+"""Losses with which quick tests run gradient steps; others are compiled where they are used."""
 
 
 def compile_all(precision: str) -> None:
@@ -33,7 +34,7 @@ def compile_all(precision: str) -> None:
         sdca.run_round(loss, rows, layout, duals, orders)
         sdca.run_sums(loss, rows, layout, duals, models, points)
         sdca.run_profiles(loss, rows, layout, duals, 3 if loss.quadratic else len(FACTORS))
-        if isinstance(loss, DESCENT):
+        if isinstance(loss, DESCENT[precision]):
             sgd.run_round(loss, rows, layout, duals, orders, slots)
     sdca.run_shares(rows, layout, duals, 2)
     sdca.settle(rows, layout, duals)

@@ -1,14 +1,16 @@
 """Named places before and after all that a node writes and sends, where a test can end its process as by kill -9.
 
 They are off unless RHFEDMTL_FAILPOINTS names a folder when a node starts. The file ``station.save-round.state-after``
-in it then ends the first station that comes to that place, once: the file goes first. ``station.passed`` lists the
-places where stations have been.
+in it then ends the first station that comes to that place, once: the file goes first. One that holds a number of
+seconds stays, and lets every station wait there for so long. ``station.passed`` lists the places where stations have
+been.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 VARIABLE = "RHFEDMTL_FAILPOINTS"
@@ -35,7 +37,15 @@ def _come_to(place: str) -> None:
             with (folder / f"{role}.passed").open("a") as file:
                 file.write(f"{place}\n")
         try:
-            (folder / f"{role}.{place}").unlink()
+            _strike(folder / f"{role}.{place}")
         except FileNotFoundError:
             continue
+
+
+def _strike(armed: Path) -> None:
+    """Do what the file says: wait, or end where it was there to be removed."""
+    if seconds := armed.read_text():
+        time.sleep(float(seconds))
+    else:
+        armed.unlink()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -48,8 +48,7 @@ def test_channels_agree_to_the_bit(name: str, merge: str, loss: str) -> None:
     assert np.abs(found[-3] - script(plain, method, late=True)[-3]).max() > 0.0
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(CHANGING, [np.float32, np.float64]))
 def test_many_terminals_agree_to_the_bit(name: str, dtype: Any) -> None:
     """Stations with several blocks of terminals are summed in the same order after the channel as without one."""
     method = DualMethod(merge=MERGES["line-search"](), channel=SAMPLES[name])
@@ -66,8 +65,9 @@ def learn(algorithm: str, channel: str, engine: str) -> Result:
     return train(synthetic(), method, built.policy, settings, ledger=ledger, faults=FAULTS["everything"])
 
 
-@pytest.mark.parametrize("name", CHANGING)
-@pytest.mark.parametrize("algorithm", ["rhfedmtl", "fedavg", "ditto", "fedem", "adaptive-fl"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"), in_turn(CHANGING, ["rhfedmtl", "fedavg", "ditto", "fedem", "adaptive-fl"])
+)
 def test_runs_through_a_channel_agree_to_the_bit(algorithm: str, name: str) -> None:
     """Models, metrics and the bill of methods by coordinate and by gradient steps."""
     same(learn(algorithm, name, "inprocess"), learn(algorithm, name, "linked"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.engines.shards import LOCAL
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS
@@ -32,8 +33,7 @@ def learn(
     return runs.learn(Case(name, classes=classes), weather, Execution(engine, actors=actors), seed)
 
 
-@pytest.mark.parametrize("weather", FAULTS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "weather"), in_turn(ALGORITHMS, FAULTS))
 def test_engines_give_the_same_numbers_and_the_same_bill(name: str, weather: str) -> None:
     """Batched, message by message and in shards; what comes out is finite, for every task, and within every budget."""
     assert {"inprocess", "linked", "sharded"} <= set(LOCAL) == set(runs.local_engines())

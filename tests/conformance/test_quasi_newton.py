@@ -12,6 +12,7 @@ from tests.engines.shards import LOCAL, sharded
 from tests.reference.problems import certify, cloud_of, federation
 from tests.training.test_checkpoint import assert_same as assert_same_run
 from tests.training.test_checkpoint import until
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -50,8 +51,7 @@ def searched(network: Any, method: DualMethod, arrives: float = 1.0) -> list[Any
     return seen
 
 
-@pytest.mark.parametrize("arrives", [1.0, 0.7])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "arrives"), in_turn(LOSSES, [1.0, 0.7]))
 def test_gradient_rounds_and_certificates_agree_to_the_bit(loss: str, arrives: float) -> None:
     """Batched, message by message and in shards, with blocks of terminals, and with updates that are lost."""
     method, data = method_of(loss), federation("regression" if loss == "squared" else "binary", sizes=BLOCKS)
@@ -78,8 +78,7 @@ def test_a_run_that_turns_to_quasi_newton_is_the_same_through_every_engine(engin
     assert_same_run(whole, learn(engine, dropout=dropout))
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "sharded"])
-@pytest.mark.parametrize("rounds", [5, 9, 14])
+@pytest.mark.parametrize(("rounds", "engine"), in_turn([5, 9, 14], ["inprocess", "sharded"]))
 def test_a_search_that_was_put_away_goes_on_as_if_it_had_not_been(rounds: int, engine: str, tmp_path: Path) -> None:
     """The point, its gradient, the memory of steps, and the best models so far are in the checkpoint."""
     whole, keep = learn(), Keeper(tmp_path / "checkpoint")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from tests.reference.problems import certify, cloud_of, federation
 from tests.reference.solvers import by_cvxpy
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Channel
@@ -70,8 +71,7 @@ def test_no_certificate_claims_more_than_there_is(
             network.move(0, 0)
 
 
-@pytest.mark.parametrize("relationship", sorted(RELATIONSHIPS))
-@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+@pytest.mark.parametrize(("relationship", "loss"), in_turn(sorted(RELATIONSHIPS), ["smoothed-hinge", "logistic"]))
 def test_what_is_lost_by_rounding_is_of_second_order(relationship: str, loss: str) -> None:
     """A grid ten times finer leaves about a hundredth of the gap that rounding causes."""
 

@@ -36,9 +36,7 @@ def test_the_number_of_shards_changes_no_number(loss: str, merge: str, n: int) -
     assert_same(script(InProcess(data, method, seed=4), method), script(sharded(data, method, seed=4, n=n), method))
 
 
-@pytest.mark.parametrize("per_station", [False, True])
-@pytest.mark.parametrize("how", SCALES)
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(("how", "per_station", "anew"), in_turn(SCALES, [False, True], [False, True]))
 def test_a_shard_can_be_made_anew_at_any_time(how: str, per_station: bool, anew: bool) -> None:
     """From its snapshot after every round: with visitors, late rows, and rows that were scaled at their home."""
     method = DualMethod(relationship=MEAN)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rhfedmtl import failpoints
 from rhfedmtl.data.federation import Federation
@@ -37,6 +38,8 @@ SETTINGS: dict[str, Any] = {"light": False}
 """Of networks that are built, unless told."""
 PATIENCE_S = 90.0
 """No wait of a test is longer than this."""
+PAUSE_S = 0.1
+"""Before each round of a training that has no end: nobody waits for many rounds of it."""
 _PORTS_EACH = 256
 _GUARDS: dict[int, socket.socket] = {}
 
@@ -118,13 +121,27 @@ def shorten_journals(folder: Path, longest: int) -> None:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[Supervisor, Operator]]:
-    """The network as processes, ended in any case."""
-    with Supervisor(folder) as supervisor:
+def running(folder: Path, pause: float = 0.0) -> Iterator[tuple[Supervisor, Operator]]:
+    """The network as processes, ended in any case; with a ``pause`` it waits for so many seconds before each round.
+
+    A training without an end takes a core and more while a test waits for something else.
+    """
+    with paced(folder / "pace", pause), Supervisor(folder) as supervisor:
         supervisor.start()
         operator = Operator(folder)
         operator.wait_for_cloud(PATIENCE_S)
         yield supervisor, operator
+
+
+@contextmanager
+def paced(places: Path, pause: float) -> Iterator[None]:
+    """Clouds that are started meanwhile wait before each round."""
+    with pytest.MonkeyPatch.context() as patch:
+        if pause:
+            places.mkdir(exist_ok=True)
+            (places / "cloud.journal-intent-before").write_text(str(pause))
+            patch.setenv(failpoints.VARIABLE, str(places))
+        yield
 
 
 def failpoint_folder(tmp_path: Path, monkeypatch: Any) -> Path:

@@ -157,3 +157,16 @@ def test_a_place_ends_the_process_once(tmp_path: Path) -> None:
     ended = [subprocess.run([sys.executable, "-c", code], env=env, check=False) for env in (dict(os.environ), on, on)]
     assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 0]
     assert (tmp_path / "cloud.passed").read_text() == "save-x-after\n" * 2
+
+
+def test_a_place_lets_everybody_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a number of seconds in its file a place ends nobody, every time that somebody comes by."""
+    waited: list[float] = []
+    (tmp_path / "cloud.save-x-after").write_text("0.25")
+    monkeypatch.setattr(failpoints, "_armed", {"cloud": tmp_path})
+    monkeypatch.setattr(failpoints, "_passed", set())
+    monkeypatch.setattr(failpoints.time, "sleep", waited.append)
+    for _ in range(2):
+        failpoints.failpoint("save", "x", "after")
+        failpoints.failpoint("save", "x", "before")
+    assert waited == [0.25, 0.25]

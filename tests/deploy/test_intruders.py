@@ -54,7 +54,8 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operat
     mischief.next = lambda: ("repeat", 0.0)  # type: ignore[method-assign]
     path = folder / "terminal-0" / "terminal.toml"
     path.write_text(path.read_text().replace(address, echo))
-    with Proxies([Proxy(folder, "station-0", echo, address, mischief)]), nets.running(folder) as (_, operator):
+    proxies = Proxies([Proxy(folder, "station-0", echo, address, mischief)])
+    with proxies, nets.running(folder, nets.PAUSE_S) as (_, operator):
         operator.command("train", budget=[BUDGET])
         nets.wait(operator, lambda s: bool(s["training"].get("round")))
         yield folder, operator

@@ -65,12 +65,43 @@ def lines(folder: Path, t: int) -> list[accounts.AccountLine]:
     return list(accounts.read(folder / f"terminal-{t}" / "state" / "account.csv"))
 
 
+def test_what_was_decided_outlives_a_reset(tmp_path: Path) -> None:
+    """Who is revoked, withdrawn or moved stays so, accounts go on, and the others learn from the beginning."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 3, 60), learning=LEARNING, light=True)
+    with nets.running(folder, nets.PAUSE_S) as (supervisor, operator):
+        operator.command("train", budget=["energy=1e9"])
+        nets.wait(operator, lambda s: bool(s["training"].get("round")))
+        operator.command("move", terminal=0, station=1)
+        nets.wait(operator, lambda s: 0 in members(s, 1))
+        operator.command("revoke", node="terminal/5", serials=issued_by(folder)["terminal/5"])
+        main(["withdraw", str(folder / "terminal-3"), "--yes"])
+        supervisor.processes["terminal-3"].join(nets.PATIENCE_S)
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    used = nets.terminal_file(folder, 1)
+    told = {t: lines(folder, t) for t in (1, 3)}
+    forget_all(folder)
+    assert {t: lines(folder, t) for t in told} == told
+    kept = nets.terminal_file(folder, 1)
+    assert (kept.releases, kept.steps_of_day, kept.privacy) == (used.releases, used.steps_of_day, used.privacy)
+    assert used.releases
+    assert not kept.HasField("job")
+    with nets.running(folder, nets.PAUSE_S) as (supervisor, operator):
+        assert "terminal-3" not in supervisor.names
+        operator.command("train", budget=["energy=1e9"])
+        status = nets.wait(operator, lambda s: bool(s["training"].get("round")) and {0, 4} <= members(s, 1))
+        assert {t["terminal"] for t in status["stations"][1]["terminals"] if t["connected"]} == {0, 4}
+        operator.command("stop")
+        nets.wait(operator, nets.at_rest)
+    nets.assert_invariant(folder, 2)
+
+
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Supervisor, Operator]]:
     """A network of light terminals that learns without an end, until it is stopped."""
     folder = nets.build(tmp_path_factory.mktemp("light") / "net", nets.small(2, 3, 60), learning=LEARNING, light=True)
     settings(folder, 5, byte_budget=40_000)
-    with nets.running(folder) as (supervisor, operator):
+    with nets.running(folder, nets.PAUSE_S) as (supervisor, operator):
         operator.command("train", budget=["energy=1e9"])
         nets.wait(operator, lambda s: bool(s["training"].get("round")))
         yield folder, supervisor, operator
@@ -183,37 +214,6 @@ def test_who_was_withdrawn_takes_part_again_by_joining(net: Any, tmp_path: Path,
     else:
         main(["join", str(tmp_path / "token"), "--folder", str(node)])
     Owner(node / "state").check()
-
-
-def test_what_was_decided_outlives_a_reset(tmp_path: Path) -> None:
-    """Who is revoked, withdrawn or moved stays so, accounts go on, and the others learn from the beginning."""
-    folder = nets.build(tmp_path / "net", nets.small(2, 4, 60), learning=LEARNING, light=True)
-    with nets.running(folder) as (supervisor, operator):
-        operator.command("train", budget=["energy=1e9"])
-        nets.wait(operator, lambda s: bool(s["training"].get("round")))
-        operator.command("move", terminal=0, station=1)
-        nets.wait(operator, lambda s: 0 in members(s, 1))
-        operator.command("revoke", node="terminal/7", serials=issued_by(folder)["terminal/7"])
-        main(["withdraw", str(folder / "terminal-4"), "--yes"])
-        supervisor.processes["terminal-4"].join(nets.PATIENCE_S)
-        operator.command("stop")
-        nets.wait(operator, nets.at_rest)
-    used = nets.terminal_file(folder, 1)
-    told = {t: lines(folder, t) for t in (1, 4)}
-    forget_all(folder)
-    assert {t: lines(folder, t) for t in told} == told
-    kept = nets.terminal_file(folder, 1)
-    assert (kept.releases, kept.steps_of_day, kept.privacy) == (used.releases, used.steps_of_day, used.privacy)
-    assert used.releases
-    assert not kept.HasField("job")
-    with nets.running(folder) as (supervisor, operator):
-        assert "terminal-4" not in supervisor.names
-        operator.command("train", budget=["energy=1e9"])
-        status = nets.wait(operator, lambda s: bool(s["training"].get("round")) and {0, 5, 6} <= members(s, 1))
-        assert {t["terminal"] for t in status["stations"][1]["terminals"] if t["connected"]} == {0, 5, 6}
-        operator.command("stop")
-        nets.wait(operator, nets.at_rest)
-    nets.assert_invariant(folder, 2)
 
 
 def test_dual_variables_are_not_used_with_other_rows(net: Any, tmp_path: Path) -> None:

@@ -112,19 +112,20 @@ def test_a_cloud_that_is_killed_comes_out_the_same(tmp_path: Path, kind: str) ->
     federation = double(nets.small(2, 2, 40))
     learning = {"algorithm": "hfedmtl", "options": {"policy": "fixed", "local_steps": 10}}
     folder = nets.build(tmp_path / "net", federation, learning=learning, light=kind == "light")
-    nets.shorten_journals(folder, 30_000)
+    nets.shorten_journals(folder, 15_000)
     with nets.running(folder) as (supervisor, operator):
-        operator.command("train", budget=["energy=2200"])
-        for number in (5, 70):
+        operator.command("train", budget=["energy=1100"])
+        for number in (5, 35):
             nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
             nets.restart(supervisor, "cloud")
+            assert number == 5 or list((folder / "cloud" / "state").glob("checkpoint-*"))
         status = nets.wait(operator, nets.at_rest)
         assert status["training"]["state"] == "ended", status["training"]
         operator.export(tmp_path / "out")
-    assert (folder / "cloud" / "state" / "journal").stat().st_size < 100_000
+    assert (folder / "cloud" / "state" / "journal").stat().st_size < 50_000
     assert len(list((folder / "cloud" / "state").glob("checkpoint-*"))) == 1
     options = Options(policy="fixed", local_steps=10)
-    result = in_process(federation, "energy=2200", algorithm="hfedmtl", options=options)
+    result = in_process(federation, "energy=1100", algorithm="hfedmtl", options=options)
     assert_same(tmp_path / "out", result, TOLERANCE[kind])
 
 
@@ -156,14 +157,14 @@ def test_labels_of_a_network_are_centred_as_in_one_process(tmp_path: Path) -> No
     federation = nets.levelled()
     folder = nets.build(tmp_path / "net", federation, learning={"algorithm": "hfedmtl"})
     with nets.running(folder) as (supervisor, operator):
-        operator.command("train", budget=["energy=2000"])
-        for number, name in ((3, "terminal-1"), (20, "station-0"), (40, "cloud")):
+        operator.command("train", budget=["energy=1000"])
+        for number, name in ((3, "terminal-1"), (10, "station-0"), (20, "cloud")):
             nets.wait(operator, lambda s, k=number: (s["training"].get("round") or 0) >= k)  # type: ignore[misc]
             nets.restart(supervisor, name)
         status = nets.wait(operator, nets.at_rest)["training"]
         assert status["state"] == "ended", status
         operator.export(tmp_path / "out")
-    result = in_process(federation, "energy=2000", algorithm="hfedmtl")
+    result = in_process(federation, "energy=1000", algorithm="hfedmtl")
     assert_same(tmp_path / "out", result)
     assert result.models[1, 0, -1] - result.models[0, 0, -1] > 50.0
     assert status["rmse"] == pytest.approx(result.metrics["rmse"].mean(), rel=1e-12)

@@ -40,7 +40,7 @@ def net(
     """A network that learns without an end, until it is stopped; `test_light` has the light one's quick checks."""
     folder, light = tmp_path_factory.mktemp("operation") / "net", request.param == "light"
     nets.build(folder, nets.small(2, 3, 60), learning=LEARNING, light=light)
-    with nets.running(folder) as (supervisor, operator):
+    with nets.running(folder, nets.PAUSE_S) as (supervisor, operator):
         operator.command("train", budget=["energy=1e9"])
         nets.wait(operator, lambda s: bool(s["training"].get("round")))
         yield folder, supervisor, operator

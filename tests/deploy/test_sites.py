@@ -174,7 +174,7 @@ def test_a_network_whose_sites_have_rules(tmp_path: Path, capsys: pytest.Capture
     folder = nets.build(tmp_path / "net", nets.small(1, 3, 60), learning=LEARNING, light=True)
     settings(folder, 1, algorithms='["fedavg"]')
     settings(folder, 2, steps_per_day=35)
-    with nets.running(folder) as (supervisor, operator):
+    with nets.running(folder, nets.PAUSE_S) as (supervisor, operator):
         operator.command("train", budget=["energy=1e9"])
         status = nets.wait(operator, lambda s: bool(s["stations"][0]["terminals"][2]["declined"]))
         certified(operator)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.engines.shards import LOCAL
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.outline import Outline, Recipe, facts
@@ -41,8 +42,13 @@ def learn(name: str, engine: str, data: Any, weather: str = "calm", **more: Any)
     return train(built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, **more)
 
 
-@pytest.mark.parametrize("weather", ["calm", "stations away", "late rows", "everything"])
-@pytest.mark.parametrize("name", ["rhfedmtl", "hfedmtl", "cocoa", "mocha", "fedavg", "adaptive-fl"])
+@pytest.mark.parametrize(
+    ("name", "weather"),
+    in_turn(
+        ["rhfedmtl", "hfedmtl", "cocoa", "mocha", "fedavg", "adaptive-fl"],
+        ["calm", "stations away", "late rows", "everything"],
+    ),
+)
 def test_an_outline_gives_the_same_numbers(name: str, weather: str) -> None:
     """Whatever the policy, the grouping and the faults."""
     assert "sharded" in LOCAL

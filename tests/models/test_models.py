@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.turns import in_turn
 
 from rhfedmtl import array_file as sealed
 from rhfedmtl.algorithms.options import Options, build
@@ -270,14 +271,14 @@ def test_only_the_logistic_loss_has_probabilities() -> None:
 ONNX_TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
 
-@pytest.mark.parametrize("dtype", ONNX_TOLERANCE)
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(
-    ("kind", "loss"), [("binary", None), ("binary", "logistic"), ("classes", "logistic"), ("regression", None)]
-)
-def test_onnx_gives_the_same_scores(kind: str, loss: str | None, scale: str, dtype: str, tmp_path: Path) -> None:
+ONNX_KINDS = [("binary", None), ("binary", "logistic"), ("classes", "logistic"), ("regression", None)]
+
+
+@pytest.mark.parametrize(("learns", "scale", "dtype"), in_turn(ONNX_KINDS, SCALES, ONNX_TOLERANCE))
+def test_onnx_gives_the_same_scores(learns: tuple[str, str | None], scale: str, dtype: str, tmp_path: Path) -> None:
     """onnxruntime agrees on scores, labels and probabilities, for a task and for the mean model; zero rows too."""
     runtime = pytest.importorskip("onnxruntime")
+    kind, loss = learns
     models, federation, _ = learned(kind, scale=scale, loss=loss)
     X = np.vstack([federation.test_X, np.zeros((1, 6))]).astype(dtype)
     for task in (federation.task_names[1], None):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.reference.problems import certify, cloud_of, federation
 from tests.reference.solvers import by_cvxpy
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -38,9 +39,9 @@ def solve(data: Any, method: DualMethod, *, gap: float = 3e-8, limit: int = 40_0
     raise AssertionError(f"no convergence: relative gap {certificate.relative_gap}")
 
 
-@pytest.mark.parametrize("relationship", ["mean", "none"])
-@pytest.mark.parametrize("kind", ["plain", "weights and intercept"])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("name", "kind", "relationship"), in_turn(LOSSES, ["plain", "weights and intercept"], ["mean", "none"])
+)
 def test_the_objective_is_cvxpys(name: str, kind: str, relationship: str) -> None:
     """For every loss and relationship, the objective agrees to 1e-6, and so does the certified model's."""
     loss, rich = LOSSES[name](), kind != "plain"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
@@ -58,8 +59,7 @@ def assert_same(left: Result, right: Result) -> None:
         np.testing.assert_equal(a, b)
 
 
-@pytest.mark.parametrize("weather", ["calm", "everything"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "weather"), in_turn(ALGORITHMS, ["calm", "everything"]))
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(name: str, weather: str, tmp_path: Path) -> None:
     """Interrupted twice, in the middle of server iterations too: models, bill, history and certificate are the same."""
     whole = learn(name, weather)

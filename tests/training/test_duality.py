@@ -55,9 +55,10 @@ def test_weak_duality_holds_at_every_round(loss: str, relationship: str, weights
                 assert np.all(certificate.station_gaps >= -1e-12)
 
 
-@over_losses
-@pytest.mark.parametrize("relationship", ["mean", "none"])
-@pytest.mark.parametrize("weights", [(1e-12, 1e6), (1e-12, 0.0), (1e-6, 1e6), (1e6, 1e-12), (1e6, 1e6)])
+@pytest.mark.parametrize(
+    ("loss", "relationship", "weights"),
+    in_turn(LOSSES, ["mean", "none"], [(1e-12, 1e6), (1e-12, 0.0), (1e-6, 1e6), (1e6, 1e-12), (1e6, 1e6)]),
+)
 def test_certificates_hold_at_extreme_weights(loss: str, relationship: str, weights: tuple[float, float]) -> None:
     """With λ from 1e-12 to 1e6, the objective is that of exact sums, and no bound lies above what a model reaches."""
     data = problem(loss)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.problems import cloud_of, federation
 from tests.reference.solvers import by_cvxpy, by_lbfgs
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -92,8 +93,7 @@ def _does_not_diverge(
     return data, method, found
 
 
-@pytest.mark.parametrize("weights", [(1e-2, 1e-3), (1e-4, 1.0), (1e-3, 10.0)])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "weights"), in_turn(LOSSES, [(1e-2, 1e-3), (1e-4, 1.0), (1e-3, 10.0)]))
 def test_the_gap_holds_the_true_distance_from_the_optimum(loss: str, weights: tuple[float, float]) -> None:
     """Against another solver: D ≤ P* ≤ P after any budget, and with enough of it the gap is small."""
     data = federation("regression" if loss == "squared" else "binary")

@@ -6,7 +6,8 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -64,9 +65,8 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values; prices and budgets as they are understood."""
         cost, budget = self.resources()
-        own = {
-            name: value for name, value in asdict(self).items() if value or name not in ("privacy", "free_evaluation")
-        }
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = {name: value for name, value in known.items() if value or name not in ("privacy", "free_evaluation")}
         return {
             **own,
             "request": self.request.to_dict(),
@@ -81,9 +81,9 @@ class RunConfig:
         own = ALGORITHMS[self.algorithm].options if self.algorithm in ALGORITHMS else ()
         return known | {option.name: option.default for option in own if option.name not in known}
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """A name that two runs share only if they are the same run."""
+        """A name that two runs share only if they are the same run; a sweep asks for it again and again."""
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 

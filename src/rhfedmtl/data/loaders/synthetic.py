@@ -224,6 +224,13 @@ def _normals(key: Any, scale: float, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _copy(source: Any, out: Any) -> None:
+    """Write one row over another; to assign whole rows takes seconds to compile, for errors that cannot come up."""
+    for j in range(len(out)):
+        out[j] = source[j]
+
+
+@njit(cache=True, nogil=True)
 def _label(row: Any, model: Any, noise: float, classes: int, key: Any) -> float:
     """Class with the largest score (of two classes: its sign), at times another one; or score plus noise."""
     best, best_score = 0, -np.inf
@@ -267,9 +274,9 @@ def _terminals(
         rows_key, noise_key = _key(seed, ROW, t), _key(seed, NOISE, t)
         for i in range(offsets[t], offsets[t + 1]):
             local = np.uint64(i - offsets[t])
-            row[:] = shift
+            _copy(shift, row)
             _normals(_key(rows_key, ROW, local), 1.0, row)
-            X[i] = row
+            _copy(row, X[i])
             y[i] = _label(row, models[t // per_task], noise, classes, _key(noise_key, ROW, local))
 
 
@@ -296,5 +303,5 @@ def _tests(
             row[:] = 0.0
             _normals(_key(seed, SHIFT, terminal), heterogeneity, row)
             _normals(_key(rows_key, ROW, i), 1.0, row)
-            X[b * size + i] = row
+            _copy(row, X[b * size + i])
             y[b * size + i] = _label(row, models[b], noise, classes, _key(noise_key, ROW, i))
