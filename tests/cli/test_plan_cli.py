@@ -220,6 +220,6 @@ def test_rounds_that_grow_over_the_run_are_told() -> None:
     """K times M would not come to the rounds in all: K is that of the first server iteration."""
     sizes = ["--tasks", "5", "--terminals", "5", "--samples-per-task", "70", "--budget", "energy=1400"]
     prices = ["--cost", "energy=0.1,10", "--cost", "time=step:0.002,station:0.05,cloud:0.1,adds:elapsed"]
-    told = CliRunner().invoke(app, ["plan", *sizes, *prices, "--budget", "time=1.5"]).output
-    assert "3 at first, more later (rounds of a station" in told
-    assert "3 server iterations; 13 rounds in all" in told
+    told = CliRunner().invoke(app, ["plan", *sizes, *prices, "--budget", "time=1.2"]).output
+    assert "1 at first, more later (rounds of a station" in told
+    assert "5 server iterations; 7 rounds in all" in told

@@ -15,6 +15,7 @@ from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import fact
 from rhfedmtl.registry import package, plugins
+from rhfedmtl.roles.words import how_many
 
 CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
@@ -119,7 +120,7 @@ def _speed() -> dict[str, Any]:
 def _show(facts: dict[str, Any]) -> None:
     memory = f", {facts['memory_gib']} GiB" if facts["memory_gib"] else ""
     typer.echo(f"rhfedmtl {facts['rhfedmtl']} on Python {facts['python']}, {facts['system']}")
-    fact("machine", f"{facts['cores']} {'core' if facts['cores'] == 1 else 'cores'}{memory}", 12)
+    fact("machine", f"{how_many(facts['cores'], 'core')}{memory}", 12)
     fact("cache", facts["cache"], 12)
     fact("data", facts["data_folder"] or "downloaded, or named by --path (RHFEDMTL_DATA names no folder)", 12)
     fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)

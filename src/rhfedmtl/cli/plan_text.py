@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rhfedmtl.cli.text import console, fact
 from rhfedmtl.planning import words
+from rhfedmtl.roles.words import how_many
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -138,8 +139,10 @@ def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
     """Print what was measured, and the prices made from it."""
     screen = console()
     b, sizes = measured.bench, measured.bytes
-    models = "1 model" if b.columns == 1 else f"{b.columns} models"
-    _line("timed", f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {models}")
+    _line(
+        "timed",
+        f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {how_many(b.columns, 'model')}",
+    )
     times = _table("H", "an order takes")
     for H, seconds in measured.orders.items():
         times.add_row(f"{H:,}", _seconds(seconds))

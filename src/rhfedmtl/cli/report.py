@@ -9,6 +9,7 @@ import typer
 
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
+from rhfedmtl.roles.words import how_many
 
 if TYPE_CHECKING:
     from rhfedmtl.report import WrittenReport
@@ -48,8 +49,7 @@ def _show(made: WrittenReport, *, asked: bool | None) -> None:
 
     typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
     typer.echo(
-        f"shows         {made.runs} {'run' if made.runs == 1 else 'runs'}"
-        + (f" of {made.studies} studies" if made.studies > 1 else "")
+        f"shows         {how_many(made.runs, 'run')}" + (f" of {made.studies} studies" if made.studies > 1 else "")
     )
     if made.figures:
         typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures) // 2} as PDF and PNG")

@@ -43,6 +43,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
+from rhfedmtl.roles.words import how_many
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -338,7 +339,7 @@ def _print_metrics(facts: dict[str, Any], tasks: tuple[str, ...], result: Result
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "certificate", certified(facts)
-    yield "work", f"{facts['rounds']:,} rounds in {facts['cloud_rounds']:,} server iterations"
+    yield "work", f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
     yield "local steps", f"H = {H}, {facts['terminal_steps']:,} in all"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rhfedmtl.roles.words import how_many
+
 if TYPE_CHECKING:
     from rhfedmtl.planning.plan import PlanReport
     from rhfedmtl.training.privacy import PrivatePlan
@@ -52,7 +54,7 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
     cut = " at first, more later" if report.rounds > report.station_rounds * report.cloud_rounds else cut
     lines += [
         ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
-        ("M", f"{report.cloud_rounds:,} server iterations; {report.rounds:,} rounds in all"),
+        ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in all"),
         ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
     ]
     return lines

@@ -13,6 +13,7 @@ from rhfedmtl.report.costs import theory
 from rhfedmtl.report.folder import read
 from rhfedmtl.report.page import page
 from rhfedmtl.report.sections import Chapter, across, chapter
+from rhfedmtl.roles.words import how_many
 from rhfedmtl.studies import cost_figure
 
 
@@ -63,7 +64,7 @@ def _title(chapters: list[Chapter]) -> str:
 def _made(studies: int, runs: int) -> str:
     """What the report was made from."""
     counts = [f"{studies} studies"] if studies > 1 else []
-    counts += [f"{runs:,} {'run' if runs == 1 else 'runs'}"] if runs else []
+    counts += [how_many(runs, "run")] if runs else []
     return " · ".join([*([", ".join(counts)] if counts else []), f"rhfedmtl {version('rhfedmtl')}"])
 
 

@@ -1,4 +1,4 @@
-"""A certificate in words: one place for what every face says of a gap."""
+"""Words that every face uses: for a certificate, and for how many there are of something."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ LEAST = 1e-5
 """Relative gap below which its digits are of no use to anybody."""
 SOLVED = 1e-9
 """Relative gap that is no more than what rounding leaves of sums over many rows."""
+
+
+def how_many(count: int, noun: str) -> str:
+    """1 round, 2 rounds."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def in_words(relative_gap: float | None, dual: float | None) -> str:
