@@ -423,7 +423,9 @@ class Run:
         least = self.accounting.worst(situation.cloud_event(), situation.round_event(1), *unpaid)
         asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
         uses = {"spent before it": self.ledger.spent, "kept for its certificate": self.ledger.reserved}
-        limited = {use: {n: x for n, x in by.items() if x > 0.0 and n in self.ledger.budget} for use, by in uses.items()}
+        limited = {
+            use: {n: x for n, x in by.items() if x > 0.0 and n in self.ledger.budget} for use, by in uses.items()
+        }
         before = " and ".join(f"{amounts_text(taken)} is {use}" for use, taken in limited.items() if taken)
         raise BudgetError(
             f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''} cannot pay one round"

@@ -25,8 +25,8 @@ from rhfedmtl.policies.base import FloatArray, Observation, Situation
 
 # One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
 PASS_RATE = 1.15
-# What a server iteration leaves of the suboptimality after as many rounds as one likes: WAITS τ^WAITS_POWER. Measured on
-# ten federations, geometric means: 0.04, 0.18, 0.31 and 0.34 for τ = 0.5, 0.91, 0.99 and 0.999.
+# What a server iteration leaves of the suboptimality after as many rounds as one likes: WAITS τ^WAITS_POWER. Measured
+# on ten federations, geometric means: 0.04, 0.18, 0.31 and 0.34 for τ = 0.5, 0.91, 0.99 and 0.999.
 WAITS, WAITS_POWER = 0.35, 4
 # Something waits for the cloud even where tasks are independent: hundreds of rounds would leave 0, without a logarithm.
 _NEVER_NOTHING = 1e-290
