@@ -59,7 +59,7 @@ def spent(data: Federation, algorithm: str, options: Options, seed: int) -> tupl
 def vectors(data: Federation, options: Options, seed: int) -> list[float]:
     """Vectors a round of a run to a gap of 1e-3: to and from a terminal, to and from a station; and all bytes.
 
-    Then bytes of round zero, for scaling, which are float64 and sent once.
+    Then bytes before the first round: round zero, which is sent once, and the first server iteration.
     """
     built, ledger = build("rhfedmtl", options, data.kind), Ledger("bytes=byte:1")
     settings = Settings(certify_every=1, seed=seed, target_relative_gap=1e-3, max_rounds=MOST_ROUNDS)

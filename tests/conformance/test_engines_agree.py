@@ -31,7 +31,7 @@ def script(
     """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it."""
     rng = np.random.default_rng(3)
     cloud = cloud_of(network, method.relationship)
-    network.scale(scalers(network.moments(), how, per_station))
+    network.scale(scalers(network.moments(), how, per_station, method.channel.moments_dtype))
     n_terminals = len(network.station)
     seen: list[Any] = []
     number = 0

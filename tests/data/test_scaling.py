@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from rhfedmtl.data import threads
 from rhfedmtl.data.mapped import map_of, room_like
 from rhfedmtl.data.scaling import SCALES, Moments, Scaler, scalers, total
 from rhfedmtl.data.sums import station_moments
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
+
+SINGLE = np.dtype(np.float32)
 
 
 def equal(a: Moments, b: Moments) -> bool:
@@ -27,21 +30,22 @@ def equal(a: Moments, b: Moments) -> bool:
     dtype=st.sampled_from([np.float32, np.float64]),
     shift=st.sampled_from([0.0, 1e6]),
     seed=st.integers(0, 1000),
+    wire=st.sampled_from([np.dtype(np.float64), SINGLE]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_terminal_alone_gets_the_numbers_of_the_batch(
-    sizes: list[list[int]], dtype: type, shift: float, seed: int
+    sizes: list[list[int]], dtype: type, shift: float, seed: int, wire: np.dtype[Any]
 ) -> None:
     """Moments of base stations at once, and of their terminals one by one, are equal to the bit."""
     counts = [n for station in sizes for n in station]
     offsets = np.concatenate([[0], np.cumsum(counts)])
     tasks = np.concatenate([[0], np.cumsum([len(station) for station in sizes])])
     X = (np.random.default_rng(seed).normal(size=(offsets[-1], 3)) + shift).astype(dtype)
-    alone = [Moments.of(X[a:b]) for a, b in pairwise(offsets)]
-    stations = station_moments(X, offsets, tasks)
-    by_hand = [total(alone[a:b]) for a, b in pairwise(tasks)]
+    alone = [Moments.of(X[a:b]).rounded(wire) for a, b in pairwise(offsets)]
+    stations = station_moments(X, offsets, tasks, wire)
+    by_hand = [total(alone[a:b]).rounded(wire) for a, b in pairwise(tasks)]
     assert all(map(equal, by_hand, stations))
-    if len(X):
+    if len(X) and wire != SINGLE:
         whole = total(stations)
         exact = X.astype(np.float64)
         np.testing.assert_allclose(whole.mean, exact.mean(axis=0), rtol=1e-12, atol=1e-12)
@@ -90,6 +94,68 @@ def test_scaling_can_be_global_or_per_station() -> None:
     assert abs(own[1].transform(X[50:]).mean()) < 1e-12
     assert abs(shared[1].transform(X[50:]).mean()) > 0.5
     assert abs(shared[0].transform(X).mean()) < 1e-12
+
+
+def test_rounded_moments_and_scaling_are_held_by_the_wire() -> None:
+    """Once rounded they stay as they are; in double precision nothing is rounded at all."""
+    moments = Moments.of(np.random.default_rng(0).normal(3.0, 2.0, size=(50, 4)))
+    single, exact = moments.rounded(SINGLE), Scaler.from_moments(moments, "standard")
+    scaler = exact.rounded(SINGLE)
+    for values in (single.mean, np.sqrt(single.spread), scaler.mean, scaler.scale):
+        np.testing.assert_array_equal(np.asarray(values).astype(np.float32), values)
+    assert equal(single.rounded(SINGLE), single)
+    assert not equal(single, moments)
+    double, unit = np.dtype(np.float64), Scaler(unit=True)
+    assert (moments.rounded(double), exact.rounded(double), unit.rounded(SINGLE)) == (moments, exact, unit)
+
+
+@pytest.mark.parametrize("unit", [1e-25, 1e-12, 1.0, 1e12, 1e25])
+def test_single_precision_scales_columns_of_any_unit(unit: float) -> None:
+    """Squares of such numbers are beyond its range, their roots are not."""
+    X = unit * np.random.default_rng(1).normal(2.0, 1.0, size=(60, 3))
+    stations = station_moments(X, np.arange(0, 61, 10), np.array([0, 3, 6]), SINGLE)
+    exact, single = (Scaler.from_moments(m, "standard") for m in (Moments.of(X), total(stations)))
+    np.testing.assert_allclose(single.rounded(SINGLE).transform(X), exact.transform(X), rtol=0, atol=1e-5)
+
+
+def test_constant_columns_stay_harmless_in_single_precision() -> None:
+    """What is left of them is the same in all rows, and next to nothing."""
+    X = np.random.default_rng(2).normal(size=(40, 4))
+    X[:, 1:] = 0.0, 0.1, -1e4 / 3
+    stations = station_moments(X, np.array([0, 7, 20, 40]), np.array([0, 2, 3]), SINGLE)
+    for scaler in scalers(stations, "standard", per_station=True, dtype=SINGLE) + scalers(
+        stations, "standard", dtype=SINGLE
+    ):
+        assert (np.asarray(scaler.scale)[1:] == 1.0).all()
+        left = scaler.transform(X)[:, 1:]
+        assert (left == left[0]).all()
+        assert np.abs(left).max() < 1e-3
+
+
+@pytest.mark.parametrize(("spread", "scale"), [(20.0, "20"), (0.0, "1")])
+@pytest.mark.parametrize("names", [(), ("age", "time")])
+def test_a_mean_that_single_precision_cannot_tell_is_refused(spread: float, scale: str, names: tuple[str, ...]) -> None:
+    """A time stamp, constant or not, is named with the way out; less its base it is scaled, and as it is in double."""
+    X = np.random.default_rng(3).normal(size=(400, 2))
+    X[:, 1] = 1.7e9 + spread * np.sign(X[:, 1])
+    offsets, tasks = np.array([0, 100, 400]), np.array([0, 1, 2])
+    column = r"column 'time'" if names else "column 1"
+    with pytest.raises(
+        DataError, match=rf"{column} has a mean of 1\.7e\+09 and a scale of {scale}.*--precision float64"
+    ):
+        scalers(station_moments(X, offsets, tasks), "standard", dtype=SINGLE, names=names)
+    with pytest.raises(DataError, match=column):
+        scalers(station_moments(X, offsets, tasks, SINGLE), "standard", dtype=SINGLE, names=names)
+    scalers(station_moments(X, offsets, tasks), "standard", names=names)
+    scalers(station_moments(X - [0.0, 1.7e9], offsets, tasks, SINGLE), "standard", dtype=SINGLE, names=names)
+
+
+@pytest.mark.parametrize("unit", [1e-60, 1e45])
+def test_what_single_precision_cannot_hold_at_all_is_refused(unit: float) -> None:
+    """Neither a scale of nothing nor one without end is used."""
+    X = unit * np.random.default_rng(4).normal(2.0, 1.0, size=(60, 1))
+    with pytest.raises(DataError, match="column 0"):
+        scalers([Moments.of(X)], "standard", dtype=SINGLE)
 
 
 def test_zero_rows_stay_zero_and_output_may_be_in_place() -> None:

@@ -188,6 +188,19 @@ def test_an_update_weighs_what_its_precision_makes_of_it(precision: str, each: i
             assert said.round.efforts[0].bytes_up == least
 
 
+@pytest.mark.parametrize(
+    ("precision", "each"), [("identity", 8), ("float32", 4), ("int16", 4), ("int8", 4), ("masked", 8)]
+)
+def test_moments_weigh_what_the_precision_makes_of_them(precision: str, each: int) -> None:
+    """Mean and spread of one terminal at least, and that it was asked; one byte less is a lie."""
+    told, least = codec.tensor(np.ones(NUMBERS - 1)), framed(0) + framed(each * 2 * (NUMBERS - 1))
+    for less in (0, 1):
+        moments = wire.MomentsReport(count=3, mean=told, spread=told)
+        said = wire.Answer(moments=moments, bytes_below=least - less)
+        with pytest.raises(PeerError, match="where moments take") if less else nullcontext():
+            checker(options={"channel": precision}).answer(0, MOMENTS, said, HOMES)
+
+
 def test_bytes_count_for_no_more_than_what_was_asked_can_weigh() -> None:
     """A station that says more, or a terminal that sends more than it was asked for, does not use a budget up."""
     check = checker()

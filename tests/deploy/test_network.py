@@ -188,14 +188,20 @@ def test_methods_by_gradient_steps_run_too(tmp_path: Path, algorithm: str, kind:
 
 
 def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
-    """With float32 on the wire and error feedback, the gap still closes, and sums stay right to single precision."""
+    """With float32 on the wire, the gap still closes, sums stay right, and rows are scaled as in one process."""
     federation = nets.small(2, 2, 40)
     learning = {"precision": "float32", "options": {"lambda1": 0.1, "lambda2": 0.1}, "target_gap": 1e-6}
     folder = nets.build(tmp_path / "net", federation, learning=learning)
     with nets.running(folder) as (_, operator):
         status = nets.trained(operator)
         assert status["gap"] <= 1e-6
+        operator.export(tmp_path / "out")
     nets.assert_invariant(folder, 2, tolerance=1e-6)
+    scaled = TaskModels.load(tmp_path / "out" / "model.npz").scalers
+    alone = in_process(federation, "energy=100", options=Options.of(channel="float32"))
+    for a, b in zip(scaled, alone.scalers, strict=True):
+        np.testing.assert_array_equal([a.mean, a.scale], [b.mean, b.scale])
+        np.testing.assert_array_equal(np.asarray(a.mean).astype(np.float32), a.mean)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
 from rhfedmtl.deploy.node.enrolment import Token
-from rhfedmtl.deploy.node.job import load_rows
+from rhfedmtl.deploy.node.job import Agreement, load_rows
 from rhfedmtl.deploy.node.serve import serve
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.nodes import ROLES
@@ -72,10 +72,12 @@ MESSAGES = [
     said.Leave(7, 2, X),
     said.Goodbye(7, 2),
     said.MomentsReport(7, 15, X[0], X[1]),
+    said.MomentsReport(7, 15, X[0], X[1], np.dtype(np.float32)),
     said.RowProbe(True, X[0]),
     said.ShareProbe(7, 3, VERDICT),
     said.Trial(9, X),
     said.Scaling(X[0], X[1], True),
+    said.Scaling(X[0], X[1], True, np.dtype(np.float32)),
     said.LabelsReport(7, X[1]),
     said.Centring(-2.5),
     said.Noising(0.3, 0.7, 1e-6),
@@ -110,6 +112,15 @@ def test_messages_survive_the_wire(message: Any) -> None:
     sent = codec.to_wire(message)
     read = codec.from_wire(type(message), type(sent).FromString(sent.SerializeToString()))
     np.testing.assert_equal(plain(read), plain(message))
+
+
+def test_what_is_agreed_on_keeps_its_precision_in_greetings_and_files() -> None:
+    """A scaling in four bytes a number is passed on, and written down, in four bytes a number."""
+    told = wire.Welcome(scaling=codec.to_wire(said.Scaling(X[0], X[1], True, np.dtype(np.float32))))
+    for carrier in (wire.Welcome(), wire.StationFile(), wire.TerminalFile()):
+        Agreement.read(told).write(carrier)
+        assert carrier.scaling == told.scaling
+    assert len(told.scaling.mean.data) == 4 * X.shape[1]
 
 
 def test_every_message_of_the_roles_has_its_form() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.engines.shards import LOCAL
 from tests.reference.problems import federation
 from typer.testing import CliRunner
 
@@ -15,9 +18,10 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
+from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ConfigError
+from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import RoundEvent, event_totals
@@ -25,7 +29,20 @@ from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
-from rhfedmtl.roles.messages import Anchor, Message, Probe, Report, Sums, Update, Verdict, WorkOrder
+from rhfedmtl.roles.messages import (
+    FLOAT64,
+    Anchor,
+    Message,
+    MomentsReport,
+    Probe,
+    Report,
+    Scaling,
+    Sums,
+    Update,
+    Verdict,
+    WorkOrder,
+    round_zero_bytes,
+)
 from rhfedmtl.training.run import Result, Run, Settings, train
 
 
@@ -117,7 +134,9 @@ def test_more_bytes_certify_more_where_tasks_are_all_but_one() -> None:
 def test_sizes_are_those_of_the_wire(d: int) -> None:
     """Protobuf as it is written, up to a few bytes for whole numbers."""
     w, gains = np.random.default_rng(d).normal(size=(1, d)), np.ones(8)
-    verdict = Verdict(7, 0.5, 7, 1)
+    verdict, single = Verdict(7, 0.5, 7, 1), Int8.moments_dtype
+    moments = Moments.of(np.random.default_rng(d).normal(size=(70, d)))
+    scaler = Scaler.from_moments(moments, "standard-unit")
     said: list[Message] = [
         WorkOrder(8, 3, w, 2.0, 100, verdict),
         Update(8, 3, w, gains, np.ones(3)),
@@ -126,10 +145,48 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
         Anchor(4, 1, w, 0.5),
         Report(4, 1, 8, w, 70, 1),
         Report(4, 1, 8, Int8().reported(w), 70, 1, Int8.report_dtype),
+        MomentsReport.of(3, moments, FLOAT64),
+        MomentsReport.of(3, moments, single),
+        Scaling.of(scaler),
+        Scaling.of(scaler.rounded(single), single),
     ]
     for message in said:
         written = framed(len(codec.to_wire(message).SerializeToString()))
         assert written <= message.n_bytes <= written + 20
+
+
+def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
+    """As charged, of terminals and stations, up and down; and what is charged are the messages."""
+    data = federation(sizes=[[6, 5], [7]], d=1000)
+    told, zero = {}, {}
+    for channel in ("identity", "int8"):
+        built = build("rhfedmtl", Options.of(channel=channel), "classification")
+        run = Run(data, built.method, Settings(), Ledger("bytes=byte:1"))
+        moments = MomentsReport.of(0, run.network.moments()[0], built.method.channel.moments_dtype)
+        scaling = Scaling.of(run.scalers[0], built.method.channel.moments_dtype)
+        told[channel] = round_zero_bytes(1000, channel=built.method.channel)
+        assert told[channel] == ((moments.n_bytes, scaling.n_bytes),) * 2
+        zero[channel] = run.ledger.spent["bytes"]
+        assert zero[channel] == (3 + 2) * sum(told[channel][0])
+    assert 0.5 < zero["int8"] / zero["identity"] < 0.51
+
+
+@pytest.mark.parametrize("engine", LOCAL)
+def test_a_column_that_single_precision_cannot_tell_is_refused_by_name(engine: str) -> None:
+    """Before anything is learned, whoever adds up; in double precision it is no trouble."""
+    data = federation()
+    X, names = data.X.copy(), tuple(f"x{j}" for j in range(data.n_features))
+    X[:, 2] += 1.7e9
+    stamped = replace(data, X=X, feature_names=names)
+    for channel in ("int8", "identity"):
+        built = build("rhfedmtl", Options.of(channel=channel), "classification")
+        settings = Settings(execution=Execution(engine), max_rounds=1)
+        with (
+            pytest.raises(DataError, match=r"column 'x2' has a mean of 1\.7e\+09")
+            if channel == "int8"
+            else nullcontext()
+        ):
+            train(stamped, built.method, Fixed(1), settings)
 
 
 def test_precision_is_the_word_for_channels_that_round(tmp_path: Path) -> None:

@@ -43,14 +43,15 @@ class Channel:
     """What happens to updates and models between terminals and station. This one changes nothing; see `roles.channel`.
 
     ``dtype`` is how the numbers of an update cross the wire, ``model_dtype`` those of a model, ``report_dtype`` those
-    of a station's report; without ``tells_gains`` the gain curve is zeros; with ``sums_only`` a station sees sums, and
-    nothing of one terminal; ``noised`` sums are hidden in noise. A channel is without state: what is kept from one
-    message to the next is handed in and out.
+    of a station's report, ``moments_dtype`` (float64 or float32) those of moments and scaling; without ``tells_gains``
+    the gain curve is zeros; with ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are
+    hidden in noise. A channel is without state: what is kept from one message to the next is handed in and out.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
+    moments_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
     identity: ClassVar[bool] = True
     keeps_residual: ClassVar[bool] = False
     tells_gains: ClassVar[bool] = True

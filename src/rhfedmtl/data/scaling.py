@@ -1,25 +1,30 @@
 """Arithmetic of federated standardisation: sums that terminals may share, and the scaling made from them.
 
-Only arithmetic lives here; who sends what to whom is the business of the roles.
+Only arithmetic lives here; who sends what to whom is the business of the roles. Where numbers cross the wire in single
+precision, ``dtype``, they are rounded here, so that all who have them have the same.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import FloatArray, as_rows
 from rhfedmtl.data.mapped import room_like
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, DataError
 
 SCALES = ("standard-unit", "standard-rms", "standard", "unit", "none")
 FEATURES_WORTH, LEAST_CONSTANT = 3.0, 0.25
 """Size of the constant feature, in typical features of a row of norm 1; and where many features leave little of it."""
+MOST_LOST = 1e-3
+"""Scales by which a column may be shifted where its mean is rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +54,12 @@ class Moments:
         part, shift = other.count / count, other.mean - self.mean
         spread = self.spread + (other.spread + shift * shift * (self.count * part))
         return Moments(count, self.mean + shift * part, spread)
+
+    def rounded(self, dtype: np.dtype[Any]) -> Moments:
+        """The same with a mean, and a root of the spread, that this type holds: the root has the range of the rows."""
+        if dtype == np.float64:
+            return self
+        return Moments(self.count, _rounded(self.mean, dtype), np.square(_rounded(np.sqrt(self.spread), dtype)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +100,22 @@ class Scaler:
         length = np.sqrt(max(int(np.sum(~constant)), 1)) if how.endswith("rms") else 1.0
         return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), how.endswith("unit"))
 
+    def rounded(self, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Scaler:
+        """The same in numbers that this type holds; refuses a column whose mean is too large beside its scale."""
+        if self.mean is None or self.scale is None or dtype == np.float64:
+            return self
+        mean, scale = _rounded(self.mean, dtype), _rounded(self.scale, dtype)
+        lost = 0.5 * np.finfo(dtype).eps * np.abs(mean)
+        fits = (lost <= MOST_LOST * scale) & (scale > 0.0) & np.isfinite(scale)  # a NaN does not
+        if not fits.all():
+            j = int(np.argmin(fits))
+            raise DataError(
+                f"column {repr(names[j]) if names else j} has a mean of {self.mean[j]:.6g} and a scale of "
+                f"{self.scale[j]:.3g}, of which {dtype} on the wire keeps too little: subtract a base from it, or take "
+                "--precision float64"
+            )
+        return Scaler(mean, scale, self.unit)
+
     def transform(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Scaled rows in the dtype of ``X``, into ``out`` if given (which may be ``X`` itself); zero rows stay zero."""
         if self.mean is None and not self.unit and out is None:
@@ -118,6 +145,12 @@ def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = F
     return np.asarray(total[0])
 
 
+def _rounded(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
+    """The nearest numbers that a type holds."""
+    with np.errstate(over="ignore"):  # what is too large is refused with the scaling that it makes
+        return values.astype(dtype).astype(np.float64)
+
+
 def total(moments: list[Moments]) -> Moments:
     """Sum in the given order, which is the order of ids: the result never depends on who answered first."""
     if not moments:
@@ -125,10 +158,19 @@ def total(moments: list[Moments]) -> Moments:
     return reduce(operator.add, moments)
 
 
-def scalers(stations: list[Moments], how: str, per_station: bool = False) -> list[Scaler]:
-    """Scaler of every base station: all the same, from the sums of all, or each from its own sums."""
+def scalers(
+    stations: list[Moments],
+    how: str,
+    per_station: bool = False,
+    dtype: npt.DTypeLike = np.float64,
+    names: Sequence[str] = (),
+) -> list[Scaler]:
+    """Scaler of every base station: all the same, from the sums of all, or each from its own sums.
+
+    In numbers that ``dtype`` holds; ``names`` are those of the columns, where they are known.
+    """
     if not how.startswith("standard"):
         return [Scaler.from_moments(None, how)] * len(stations)
     if per_station:
-        return [Scaler.from_moments(moments, how) for moments in stations]
-    return [Scaler.from_moments(total(stations), how)] * len(stations)
+        return [Scaler.from_moments(moments, how).rounded(np.dtype(dtype), names) for moments in stations]
+    return [Scaler.from_moments(total(stations), how).rounded(np.dtype(dtype), names)] * len(stations)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from rhfedmtl.data.federation import FloatArray, IntArray, as_rows
@@ -49,24 +50,39 @@ def _merge(count: int, mean: Any, spread: Any, more: int, more_mean: Any, more_s
 
 
 @njit(cache=True, nogil=True)
-def _stations(X: Any, terminals: Any, tasks: Any, first: int, last: int, mean: Any, spread: Any) -> None:
+def _round(mean: Any, spread: Any) -> None:
+    """To what single precision holds, in place, as `Moments.rounded` does."""
+    for j in range(len(mean)):
+        mean[j] = np.float64(np.float32(mean[j]))
+        root = np.float64(np.float32(np.sqrt(spread[j])))
+        spread[j] = root * root
+
+
+@njit(cache=True, nogil=True)
+def _stations(first: int, last: int, X: Any, terminals: Any, tasks: Any, mean: Any, spread: Any, single: bool) -> None:
     part_mean, part_spread = np.empty(X.shape[1]), np.empty(X.shape[1])
     for b in range(first, last):
         count: Any = np.int64(0)
         for t in range(tasks[b], tasks[b + 1]):
             _rows(X, terminals[t], terminals[t + 1], part_mean, part_spread)
+            if single:
+                _round(part_mean, part_spread)
             count = _merge(count, mean[b], spread[b], terminals[t + 1] - terminals[t], part_mean, part_spread)
 
 
-def station_moments(X: FloatArray, terminal_offsets: IntArray, task_offsets: IntArray) -> list[Moments]:
+def station_moments(
+    X: FloatArray, terminal_offsets: IntArray, task_offsets: IntArray, dtype: npt.DTypeLike = np.float64
+) -> list[Moments]:
     """Moments of every base station's rows, merged terminal by terminal in the order of ids.
 
     Equal to the bit to ``total`` of the moments of each station's terminals, without making those: a million terminals
-    take seconds.
+    take seconds. Those of terminals and those of stations are rounded to ``dtype``, float64 or float32.
     """
     X = fixed(as_rows(X))
     terminals, tasks = (np.asarray(part, dtype=np.int64) for part in (terminal_offsets, task_offsets))
     mean, spread = np.zeros((len(tasks) - 1, X.shape[1])), np.zeros((len(tasks) - 1, X.shape[1]))
-    share_out(lambda first, last: _stations(X, terminals, tasks, first, last, mean, spread), len(tasks) - 1, X.size)
+    dtype = np.dtype(dtype)
+    given = X, terminals, tasks, mean, spread, dtype == np.float32
+    share_out(lambda first, last: _stations(first, last, *given), len(tasks) - 1, X.size)
     counts = np.diff(terminals[tasks]).tolist()
-    return [Moments(count, mean[b], spread[b]) for b, count in enumerate(counts)]
+    return [Moments(count, mean[b], spread[b]).rounded(dtype) for b, count in enumerate(counts)]

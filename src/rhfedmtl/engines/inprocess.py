@@ -357,7 +357,7 @@ class InProcess:
         self.need_start("take moments")
         X, (terminals, tasks) = self.rows.X[self._here()], self._offsets_here()
         if not self.method.channel.sums_only:
-            return station_moments(X, terminals, tasks)
+            return station_moments(X, terminals, tasks, self.method.channel.moments_dtype)
         each = station_moments(X, terminals, np.arange(len(terminals)))
         return [together(Spreads.of_moments(each[a:b])).moments for a, b in pairwise(tasks)]
 

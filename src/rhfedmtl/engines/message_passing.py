@@ -166,9 +166,10 @@ class MessagePassing:
         """Tell every terminal how to scale its rows."""
         self._scalers = scalers
         for station, scaler in zip(self.stations, scalers, strict=True):
-            station.scaled(Scaling.of(scaler))
+            told = Scaling.of(scaler, self.method.channel.moments_dtype)
+            station.scaled(told)
             for t in station.members:
-                self.terminals[t].scale(Scaling.of(scaler))
+                self.terminals[t].scale(told)
 
     def move(self, terminal: int, station: int) -> None:
         """Leave one station, join the other."""

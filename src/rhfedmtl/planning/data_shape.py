@@ -127,7 +127,7 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     known = subject.preparation if isinstance(subject, Federation) else None
     among = method.channel.masked_among(layout.members)
     below, above = round_zero_bytes(
-        scaled, labels=labels, preparation=known, masked_among=among, least=method.channel.least
+        scaled, labels=labels, preparation=known, masked_among=among, channel=method.channel
     )
     return round_zero_events(layout, below, above)
 

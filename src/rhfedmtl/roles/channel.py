@@ -114,6 +114,7 @@ class Float32(Rounding):
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    moments_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
         """To 24 bits."""
@@ -136,6 +137,7 @@ class Int8(Rounding):
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
     report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    moments_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     bits: ClassVar[int] = 7
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 
@@ -214,12 +214,30 @@ class Goodbye(Message):
 
 @dataclass(frozen=True, eq=False)
 class MomentsReport(Message):
-    """Terminal to station, or station to cloud, in round zero: count, mean and spread of training rows."""
+    """Terminal to station, or station to cloud, in round zero: count, mean and spread of training rows.
+
+    ``dtype`` is how the numbers cross the wire, which holds them exactly; where that is float32, ``spread`` is the root
+    of what is meant.
+    """
 
     sender: int
     count: int
     mean: Vector
     spread: Vector
+    dtype: np.dtype[Any] = FLOAT64
+
+    @classmethod
+    def of(cls, sender: int, moments: Moments, dtype: np.dtype[Any]) -> MomentsReport:
+        """Message that tells these moments, rounded to this type."""
+        told = moments.rounded(dtype)
+        spread = told.spread if dtype == FLOAT64 else np.sqrt(told.spread)
+        return cls(sender, told.count, told.mean, spread, dtype)
+
+    @property
+    def moments(self) -> Moments:
+        """What this message tells."""
+        spread = self.spread if self.dtype == FLOAT64 else np.square(self.spread)
+        return Moments(self.count, self.mean, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,18 +270,22 @@ class Trial(Message):
 
 @dataclass(frozen=True, eq=False)
 class Scaling(Message):
-    """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not."""
+    """Cloud to stations to terminals in round zero: subtract this mean, divide by this scale, then unit rows or not.
+
+    ``dtype`` is how the numbers cross the wire, which holds them exactly.
+    """
 
     mean: Vector
     scale: Vector
     unit: bool
+    dtype: np.dtype[Any] = FLOAT64
 
     @classmethod
-    def of(cls, scaler: Scaler) -> Scaling:
+    def of(cls, scaler: Scaler, dtype: np.dtype[Any] = FLOAT64) -> Scaling:
         """Message that says what this scaler does; empty vectors where it does not standardise."""
         empty = np.empty(0)
         mean, scale = scaler.mean, scaler.scale
-        return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit)
+        return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit, dtype)
 
     @property
     def scaler(self) -> Scaler:
@@ -428,7 +450,7 @@ def round_zero_bytes(
     labels: bool = False,
     preparation: Preparation | None = None,
     masked_among: int = 0,
-    least: int = 1,
+    channel: Channel = PLAIN,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Bytes up and down of a terminal, and of a station, in round zero.
 
@@ -436,13 +458,13 @@ def round_zero_bytes(
     vocabulary: no terminal has more to say. Where sums are masked, terminals tell moments, label sums, and counts and
     sums of columns under masks.
     """
-    features = np.broadcast_to(0.0, n_features)
+    features, kind = np.broadcast_to(0.0, n_features), channel.moments_dtype
     reports: list[tuple[int, Message]] = []
     columns: list[Message] = []
     down: list[Message] = []
     if n_features:
-        reports.append((n_features, MomentsReport(0, 0, features, features)))
-        down.append(Scaling(features, features, True))
+        reports.append((n_features, MomentsReport(0, 0, features, features, kind)))
+        down.append(Scaling(features, features, True, kind))
     if preparation is not None:
         each, words = np.zeros(len(preparation.columns)), preparation.vocabulary
         columns.append(ColumnsReport(0, each, each, words))
@@ -457,7 +479,7 @@ def round_zero_bytes(
     each_sum = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
     if preparation is not None:
         each_sum.append((0, 2 * len(preparation.columns)))
-    sums = [_masked_sum(about, told_of, masking_bytes(masked_among, least)) for about, told_of in each_sum]
+    sums = [_masked_sum(about, told_of, masking_bytes(masked_among, channel.least)) for about, told_of in each_sum]
     return (sum(each for each, _ in sums), told + sum(each for _, each in sums)), station
 
 
@@ -470,9 +492,9 @@ def _masked_sum(about: int, width: int, masking: tuple[int, int]) -> tuple[int, 
 
 def _size(message: Message, **told: int) -> int:
     """Size on the wire, of which some fields take so many bytes; models as if the receiver did not know them."""
-    typed, size = _TYPED.get(type(message), ("", _tensor))
-    if typed and typed not in told:
-        told[typed] = size(getattr(message, typed).shape, message.dtype)  # type: ignore[attr-defined]
+    typed, size = _TYPED.get(type(message), ((), _tensor))
+    for name in typed:
+        told.setdefault(name, size(getattr(message, name).shape, message.dtype))  # type: ignore[attr-defined]
     each = (told.get(field.name, _bytes(getattr(message, field.name))) for field in fields(message))
     return framed(ENVELOPE + _delimited(sum(each)))
 
@@ -510,14 +532,16 @@ def _tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return _delimited(_delimited(sizes) + kind + (_delimited(n_bytes) if n_bytes else 0))
 
 
-_TYPED: dict[type[Message], tuple[str, Callable[[tuple[int, ...], np.dtype[Any]], int]]] = {
-    Anchor: ("center", _model),
-    WorkOrder: ("model", _model),
-    Probe: ("models", _models),
-    Update: ("delta", _tensor),
-    Report: ("v", _tensor),
+_TYPED: dict[type[Message], tuple[tuple[str, ...], Callable[[tuple[int, ...], np.dtype[Any]], int]]] = {
+    Anchor: (("center",), _model),
+    WorkOrder: (("model",), _model),
+    Probe: (("models",), _models),
+    Update: (("delta",), _tensor),
+    Report: (("v",), _tensor),
+    MomentsReport: (("mean", "spread"), _tensor),
+    Scaling: (("mean", "scale"), _tensor),
 }
-"""The field of a message whose numbers cross the wire in its ``dtype``."""
+"""The fields of a message whose numbers cross the wire in its ``dtype``."""
 
 
 def _delimited(n_bytes: int) -> int:

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Loss
-from rhfedmtl.roles.messages import LabelsReport, MomentsReport, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import LabelsReport, Sums, Update, Vector, WorkOrder
 
 EXACT, ROUNDED = 1.01, 2.0
 """How far beyond a bound rounding may lead: of numbers, and of a channel that keeps back what it rounds."""
@@ -213,7 +214,7 @@ class Bounds:
         return value if math.isfinite(value) else 1e6 * max(1.0, self.weight)
 
 
-def odd_moments(told: Mapping[int, MomentsReport], rows: Mapping[int, int]) -> dict[int, str]:
+def odd_moments(told: Mapping[int, Moments], rows: Mapping[int, int]) -> dict[int, str]:
     """Terminals whose moments cannot be those of the rows they joined with, or are far from all others', and why.
 
     How far out a terminal is in a feature: the distance of its rows from the median of the terminals' means, by that of
@@ -245,13 +246,13 @@ def odd_labels(
     moments, odd = {}, {}
     for t, each in told.items():
         total, mean, spread = each.sums
-        moments[t] = MomentsReport(t, rows[t], np.array([mean]), np.array([spread * rows[t] / total]))
+        moments[t] = Moments(rows[t], np.array([mean]), np.array([spread * rows[t] / total]))
         if not math.isclose(total, weights[t], rel_tol=PRECISION):
             odd[t] = f"label sums of weight {total:.6g}, having joined with {weights[t]:.6g}"
     return odd_moments({t: each for t, each in moments.items() if t not in odd}, rows) | odd
 
 
-def _odd_alone(told: MomentsReport, rows: int) -> str:
+def _odd_alone(told: Moments, rows: int) -> str:
     if not (np.isfinite(told.mean).all() and np.isfinite(told.spread).all()):
         return "moments that are not finite"
     if told.count != rows:
@@ -261,7 +262,7 @@ def _odd_alone(told: MomentsReport, rows: int) -> str:
     return ""
 
 
-def _squares(told: MomentsReport, middle: Vector) -> Vector:
+def _squares(told: Moments, middle: Vector) -> Vector:
     """Mean squared distance of a terminal's rows from the middle, by feature."""
     with np.errstate(over="ignore"):
         return np.asarray(told.spread / told.count + np.square(told.mean - middle))

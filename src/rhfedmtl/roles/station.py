@@ -459,9 +459,12 @@ class BaseStation:
                 bounds.check_sums(sums, models, points, member.share)
 
     def add_moments(self, told: Mapping[int, MomentsReport]) -> Moments:
-        """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined."""
-        sound = self._sound(told, odd_moments)
-        return total([Moments(m.count, m.mean, m.spread) for m in sound])
+        """Round zero: add up moments in the order of ids; terminals whose moments cannot be are quarantined.
+
+        They are rounded as the cloud is told them.
+        """
+        sound = self._sound({t: report.moments for t, report in told.items()}, odd_moments)
+        return total(sound).rounded(self.method.channel.moments_dtype)
 
     def add_labels(self, told: Mapping[int, LabelsReport]) -> Vector:
         """Round zero of a regression: the same for sums over labels."""

@@ -201,8 +201,7 @@ class Terminal:
 
     def moments(self) -> MomentsReport:
         """Round zero: sums over training rows from which a common scaling is made."""
-        moments = Moments.of(self._X)
-        return MomentsReport(self.identity, moments.count, moments.mean, moments.spread)
+        return MomentsReport.of(self.identity, Moments.of(self._X), self.method.channel.moments_dtype)
 
     def scale(self, scaling: Scaling) -> None:
         """Round zero: scale the rows; only before any step was taken. Told again, it changes nothing."""

@@ -213,7 +213,8 @@ class Run:
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
         try:
-            self.scalers, self.levels = self._round_zero(federation)
+            names = federation.feature_names if site is None else site.feature_names
+            self.scalers, self.levels = self._round_zero(federation, names)
         except BaseException:
             self.close()
             raise
@@ -540,20 +541,24 @@ class Run:
         """Models of the stations as rounds have them: undoes `as_given`."""
         return centring.without_intercepts(models, self.constant, self.levels)
 
-    def _round_zero(self, federation: Federation) -> tuple[list[Scaler], npt.NDArray[np.float64] | None]:
+    def _round_zero(
+        self, federation: Federation, names: tuple[str, ...]
+    ) -> tuple[list[Scaler], npt.NDArray[np.float64] | None]:
         """Common scaling and levels of labels, from sums over training rows, charged by their bytes alone."""
-        used = scalers(self.network.moments(), self.settings.scale, self.settings.scale_per_station)
+        settings, channel = self.settings, self.method.channel
+        told = self.network.moments()
+        used = scalers(told, settings.scale, settings.scale_per_station, channel.moments_dtype, names)
         levels = None
         if self.method.intercept and federation.kind == "regression" and isinstance(self.network, LabelCentring):
             levels = centring.levels(self.network.labels())
             self.network.centre(levels)
-        features = self.network.shape[1] - self.method.intercept if self.settings.scale.startswith("standard") else 0
+        features = self.network.shape[1] - self.method.intercept if settings.scale.startswith("standard") else 0
         layout, known = self._layout(), federation.preparation
-        among = self.method.channel.masked_among(layout.members)
+        among = channel.masked_among(layout.members)
         if known is not None and (among or self.private is not None):
             known.refuse_told("--masked" if among else "--privacy", means=self.private is not None)
         sizes = round_zero_bytes(
-            features, labels=levels is not None, preparation=known, masked_among=among, least=self.method.channel.least
+            features, labels=levels is not None, preparation=known, masked_among=among, channel=channel
         )
         for event in round_zero_events(layout, *sizes):
             self._charge(event)

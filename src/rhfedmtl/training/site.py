@@ -92,10 +92,12 @@ class Site:
     """Where a run takes place, if it is no simulation.
 
     Stations then wait for each other after every BS iteration, and not at server iterations only. Of rounds that
-    policies may no longer look back to nothing is kept, as a training may have no end.
+    policies may no longer look back to nothing is kept, as a training may have no end. ``feature_names`` are those of
+    rows that are elsewhere, where they are known.
     """
 
     network: Network
     environment: Environment
     accounting: Accounting
     evaluation: Evaluation
+    feature_names: tuple[str, ...] = ()

@@ -171,12 +171,14 @@ class AnswerChecks:
         name, of = answer.WhichOneof("body"), 1
         if name == "sums" and answer.sums.dual.shape[0]:  # a private certificate may be told again, or of few
             parts, of = answer.sums, self._members[station][answer.sums.membership].terminals
-            numbers = sum(math.prod(part.shape) for part in (parts.losses, parts.dual, parts.gradient))
-        elif name in ("moments", "labels"):
-            numbers = 2 * self._features if name == "moments" else len(answer.labels.sums.data) // 8
+            told = 8 * sum(math.prod(part.shape) for part in (parts.losses, parts.dual, parts.gradient))
+        elif name == "moments":
+            told = 2 * self._features * self._channel.moments_dtype.itemsize
+        elif name == "labels":
+            told = len(answer.labels.sums.data)
         else:
             return 0
-        return of * (framed(0) + framed(8 * numbers))
+        return of * (framed(0) + framed(told))
 
     def _round(self, asked: wire.RoundRequest, said: wire.RoundResult, terminals: int) -> None:
         """A round as it was ordered: who worked, how long at most, and what its messages can have weighed."""

@@ -182,7 +182,8 @@ def measured_run(
     ``all_back`` waits, at its end, for members that are silent, and says whether they are there.
     """
     accounting = MeasuredAccounting(config, network, ledger)
-    site = Site(network, Membership(network), accounting, RemoteEvaluation(network, all_back))
+    evaluation = RemoteEvaluation(network, all_back)
+    site = Site(network, Membership(network), accounting, evaluation, config.learning.feature_names)
     return Run(people, network.method, settings, ledger, site=site, private=private)
 
 

@@ -92,7 +92,7 @@ class RemoteNetwork:
     def agreed(self, station: int) -> jobs.Agreement:
         """What a station, and its terminals, were told before the first round."""
         return jobs.Agreement(
-            None if self.scalers is None else Scaling.of(self.scalers[station]),
+            None if self.scalers is None else self._scaling(self.scalers[station]),
             None if self.levels is None else Centring(float(self.levels[station])),
             self.noising,
         )
@@ -228,12 +228,15 @@ class RemoteNetwork:
         channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
-        return [Moments(report.count, report.mean, report.spread) for report in self._rows_told("moments")]
+        return [report.moments for report in self._rows_told("moments")]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
         self.scalers = scalers
-        self._agree("scale", [Scaling.of(scaler) for scaler in scalers])
+        self._agree("scale", [self._scaling(scaler) for scaler in scalers])
+
+    def _scaling(self, scaler: Scaler) -> Scaling:
+        return Scaling.of(scaler, self.method.channel.moments_dtype)
 
     def labels(self) -> Float64Array:
         """Round zero of a regression: label sums of every station."""

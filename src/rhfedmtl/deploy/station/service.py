@@ -420,8 +420,8 @@ class StationService:
             self.members.part_from(goodbye, self.members.acceptor.sessions.get(goodbye.terminal))
 
     async def _moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        sums = await self._round_zero.moments()
-        answer.moments.CopyFrom(codec.to_wire(MomentsReport(self.memory.task, sums.count, sums.mean, sums.spread)))
+        sums, kind = await self._round_zero.moments(), self.memory.station.method.channel.moments_dtype
+        answer.moments.CopyFrom(codec.to_wire(MomentsReport.of(self.memory.task, sums, kind)))
 
     async def _scale(self, content: wire.Scaling, answer: wire.Answer) -> None:
         await self._agree("scaled", answer, scaling=content)

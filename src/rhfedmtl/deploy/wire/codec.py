@@ -1,6 +1,7 @@
 """Messages and state of the roles as protobuf and back. What comes from a peer is checked before a role sees it.
 
-Numbers travel as float64; those of updates as their channel has rounded them (`models` for those of models).
+Numbers travel as float64; those of updates, reports, moments and scaling as their channel has rounded them (`models`
+for those of models).
 """
 
 from __future__ import annotations
@@ -144,6 +145,8 @@ def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
     for name, reader in _readers(cast(type, kind)).items():
         if name not in form.apart:
             more[name] = reader(given, name)
+    if form.rounded:
+        more["dtype"] = np.dtype(_KINDS[getattr(given, form.rounded[-1]).precision])
     made = kind(**more)
     form.check(made)
     return made
@@ -289,8 +292,9 @@ def _check_opened(opened: masking.Opened) -> None:
 class Form:
     """How a message of the roles, or their state, looks on the wire: fields are those of the same name.
 
-    ``rounded`` travel as the message's own ``dtype``, ``stacked`` one by one, ``infinite`` may hold infinities; fields
-    that are ``apart`` have no counterpart of their own. ``check`` refuses what fits field by field, and not together.
+    ``rounded`` travel as the message's own ``dtype``, which is read off them, ``stacked`` one by one, ``infinite`` may
+    hold infinities; fields that are ``apart`` have no counterpart of their own. ``check`` refuses what fits field by
+    field, and not together.
     """
 
     proto: Callable[..., Any]
@@ -314,11 +318,11 @@ FORMS: dict[type, Form] = {
     said.Release: Form(wire.Release),
     said.Leave: Form(wire.Leave),
     said.Goodbye: Form(wire.Goodbye),
-    said.MomentsReport: Form(wire.MomentsReport, check=_check_moments),
+    said.MomentsReport: Form(wire.MomentsReport, rounded=("mean", "spread"), apart=("dtype",), check=_check_moments),
     said.RowProbe: Form(wire.RowProbe),
     said.ShareProbe: Form(wire.ShareProbe),
     said.Trial: Form(wire.Trial),
-    said.Scaling: Form(wire.Scaling, check=_check_scaling),
+    said.Scaling: Form(wire.Scaling, rounded=("mean", "scale"), apart=("dtype",), check=_check_scaling),
     said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
     said.Centring: Form(wire.Centring),
     said.Noising: Form(wire.Noising, check=_check_noising),
