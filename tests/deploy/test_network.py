@@ -210,7 +210,7 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
         (100, "float64", "add", 400_000, 0.02),
         pytest.param(100, "float32", "add", 400_000, 0.02, marks=pytest.mark.slow),
         pytest.param(100, "int8", "add", 400_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(10, "float64", "add", 100_000, 0.05, marks=pytest.mark.slow),
+        pytest.param(10, "float64", "add", 200_000, 0.05, marks=pytest.mark.slow),
         pytest.param(1000, "float64", "add", 4_000_000, 0.02, marks=pytest.mark.slow),
         pytest.param(100, "float64", "auto", 400_000, 0.02, marks=pytest.mark.slow),
         pytest.param(1000, "float64", "auto", 2_000_000, 0.02, marks=pytest.mark.slow),
@@ -223,7 +223,9 @@ def test_a_byte_budget_counts_what_sockets_see(
 ) -> None:
     """Orders, updates, certificates and trials; it is used, and nothing beyond it. One process charges the same."""
     resources = Resources(measured=("bytes",), deadline=5.0)
-    learning = {"precision": precision, "certify_every": 1, "options": {"merge": merge}}
+    # One solver and one K: the same messages in one process, whatever rows are drawn first and prices are planned by.
+    alike = {"policy": "fixed", "local_steps": 20} if merge == "add" else {}
+    learning = {"precision": precision, "certify_every": 1, "options": {"merge": merge, **alike}}
     federation = nets.small(2, 2, 40, features=features)
     folder = nets.build(tmp_path / "net", federation, resources=resources, learning=learning)
     relays = counted(folder, 2)
@@ -239,13 +241,13 @@ def test_a_byte_budget_counts_what_sockets_see(
     assert 0.8 * budget < spent <= budget
     again = before / connections * (by_now - connections)  # handshakes of links that a busy machine broke
     assert spent == pytest.approx(seen - before - again, rel=within)
-    if precision != "float32" and merge == "add":  # one solver: the same messages, whatever rows are drawn first
-        options = Options.of(merge=merge, channel="int8" if precision == "int8" else "identity")
+    if precision != "float32" and alike:
+        options = Options.of(merge=merge, channel="int8" if precision == "int8" else "identity", **alike)
         config = RunConfig(options=options, budget=(f"bytes={budget}",), certify_every=1)
         for engine in ("inprocess", "linked"):
             alone = config.run(federation, execution=Execution(engine))
             measured = Ledger.load(tmp_path / "out" / "ledger.json")
-            assert _first_rounds(measured) == pytest.approx(_first_rounds(alone.ledger), rel=within)
+            assert _first_rounds(measured, 5) == pytest.approx(_first_rounds(alone.ledger, 6), rel=within)
 
 
 def test_bytes_are_counted_where_the_first_budget_limits_them(tmp_path: Path) -> None:
@@ -265,9 +267,13 @@ def test_bytes_are_counted_where_the_first_budget_limits_them(tmp_path: Path) ->
         nets.wait(operator, lambda s: s["training"].get("spent") == after)
 
 
-def _first_rounds(ledger: Ledger) -> float:
-    """Bytes of round zero and five rounds, all of which are certified."""
-    return sum(amount for number, amount in ledger.totals("round")["bytes"].items() if number <= 5)
+def _first_rounds(ledger: Ledger, server_iterations: int) -> float:
+    """Bytes of round zero and five rounds, all of which are certified, but for the anchors and report of a sixth.
+
+    One process books these beside the round before, a network beside its own.
+    """
+    told = [charge for charge in ledger.charges() if charge.round <= 5]
+    return sum(charge.total for charge in told) - (told[-1].total if server_iterations > 5 else 0.0)
 
 
 @pytest.mark.slow

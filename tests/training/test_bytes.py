@@ -30,6 +30,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import (
+    ENVELOPE,
     FLOAT64,
     Anchor,
     Message,
@@ -123,7 +124,7 @@ def test_more_bytes_certify_more_where_tasks_are_all_but_one() -> None:
     data = Request("synthetic", tasks=5, terminals=3, settings={"features": 60, "samples": 60}).federation(0)
     built = build("rhfedmtl", Options.of(lambda1=1e-3, lambda2=1.0), data.kind)
     gaps = []
-    for budget in (1.5e5, 2e5, 3e5, 4e5, 6e5):
+    for budget in (1.5e5, 2e5, 3e5, 4e5, 8e5):
         ledger = Ledger("bytes=byte:1", {"bytes": budget})
         gaps.append(train(data, built.method, built.policy, Settings(), ledger=ledger).certificate.relative_gap)
     assert gaps == sorted(gaps, reverse=True)
@@ -156,8 +157,8 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
 
 
 def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
-    """As charged, of terminals and stations, up and down; and what is charged are the messages."""
-    data = federation(sizes=[[6, 5], [7]], d=1000)
+    """As charged, of terminals and stations, up and down: the messages, and an empty one for each of them."""
+    data, empty = federation(sizes=[[6, 5], [7]], d=1000), framed(ENVELOPE + 2)
     told, zero = {}, {}
     for channel in ("identity", "int8"):
         built = build("rhfedmtl", Options.of(channel=channel), "classification")
@@ -165,7 +166,7 @@ def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
         moments = MomentsReport.of(0, run.network.moments()[0], built.method.channel.moments_dtype)
         scaling = Scaling.of(run.scalers[0], built.method.channel.moments_dtype)
         told[channel] = round_zero_bytes(1000, channel=built.method.channel)
-        assert told[channel] == ((moments.n_bytes, scaling.n_bytes),) * 2
+        assert told[channel] == ((moments.n_bytes + empty, scaling.n_bytes + empty),) * 2
         zero[channel] = run.ledger.spent["bytes"]
         assert zero[channel] == (3 + 2) * sum(told[channel][0])
     assert 0.5 < zero["int8"] / zero["identity"] < 0.51

@@ -473,7 +473,9 @@ def round_zero_bytes(
         reports.append((1, LabelsReport(0, np.zeros(NUMBERS))))
         down.append(Centring(0.0))
     rest, told = (sum(message.n_bytes for message in part) for part in (columns, down))
-    station = rest + sum(message.n_bytes for _, message in reports), told
+    empty = framed(ENVELOPE + _delimited(0))  # what asks for a report, and what says that something was heeded
+    asked = len(columns) + len(reports)
+    station = rest + sum(message.n_bytes for _, message in reports) + len(down) * empty, told + asked * empty
     if not masked_among:
         return station, station
     each_sum = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
