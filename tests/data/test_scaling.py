@@ -150,12 +150,17 @@ def test_a_mean_that_single_precision_cannot_tell_is_refused(spread: float, scal
     scalers(station_moments(X - [0.0, 1.7e9], offsets, tasks, SINGLE), "standard", dtype=SINGLE, names=names)
 
 
-@pytest.mark.parametrize("unit", [1e-60, 1e45])
+@pytest.mark.parametrize("unit", [1e-60, 1e-42, 1e37, 1e45])
 def test_what_single_precision_cannot_hold_at_all_is_refused(unit: float) -> None:
-    """Neither a scale of nothing nor one without end is used."""
+    """Neither a scale of nothing nor one without end is told; that a column is not constant is seen all the same."""
     X = unit * np.random.default_rng(4).normal(2.0, 1.0, size=(60, 1))
-    with pytest.raises(DataError, match="column 0"):
-        scalers([Moments.of(X)], "standard", dtype=SINGLE)
+    told = Moments.of(X).rounded(SINGLE)
+    added = station_moments(X, np.array([0, 20, 60]), np.array([0, 2]), SINGLE)
+    for moments in (told, *added):
+        assert np.isfinite(moments.mean).all()
+        assert 0.0 < moments.spread[0] < np.inf
+        with pytest.raises(DataError, match="column 0 has numbers that float32 on the wire does not hold"):
+            scalers([moments], "standard", dtype=SINGLE)
 
 
 def test_zero_rows_stay_zero_and_output_may_be_in_place() -> None:

@@ -69,6 +69,20 @@ def test_a_long_plan_asks_its_policy_now_and_then_and_spends_as_a_step_by_step_o
     assert found.terminal_steps == pytest.approx(leaps * step_by_step.terminal_steps, rel=0.2)
 
 
+@pytest.mark.parametrize("channel", ["identity", "int8"])
+def test_a_plan_of_bytes_ends_where_its_run_ends(federation: Federation, channel: str) -> None:
+    """Certificates take bytes: pilots have as many of them as the run, go by what they tell, and pay for them."""
+    method = Options.of(channel=channel).method(federation.kind)
+    for budget in (60_000, 120_000):
+        ledgers = [Ledger("bytes=byte:1", {"bytes": float(budget)}) for _ in range(2)]
+        planned = plan(federation, method, Measured(), Settings(), ledger=ledgers[0])
+        result = train(federation, method, Measured(), Settings(), ledger=ledgers[1])
+        assert (planned.rounds, planned.cloud_rounds) == (result.rounds, result.cloud_rounds)
+        assert planned.cost["bytes"] == ledgers[1].spent["bytes"]
+        assert planned.predicted_gap is not None
+        assert planned.predicted_gap.low <= result.certificate.gap <= planned.predicted_gap.high
+
+
 def test_rows_are_dealt_out_as_a_split_would() -> None:
     """70 samples leave 52 training rows, in sizes that differ by at most one."""
     shape = DataShape()

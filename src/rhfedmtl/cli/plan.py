@@ -16,6 +16,7 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Budgets,
     FaultText,
+    Precision,
     Prices,
     PrivacyText,
     Scale,
@@ -50,6 +51,7 @@ def plan(
     options: Options,
     budget: Budgets = None,
     cost: Prices = None,
+    precision: Precision = "float64",
     privacy: PrivacyText = "",
     faults: FaultText = "",
     pilot: Annotated[
@@ -107,7 +109,10 @@ def plan(
     from rhfedmtl.planning.pilot import Pilot
     from rhfedmtl.planning.request import PlanRequest
     from rhfedmtl.planning.target import Target
+    from rhfedmtl.resources.costs import read_resources
 
+    prices, limits = read_resources(cost, budget)
+    options = options.in_precision(precision, bytes_bind=prices.has_bytes(limits))
     _check_heeded(options)
     if pilot is not None and (privacy or target):
         raise ConfigError("--pilot predicts the gap of a run that is not private: leave out --privacy and --target")

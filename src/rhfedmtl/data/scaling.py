@@ -25,6 +25,8 @@ FEATURES_WORTH, LEAST_CONSTANT = 3.0, 0.25
 """Size of the constant feature, in typical features of a row of norm 1; and where many features leave little of it."""
 MOST_LOST = 1e-3
 """Scales by which a column may be shifted where its mean is rounded."""
+SMALL, LARGE = 1e3, 1e-6
+"""Of the smallest and the largest number that a type holds: scales beyond come of numbers that it does not hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +58,15 @@ class Moments:
         return Moments(count, self.mean + shift * part, spread)
 
     def rounded(self, dtype: np.dtype[Any]) -> Moments:
-        """The same with a mean, and a root of the spread, that this type holds: the root has the range of the rows."""
+        """The same with a mean, and a root of the spread, that this type holds: the root has the range of the rows.
+
+        What is too large or too small for it becomes the largest or the smallest that it holds, and is refused with the
+        scaling that it makes.
+        """
         if dtype == np.float64:
             return self
-        return Moments(self.count, _rounded(self.mean, dtype), np.square(_rounded(np.sqrt(self.spread), dtype)))
+        root = np.where(self.spread > 0.0, np.maximum(np.sqrt(self.spread), np.finfo(dtype).tiny), 0.0)
+        return Moments(self.count, _rounded(self.mean, dtype), np.square(_rounded(root, dtype)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +108,23 @@ class Scaler:
         return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), how.endswith("unit"))
 
     def rounded(self, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Scaler:
-        """The same in numbers that this type holds; refuses a column whose mean is too large beside its scale."""
+        """The same in numbers that this type holds; refuses a column of which it keeps too little."""
         if self.mean is None or self.scale is None or dtype == np.float64:
             return self
-        mean, scale = _rounded(self.mean, dtype), _rounded(self.scale, dtype)
-        lost = 0.5 * np.finfo(dtype).eps * np.abs(mean)
-        fits = (lost <= MOST_LOST * scale) & (scale > 0.0) & np.isfinite(scale)  # a NaN does not
+        mean, scale, holds = _rounded(self.mean, dtype), _rounded(self.scale, dtype), np.finfo(dtype)
+        inside = (SMALL * holds.tiny <= scale) & (scale <= LARGE * holds.max)
+        fits = inside & (0.5 * holds.eps * np.abs(mean) <= MOST_LOST * scale)
         if not fits.all():
             j = int(np.argmin(fits))
+            what = (
+                f"has a mean of {self.mean[j]:.6g} and a scale of {self.scale[j]:.3g}, of which {dtype} on the wire "
+                "keeps too little: subtract a base from it"
+                if inside[j]
+                else f"has numbers that {dtype} on the wire does not hold: give it in another unit"
+            )
             raise DataError(
-                f"column {repr(names[j]) if names else j} has a mean of {self.mean[j]:.6g} and a scale of "
-                f"{self.scale[j]:.3g}, of which {dtype} on the wire keeps too little: subtract a base from it, or take "
-                "--precision float64"
+                f"column {repr(names[j]) if names else j} {what}, or take --precision float64 (auto is int8 where "
+                "bytes are limited)"
             )
         return Scaler(mean, scale, self.unit)
 
@@ -147,8 +159,8 @@ def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = F
 
 def _rounded(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
     """The nearest numbers that a type holds."""
-    with np.errstate(over="ignore"):  # what is too large is refused with the scaling that it makes
-        return values.astype(dtype).astype(np.float64)
+    largest = float(np.finfo(dtype).max)
+    return np.clip(values, -largest, largest).astype(dtype).astype(np.float64)
 
 
 def total(moments: list[Moments]) -> Moments:

@@ -17,6 +17,8 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.data.threads import share_out
 from rhfedmtl.maths.kernels.rounds import fixed
 
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
 
 @njit(cache=True, nogil=True)
 def _rows(X: Any, start: int, stop: int, mean: Any, spread: Any) -> None:
@@ -53,9 +55,10 @@ def _merge(count: int, mean: Any, spread: Any, more: int, more_mean: Any, more_s
 def _round(mean: Any, spread: Any) -> None:
     """To what single precision holds, in place, as `Moments.rounded` does."""
     for j in range(len(mean)):
-        mean[j] = np.float64(np.float32(mean[j]))
-        root = np.float64(np.float32(np.sqrt(spread[j])))
-        spread[j] = root * root
+        mean[j] = np.float64(np.float32(min(max(mean[j], -LARGEST), LARGEST)))
+        if spread[j] > 0.0:
+            root = np.float64(np.float32(min(max(np.sqrt(spread[j]), SMALLEST), LARGEST)))
+            spread[j] = root * root
 
 
 @njit(cache=True, nogil=True)

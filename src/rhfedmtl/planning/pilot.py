@@ -244,13 +244,15 @@ def fly(
 ) -> Pilot:
     """Simulate the first rounds of a run under copies of ``ledger``, a few times with different random numbers.
 
-    Where ``weights`` are open each simulation chooses them, as the run will.
+    Where ``weights`` are open each simulation chooses them, as the run will. Certificates come in every round, unless
+    they take what is limited: then they come, and are paid, as in the run, which goes by what they tell.
     """
     scout, faults = _Scout(policy), faults or Faults()
-    how = settings.execution.in_process
-    short = replace(settings, execution=how, certify_every=1, free_evaluation=True, max_rounds=rounds)
-    known = situation_of(federation, method, settings, ledger.cost)
-    last = Before([known.certificate_event()])  # its own certificates are free; the run pays for its last one
+    short = replace(settings, execution=settings.execution.in_process, max_rounds=rounds)
+    known, last = situation_of(federation, method, settings, ledger.cost), None
+    if not replace(known, ledger=ledger).certificates_cost:
+        short = replace(short, certify_every=1, free_evaluation=True)
+        last = Before([known.certificate_event()])  # its own certificates are free; the run pays for its last one
 
     def run(number: int) -> tuple[DualMethod, Result]:
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)
@@ -297,8 +299,8 @@ def fly(
 
 
 def _flight(start: Situation, outlook: ProgressModel, result: Result) -> Flight:
-    """Gaps at the end of every server iteration, each with the progress until then."""
-    moments = list({moment.cloud_round: moment for moment in result.history}.values())
+    """Gaps at the end of every server iteration that was certified, each with the progress until then."""
+    moments = list({moment.cloud_round: moment for moment in result.history if moment.certified}.values())
     ends = np.array([moment.round for moment in moments])
     counts, last = np.diff(np.append(0, ends)), np.maximum(ends - 1, 0)
     phi = [effort(start, outlook, seen.local_steps) for seen in result.observed]

@@ -238,9 +238,10 @@ class Budget(Mapping[str, float]):
         for name in self.limits:
             if name not in cost:
                 priced = f"; there are prices for: {', '.join(cost)}" if len(cost) else ""
+                example = f"{name}=byte:1" if name == "bytes" else f"{name}=0.1,10 (or {name}=byte:1)"
                 raise BudgetError(
-                    f"budget {name}={self.limits[name]:g} has no price: give one, as in --cost {name}=0.1,10 (or "
-                    f"{name}=byte:1){priced}{nearest(name, {'energy', *cost} - {name})}"
+                    f"budget {name}={self.limits[name]:g} has no price: give one, as in --cost {example}{priced}"
+                    f"{nearest(name, {'energy', *cost} - {name})}"
                 )
 
     def room(self) -> dict[str, float]:

@@ -430,9 +430,15 @@ class Run:
         before = " and ".join(f"{amounts_text(taken)} is {use}" for use, taken in limited.items() if taken)
         raise BudgetError(
             f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''} cannot pay one round"
-            f"{asked}: the cheapest plan (H=1, K=1, M=1) costs {amounts_text(least)}; raise the budget or lower the "
-            "prices"
+            f"{asked}: the cheapest plan (H=1, K=1, M=1) costs {amounts_text(least)}; {self._ways_out(least)}"
         )
+
+    def _ways_out(self, least: dict[str, float]) -> str:
+        """What would pay a round that costs at least so much."""
+        taken = self.ledger.spent, self.ledger.reserved, least
+        enough = {name: sum(each.get(name, 0.0) for each in taken) for name in self.ledger.budget}
+        few = ", take --precision int8" if "bytes" in enough and self.method.channel.identity else ""
+        return f"raise the budget to {amounts_text(enough)}{few} or lower the prices"
 
     def situation(self) -> Situation:
         """What the policy may know now."""
