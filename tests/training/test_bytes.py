@@ -30,7 +30,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import (
-    ENVELOPE,
+    EMPTY,
     FLOAT64,
     Anchor,
     Message,
@@ -158,7 +158,7 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
 
 def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
     """As charged, of terminals and stations, up and down: the messages, and an empty one for each of them."""
-    data, empty = federation(sizes=[[6, 5], [7]], d=1000), framed(ENVELOPE + 2)
+    data = federation(sizes=[[6, 5], [7]], d=1000)
     told, zero = {}, {}
     for channel in ("identity", "int8"):
         built = build("rhfedmtl", Options.of(channel=channel), "classification")
@@ -166,7 +166,7 @@ def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
         moments = MomentsReport.of(0, run.network.moments()[0], built.method.channel.moments_dtype)
         scaling = Scaling.of(run.scalers[0], built.method.channel.moments_dtype)
         told[channel] = round_zero_bytes(1000, channel=built.method.channel)
-        assert told[channel] == ((moments.n_bytes + empty, scaling.n_bytes + empty),) * 2
+        assert told[channel] == ((moments.n_bytes + EMPTY, scaling.n_bytes + EMPTY),) * 2
         zero[channel] = run.ledger.spent["bytes"]
         assert zero[channel] == (3 + 2) * sum(told[channel][0])
     assert 0.5 < zero["int8"] / zero["identity"] < 0.51

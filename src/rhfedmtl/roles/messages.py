@@ -29,6 +29,8 @@ FLOAT64: np.dtype[Any] = np.dtype(np.float64)
 PLAIN = Channel()
 ENVELOPE = 11
 """Seconds of work, or the number of a request: what a stream adds to a message."""
+EMPTY = framed(ENVELOPE + 2)
+"""A message without a content: what asks for a report of round zero, and what says that something was heeded."""
 _NUMBER, _WHOLE = 9, 2
 
 
@@ -473,9 +475,8 @@ def round_zero_bytes(
         reports.append((1, LabelsReport(0, np.zeros(NUMBERS))))
         down.append(Centring(0.0))
     rest, told = (sum(message.n_bytes for message in part) for part in (columns, down))
-    empty = framed(ENVELOPE + _delimited(0))  # what asks for a report, and what says that something was heeded
     asked = len(columns) + len(reports)
-    station = rest + sum(message.n_bytes for _, message in reports) + len(down) * empty, told + asked * empty
+    station = rest + sum(message.n_bytes for _, message in reports) + len(down) * EMPTY, told + asked * EMPTY
     if not masked_among:
         return station, station
     each_sum = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
