@@ -27,7 +27,7 @@ from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version that this code speaks, and the oldest that it understands."""
 MOST_NUMBERS = 1 << 26
 MOST_AXES = 4
