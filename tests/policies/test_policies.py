@@ -229,14 +229,23 @@ def test_slow_terminals_take_fewer_steps_instead_of_holding_the_round() -> None:
 @pytest.mark.parametrize("price", [0.01, 0.1, 1.0])
 def test_strongly_coupled_tasks_are_not_solved_at_an_anchor_that_knows_nothing(terminals: int, price: float) -> None:
     """Where two server iterations can be paid there are two, in the first plan; once anchors know, one may do."""
-    budget = {"energy": 2.2 * (50.0 + price * 5 * terminals * 10)}
-    schedules = [
-        Measured().schedule(situation(f"energy={price},10", budget, n_terminals=terminals, coupling=0.99, **known))
-        for known in ({}, {"cloud_rounds": 1, "rounds": 1})
-    ]
-    first, later = (best.cloud_rounds for best in schedules if best is not None)
+    first, later = (_planned(price, terminals, lam=1.0, **known) for known in ({}, {"cloud_rounds": 1, "rounds": 1}))
     assert first >= 2
     assert later <= first
+
+
+def _planned(price: float, terminals: int, **more: Any) -> int:
+    """Server iterations of strongly coupled tasks of ten rows a terminal, where a little over two can be paid."""
+    budget = {"energy": 2.2 * (50.0 + price * 5 * terminals * 10)}
+    best = Measured().schedule(situation(f"energy={price},10", budget, n_terminals=terminals, coupling=0.99, **more))
+    assert best is not None
+    return best.cloud_rounds
+
+
+def test_where_rows_decide_alone_and_nothing_is_merged_one_long_round_is_planned() -> None:
+    """λ n far below 1: what others know hardly matters, and a pass solves little; with more terminals merges do."""
+    assert _planned(0.1, 1, lam=1e-3) == 1
+    assert _planned(0.1, 5, lam=1e-3) == 2
 
 
 @pytest.mark.parametrize(("passes", "coupling", "astray", "solver"), SEARCHES)

@@ -112,6 +112,11 @@ class Situation:
         return self.layout.members
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether there is one terminal under each station, so that nothing is merged."""
+        return bool(len(self.home) <= np.count_nonzero(self.members))
+
+    @cached_property
     def largest(self) -> FloatArray:
         """Samples of the largest terminal of every station."""
         largest = np.ones(self.layout.n_tasks)

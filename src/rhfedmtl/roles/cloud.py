@@ -33,6 +33,8 @@ FADES = 0.7
 """What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
 APART = 1.5
 """Tasks begin as they are where drawing them together makes the objective so many times that of what they hold."""
+NEARER = 1.05
+"""What stations begin from may have so many times the objective of the best point, to be nearer to the joint models."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -358,7 +360,7 @@ class Cloud(CloudStates):
         if self.steers and self._newton is None:
             if not better or (first and _sets_apart(primals)):
                 self._pull = 0.0
-            self._start_from(points, int(np.argmin(primals)) if better else None)
+            self._start_from(points, primals, int(np.argmin(primals)) if better else None)
         best = self._best
         assert best is not None
         return Certificate(
@@ -429,24 +431,33 @@ class Cloud(CloudStates):
         self._best = _Best(primal, models, number, points.combinations[best])
         return True
 
-    def _start_from(self, points: Points, best: int | None) -> None:
+    def _start_from(self, points: Points, primals: Vector, best: int | None) -> None:
         """Let the next anchors come from a point that was just found to be the best, or from what the stations hold.
 
-        Where they can they let stations begin between the two models that terminals were asked about, so that no order
-        need carry it: of a point there alternation makes one nearer to the joint models, at which it rests.
+        The latter where the best is that made shorter: it is ahead for one round, and behind after two. Where they can
+        anchors let stations begin between the two models that terminals were asked about, so that no order need carry
+        it.
         """
-        scaled = best is not None and best >= (1 if len(points.models) == 1 else len(SHARES))
+        along = primals[: len(SHARES) if len(points.models) > 1 else 1]
+        scaled = best is not None and best >= len(along)
+        if best is not None and scaled and best % len(along) == 0:
+            best, scaled = None, False
         if self._next is self.anchors or scaled or isinstance(self.relationship, Safe):
             self._start, self._begin = None if best is None else points.at(best), None
             return
-        kept = 1.0 if best is None else self._kept_apart(points.models) * (1.0 - SHARES[best])
-        self._start, self._begin = None, between(in_grains(1.0 - kept), points.models[[0, -1]])
+        share = 0.0 if best is None or len(along) == 1 else self._nearer(points.models, along, best)
+        self._start, self._begin = None, between(in_grains(share), points.models[[0, -1]])
 
-    def _kept_apart(self, models: Vector) -> float:
-        """How much an alternation leaves of what sets models apart from the joint ones."""
+    def _nearer(self, models: Vector, along: Vector, best: int) -> float:
+        """Share of the joint models in what to begin from: alternation brings the best point nearer to them, its rest.
+
+        But not where the objective, which lies below its chords, would rise by much on the way.
+        """
         apart = models[0] - models[-1]
         left = self._path().anchors(apart, np.zeros_like(apart), self._n).center
-        return float(np.sum(left * apart)) / max(float(np.sum(apart * apart)), np.finfo(float).tiny)
+        kept = float(np.sum(left * apart)) / max(float(np.sum(apart * apart)), np.finfo(float).tiny)
+        way = np.linspace(SHARES[best], 1.0 - kept * (1.0 - SHARES[best]), 101)
+        return float(way[np.interp(way, SHARES, along) <= NEARER * along[best]].max())
 
     def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.

@@ -4,7 +4,7 @@ How progress is modelled, and fitted to the gains that terminals return, is in `
 
 Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
 most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
-not a special case. Of the first server iteration of coupled tasks the share τ counts for nothing, because its anchors
+not a special case. Of the first server iteration of coupled tasks a share counts for nothing, because its anchors
 know nothing: to solve much there is to solve the wrong problem. The model is fitted and the plan made anew after 3, 15,
 63, … rounds, when there is much more to learn from (more often buys nothing that can be measured), and the plan also
 for the last two server iterations.
@@ -27,12 +27,11 @@ import numpy as np
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import IntArray, Plan, Situation, least_of
 from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_rows, shapes
-from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, waiting
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, unknown, waiting
 from rhfedmtl.policies.measured.solver import (
     BETTER,
     LOOK,
     UNLIMITED,
-    alone,
     newton_rounds,
     promised_by_ascent,
     promised_by_newton,
@@ -149,7 +148,7 @@ class Measured:
 
     def _passes(self, s: Situation) -> Plan | None:
         """Rounds of several passes that leave out rows that rest, where each terminal is alone with its station."""
-        if s.gamma > 0.0 or s.coupling > COUPLED_ALONE or not alone(s):
+        if s.gamma > 0.0 or s.coupling > COUPLED_ALONE or not s.alone:
             return None
         if "passes" not in s.memo:
             s.memo["passes"] = self._choose_passes(s)
@@ -239,7 +238,7 @@ class Measured:
         """All that can be paid."""
         room = s.ledger.room
         longest = min((room[name] / price for name, price in inputs.least.items() if price > 0.0), default=1.0)
-        lost = 0.0 if s.cloud_rounds else s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
+        lost = 0.0 if s.cloud_rounds else unknown(s)
         rounds = (1,) if inputs.free_cloud else _ROUNDS
         return Grid(_counts(longest), rounds, room, inputs.cloud, inputs.least_level, inputs.most_steps, lost)
 

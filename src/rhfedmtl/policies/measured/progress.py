@@ -3,7 +3,7 @@
 A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
 
 * φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
-  their gain curves, and c is fitted to them. In front of the first round c = 1.15.
+  their gain curves, and c is fitted to them. In front of the first round c = 1.15, less where rows decide alone.
 * ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
   1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
 * BS iterations at a fixed anchor cannot do all: however many there are, a share of 0.35 τ⁴ waits for the cloud, where τ
@@ -32,8 +32,11 @@ WAITS, WAITS_POWER = 0.35, 4
 _NEVER_NOTHING = 1e-290
 # Coupled tasks beyond which more of them make a server iteration no slower.
 MOST_PARTNERS = 3.0
-_RATES = [PASS_RATE * math.exp(x / 12.0) for x in range(-24, 25)]
-_DOUBT = [0.01 * math.log(rate / PASS_RATE) ** 2 for rate in _RATES]
+# Where nothing is merged and λ n_b is below FIRM, a pass solves less, as this root of it: from 36 drawn federations.
+FIRM, SOFTER = 2.0, 0.25
+# Factors of the believed rate that are tried, and how much each is doubted.
+_FACTORS = [math.exp(x / 12.0) for x in range(-24, 25)]
+_DOUBT = [0.01 * math.log(factor) ** 2 for factor in _FACTORS]
 
 
 class ProgressModel(NamedTuple):
@@ -109,18 +112,18 @@ class Evidence:
         # Rows of the terminal on which an average row lies.
         _, rows, counts = s.alike
         self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
-        self.believed = keeping(s)
+        self.rate, self.believed = pass_rate(s), keeping(s)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
         """c and ρ, drawn towards what is believed with the weight of ``prior`` rounds."""
         if not observed:
-            return PASS_RATE, self.believed
+            return self.rate, self.believed
         gains = np.stack([seen.gains for seen in observed])  # round, station, after 1, 2, 4, … and all steps
         curves = self._share @ gains
         useful = [k for k, gain in enumerate(curves[:, -1].tolist()) if gain > 0.0]
         if not useful:
-            return PASS_RATE, self.believed
+            return self.rate, self.believed
         if len(useful) < len(observed):
             observed, gains, curves = [observed[k] for k in useful], gains[useful], curves[useful]
         seen = _seen(observed, curves)
@@ -135,17 +138,17 @@ class Evidence:
         ]
 
         def misfit(i: int) -> float:
-            if not 0 <= i < len(_RATES):
+            if not 0 <= i < len(_FACTORS):
                 return math.inf
-            return prior * _DOUBT[i] - sum(_explained(_RATES[i] / self.rows, *each) for each in known)
+            return prior * _DOUBT[i] - sum(_explained(self.rate * _FACTORS[i] / self.rows, *each) for each in known)
 
-        here = len(_RATES) // 2
+        here = len(_FACTORS) // 2
         least = misfit(here)
         for step in (8, 4, 2, 1):
             for way in (-step, step):
                 while (found := misfit(here + way)) < least:
                     here, least = here + way, found
-        return _RATES[here]
+        return self.rate * _FACTORS[here]
 
     def _fit_keep(self, seen: list[Seen], gains: FloatArray, rate: float, prior: float) -> float:
         """ρ from how the gains fall from round to round: G′/G = 1 − ρ φ(H), G the gain that more steps would reach.
@@ -163,6 +166,22 @@ class Evidence:
                     phi, later = (-math.expm1(-rate / self.rows * each.steps) for each in (one, other))
                     shown.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
         return (prior * self.believed + sum(shown)) / (prior + len(shown))
+
+
+def firmness(s: Situation) -> float:
+    """λ n_b, which decides beside rows of norm 1, of stations with one terminal; ∞ where merges decide more."""
+    return s.lam * float(np.mean(s.samples)) * (s.gamma or 1.0) if s.alone else math.inf
+
+
+def pass_rate(s: Situation) -> float:
+    """c as it is believed without any round."""
+    return float(PASS_RATE * min(1.0, firmness(s) / FIRM) ** SOFTER)
+
+
+def unknown(s: Situation) -> float:
+    """Share of the first server iteration that counts for nothing: of what ties tasks, as far as it decides."""
+    tied = s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
+    return tied / (1.0 + 1.0 / max(firmness(s), 1e-300))
 
 
 def keeping(s: Situation, dropout: float = 0.0) -> float:

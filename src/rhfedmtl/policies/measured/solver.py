@@ -90,7 +90,7 @@ def promised_by_newton(s: Situation) -> float:
     seen, start = _last(s.observed, NEWTON), newton_start(s)
     under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
     # Without a smooth loss little is known of a search beforehand: less is hoped for, and what is seen counts sooner.
-    smooth = NEWTON_RATE * (min(1.0, math.sqrt(_least_curvature(s) / FIRM)) if alone(s) else 1.0)
+    smooth = NEWTON_RATE * (min(1.0, math.sqrt(_least_curvature(s) / FIRM)) if s.alone else 1.0)
     believed, prior = (smooth, NEWTON_PRIOR) if s.gamma > 0.0 else (ROUGH_RATE, PRIOR)
     rate = _blend(believed, seen[start:], prior=prior)
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
@@ -101,15 +101,10 @@ def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
     seen = _last(s.observed, ASCENT)[-WINDOW:]
     believed = 0.0 if seen and seen[-1].astray else predicted / rounds
     linear = _blend(believed, seen, FADES) * rounds
-    if alone(s):
+    if s.alone:
         return linear
     done = 1 + sum(each.solver == ASCENT for each in s.observed)
     return min(linear, POWER * math.log1p(rounds / done))
-
-
-def alone(s: Situation) -> bool:
-    """Whether there is one terminal under each station, so that nothing is merged."""
-    return bool(len(s.home) <= np.count_nonzero(s.members))
 
 
 def _least_curvature(s: Situation) -> float:
