@@ -84,13 +84,18 @@ def learn(
 def error(federation: Federation, result: Result) -> float:
     """Points of error, of rows as the losses count them; of RMSE as a share of the spread of labels.
 
-    Training rows that were drawn half from each class (HAR) count classes alike, whatever the rest is like.
+    Training rows drawn half from each class in every task (HAR) count classes alike, whatever the rest is like.
     """
     if federation.kind == "regression":
         return 100.0 * mean(result.metrics["rmse"]) / float(np.std(federation.test_y))
-    shares = np.bincount(federation.y, minlength=2) / len(federation.y)
-    alike = federation.sample_weight is not None or (len(shares) == 2 and abs(shares[0] - 0.5) < 0.01)
+    alike = federation.sample_weight is not None or _drawn_half(federation)
     return 100.0 - 100.0 * mean(result.metrics["balanced_accuracy" if alike else "accuracy"])
+
+
+def _drawn_half(federation: Federation) -> bool:
+    """Whether half of the training rows of every task are of one of two classes."""
+    ones, tasks = (np.bincount(federation.row_task, weights) for weights in (federation.y == 1, None))
+    return len(federation.class_names) == 2 and bool(np.all(np.abs(ones - tasks / 2) <= 1))
 
 
 def balanced(federation: Federation) -> Federation:

@@ -32,8 +32,8 @@ WAITS, WAITS_POWER = 0.35, 4
 _NEVER_NOTHING = 1e-290
 # Coupled tasks beyond which more of them make a server iteration no slower.
 MOST_PARTNERS = 3.0
-# Where nothing is merged and λ n_b is below FIRM, a pass solves less, as this root of it: from 36 drawn federations.
-FIRM, SOFTER = 2.0, 0.25
+# Where nothing is merged and λ n_b is below FIRM, a pass solves less, by this power of it: from drawn federations.
+FIRM, SOFTER = 2.0, 0.3
 # Factors of the believed rate that are tried, and how much each is doubted.
 _FACTORS = [math.exp(x / 12.0) for x in range(-24, 25)]
 _DOUBT = [0.01 * math.log(factor) ** 2 for factor in _FACTORS]
