@@ -84,6 +84,14 @@ def test_standard_scaling_is_that_of_scikit_learn(dtype: type) -> None:
     assert Scaler.from_moments(moments, "none").transform(X) is X
 
 
+@pytest.mark.parametrize(("features", "same"), [(1, "standard-rms"), (16, "standard-rms"), (17, "standard-unit")])
+def test_rows_of_few_features_keep_their_length(features: int, same: str) -> None:
+    """Of one feature, rows of norm 1 keep the sign alone."""
+    X = np.random.default_rng(1).normal(3.0, 2.0, size=(50, features))
+    usual, named = (Scaler.from_moments(Moments.of(X), how).transform(X) for how in ("standard-auto", same))
+    np.testing.assert_array_equal(usual, named)
+
+
 def test_scaling_can_be_global_or_per_station() -> None:
     """Per station every base station is centred by itself, globally only all of them together."""
     rng = np.random.default_rng(2)

@@ -697,3 +697,13 @@ def test_a_bound_on_privacy_may_be_a_table_and_prices_and_options_must_be_one() 
     for wrong in ({"cost": 5}, {"options": 5}):
         with pytest.raises(ConfigError, match="as in"):
             RHFedMTLClassifier(**wrong).fit(**rows)
+
+
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+def test_a_threshold_of_one_feature_is_learned(loss: str) -> None:
+    """Wherever it lies: rows of norm 1 would tell on which side of the mean a row is, and no more."""
+    rng = np.random.default_rng(0)
+    X, task = rng.normal(50.0, 10.0, (400, 1)), np.arange(400) % 4
+    y = (X[:, 0] > 56.0).astype(int)
+    model = RHFedMTLClassifier(loss=loss, random_state=0).fit(X[:200], y[:200], task=task[:200])
+    assert model.score(X[200:], y[200:], task=task[200:]) > 0.95

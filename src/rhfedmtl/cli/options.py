@@ -237,7 +237,8 @@ Scale = Annotated[
     option(
         METHOD_PANEL,
         "--scale",
-        "standard-unit, standard-rms, standard, unit, none. [standard-unit; standard-rms for regression]",
+        "standard-auto (rows of norm 1 where there are more than 16 features, in the mean where fewer), standard-unit, "
+        "standard-rms, standard, unit, none. [standard-auto; standard-rms for regression]",
     ),
 ]
 

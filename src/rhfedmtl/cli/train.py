@@ -294,7 +294,8 @@ class _ShareDone:
             return progress.round / OPEN_ROUNDS
         target = self._target or GOOD_ENOUGH * found.gap / found.relative_gap
         self._first = self._first or found.gap
-        return max(0.0, math.log(self._first / found.gap)) / max(math.log(self._first / target), 1e-9)
+        way = math.log(self._first / found.gap) / max(math.log(self._first / target), 1e-9)
+        return min(max(0.0, way), 1.0)
 
 
 def _state(progress: Progress) -> str:

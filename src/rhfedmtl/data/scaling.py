@@ -20,7 +20,9 @@ from rhfedmtl.data.federation import FloatArray, as_rows
 from rhfedmtl.data.mapped import room_like
 from rhfedmtl.errors import ConfigError, DataError
 
-SCALES = ("standard-unit", "standard-rms", "standard", "unit", "none")
+SCALES = ("standard-auto", "standard-unit", "standard-rms", "standard", "unit", "none")
+FEW_FEATURES = 16
+"""Up to so many features ``standard-auto`` keeps the length of rows: of one feature norm 1 leaves the sign alone."""
 FEATURES_WORTH, LEAST_CONSTANT = 3.0, 0.25
 """Size of the constant feature, in typical features of a row of norm 1; and where many features leave little of it."""
 MOST_LOST = 1e-3
@@ -100,6 +102,8 @@ class Scaler:
             return cls(unit=how == "unit")
         if moments is None or moments.count == 0:
             raise ConfigError(f"scaling {how!r} needs the moments of at least one training row")
+        if how == "standard-auto":
+            how = "standard-rms" if len(moments.mean) <= FEW_FEATURES else "standard-unit"
         variance = moments.spread / moments.count
         # A spread below the rounding of the mean is a constant feature.
         constant = variance <= (10 * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2

@@ -60,7 +60,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         only upwards from 0.01. ``"auto"`` goes either way; ``lambda1="auto"`` with it chooses both. What was tried is
         in ``regularisation_``.
     scale
-        ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default ``standard-unit``.
+        ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default
+        ``standard-auto``: standardised, then rows of norm 1 where there are more than 16 features, else in the mean.
     intercept
         Whether models have one.
     policy, local_steps, station_rounds

@@ -402,8 +402,9 @@ class _Planner:
         if self.budget and binding(self.dry_run.spent, self.budget) is None:
             notes.append("no limited type has a price here: only the limit on rounds would end such a run")
         if isinstance(self.policy, Theoretical):
-            if not self.settings.scale.endswith("unit"):
-                notes.append(f"theory assumes rows of norm 1, and scaling '{self.settings.scale}' does not see to that")
+            if not (scale := self.settings.scale).endswith("unit"):
+                few = " where features are few" if scale == "standard-auto" else ""
+                notes.append(f"theory assumes rows of norm 1, and scaling '{scale}' does not see to that{few}")
             notes.append(BOUND_NOTES[self.policy.bound])
         return notes
 

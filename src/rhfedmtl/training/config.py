@@ -241,5 +241,5 @@ class RunConfig:
 
 
 def usual_scale(kind: str, *, private: bool) -> str:
-    """Standardised rows of norm 1, for numbers in the mean alone; a private run may not look at rows for it."""
-    return "unit" if private else "standard-rms" if kind == "regression" else "standard-unit"
+    """Standardised rows of norm 1, of few features and for numbers in the mean; a private run may not look at rows."""
+    return "unit" if private else "standard-rms" if kind == "regression" else "standard-auto"
