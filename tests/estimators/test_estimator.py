@@ -627,6 +627,20 @@ def test_a_row_without_a_label_is_named(estimator: Any, kind: Any) -> None:
         estimator(lambda2=0.01).fit(np.eye(5), kind(y), task=list("babab"))
 
 
+@pytest.mark.parametrize("gap", [np.nan, None, pd.NA, pd.NaT])
+@pytest.mark.parametrize("what", ["label", "task", "terminal", "groups"])
+def test_a_gap_among_texts_in_a_list_is_no_name(what: str, gap: Any) -> None:
+    """NumPy spells NaN out beside texts: there was a task, a class, a group or a terminal called nan."""
+    X = np.random.default_rng(0).normal(size=(8, 2))
+    rows: dict[str, Any] = {"label": ["u", "v"] * 4, "task": ["a"] * 8, "terminal": ["p"] * 8, "groups": ["g"] * 8}
+    model = RHFedMTLClassifier(lambda2=0.01).fit(X, rows["label"], task=rows["task"])
+    rows[what] = [*rows[what][:2], gap, *rows[what][3:]]
+    with pytest.raises(DataError, match=f"row 2 has no {what}"):
+        RHFedMTLClassifier(lambda2=0.01).fit(X, rows.pop("label"), **rows)
+    with pytest.raises(DataError, match="row 1 has no task"):
+        model.predict(X[:2], task=["a", gap])
+
+
 def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation) -> None:
     """A row whose norm overflows, or without a number, would get the intercept for its score."""
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(small.X, small.y)

@@ -171,9 +171,10 @@ def column(values: Any, n_rows: int, what: str) -> Array:
     if array.shape != (n_rows,):
         found = f"is {values!r}" if array.ndim == 0 else f"has shape {array.shape}"
         raise DataError(f"{what} {found} for {n_rows} rows: name the {what} of every row")
+    if array.dtype.kind not in "biu":
+        _refuse_gaps(values, what)
     if array.dtype.kind in "biuU":
         return array
-    _refuse_gaps(array, what)
     known = array.tolist()
     if array.dtype.kind == "f":
         return array
@@ -188,15 +189,16 @@ def column(values: Any, n_rows: int, what: str) -> Array:
 def labelled(y: Any) -> Any:
     """Labels as they are; scikit-learn sees the gaps among numbers, and no others."""
     array = np.asarray(y)
-    if array.ndim == 1 and array.dtype.kind == "O":
-        _refuse_gaps(array, "label")
+    if array.dtype.kind in "OU" and (array.ndim == 1 or array.shape[1:] == (1,)):
+        _refuse_gaps(y, "label")
     return y
 
 
-def _refuse_gaps(array: Array, what: str) -> None:
-    """Name the first row that has none."""
+def _refuse_gaps(values: Any, what: str) -> None:
+    """Name the first row that has none: of the values as given, as NumPy makes texts of all beside a text."""
+    known = np.asarray(values, dtype=object).ravel().tolist()
     # NaN and NaT differ from themselves; pandas' NA will not say.
-    missing = (i for i, value in enumerate(array.tolist()) if value is None or (value == value) is not True)  # noqa: PLR0124
+    missing = (i for i, value in enumerate(known) if value is None or (value == value) is not True)  # noqa: PLR0124
     if (first := next(missing, None)) is not None:
         raise DataError(f"row {first} has no {what}: fill it, or drop the row")
 
