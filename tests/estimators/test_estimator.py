@@ -527,6 +527,15 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["round 1", "round 2"]
 
 
+def test_the_optimum_is_not_said_to_be_above_a_tolerance_of_zero(recwarn: pytest.WarningsRecorder) -> None:
+    """All rounds are done, as asked, and what is left of the gap is rounding."""
+    X, y = np.repeat([[1.0], [-1.0]], 8, axis=0), np.repeat([1, 0], 8)
+    model = RHFedMTLClassifier(lambda2=0.01, tol=0, max_rounds=60, random_state=0).fit(X, y, task=np.arange(16) % 2)
+    assert model.n_iter_ == 60
+    assert model.certificate_.words == "the best possible, up to rounding"
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("settings", "extra", "says"),
     [
@@ -555,6 +564,12 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"scale": "log"}, {}, "unknown scaling 'log'"),
         ({"tol": -1.0}, {}, "tol must be"),
         ({"n_terminals": 2.5}, {}, "a whole number, got 2.5"),
+        ({"max_rounds": 1.5}, {}, "max_rounds must be at least 1 and a whole number, got 1.5"),
+        ({"max_rounds": "9"}, {}, "max_rounds must be at least 1 and a whole number, got '9'"),
+        ({"intercept": "no"}, {}, "intercept must be True or False, got 'no'"),
+        ({"warm_start": "no"}, {}, "warm_start must be True or False, got 'no'"),
+        ({"random_state": -1}, {}, "random_state must be a whole number from 0 to"),
+        ({"random_state": 10**20}, {}, "random_state must be a whole number from 0 to"),
         ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
         ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
     ],

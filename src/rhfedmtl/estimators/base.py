@@ -38,6 +38,7 @@ from rhfedmtl.estimators.rows import (
     is_frame,
     labelled,
     weights,
+    whole,
 )
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels, loss_name
@@ -45,6 +46,7 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
@@ -53,6 +55,7 @@ from rhfedmtl.training.run import Before, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
+LAST_SEED = 2**64 - 1
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
@@ -177,7 +180,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
         more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
-        run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=run.round + self.max_rounds)
+        rounds = run.round + whole("max_rounds", self.max_rounds)
+        run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
         result = self._learn()
         return self._finish(session.models.updated(result), result)
 
@@ -257,7 +261,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.plan_ = _work(self._session.policy, result)
         self.n_iter_ = result.rounds
         gap = result.certificate.relative_gap
-        if result.stopped == "limit on rounds reached" and np.isfinite(gap):
+        if result.stopped == "limit on rounds reached" and (self.tol or SOLVED) < gap < math.inf:
             text = (
                 f"relative gap {gap:.1e} after {result.rounds} rounds, above tol={self.tol:g}: raise max_rounds or tol"
             )
@@ -337,6 +341,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
+            if not 0 <= self.random_state <= LAST_SEED:
+                raise ConfigError(f"random_state must be a whole number from 0 to 2**64 - 1, got {self.random_state}")
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
@@ -369,6 +375,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _built(self, federation: Federation) -> Algorithm:
         """Method and policy."""
+        for name in ("intercept", "warm_start"):
+            if getattr(self, name) not in (True, False):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         options = self._options()
         built = build(self.algorithm, options, federation.kind)
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
@@ -414,7 +423,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seed,
             execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,
-            max_rounds=self.max_rounds,
+            max_rounds=whole("max_rounds", self.max_rounds),
         )
 
     def _choice(

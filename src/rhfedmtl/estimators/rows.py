@@ -83,14 +83,13 @@ class Places:
 
 def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
-    if n_terminals < 1 or n_terminals != int(n_terminals):
-        raise ConfigError(f"n_terminals must be at least 1 and a whole number, got {n_terminals}")
+    n_terminals = whole("n_terminals", n_terminals)
     kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
     _check_present(tasks, task, kept)
     task = task[kept]
     if rows.terminal is None:
-        terminal = _shared_out(rows.y[kept], task, tasks, int(n_terminals), seed)
+        terminal = _shared_out(rows.y[kept], task, tasks, n_terminals, seed)
     else:
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
@@ -113,6 +112,13 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     given = federation.sample_weight
     weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
     return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
+
+
+def whole(name: str, value: Any) -> int:
+    """A parameter that counts something, from 1 on."""
+    if not isinstance(value, int | float | np.number) or not value >= 1 or not float(value).is_integer():
+        raise ConfigError(f"{name} must be at least 1 and a whole number, got {value!r}")
+    return int(value)
 
 
 def is_frame(X: Any) -> bool:
