@@ -666,6 +666,29 @@ def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation)
             model.models_.predict(row)
 
 
+@pytest.mark.parametrize(
+    ("settings", "cell", "says"),
+    [
+        ({}, np.inf, r"repair it \(numbers go to 1e\+100\), or take it for a gap \(NaN in a frame\)"),
+        ({}, "oops", r"take it for a gap \(NaN in a frame\), or leave the column out$"),
+        ({"budget": {"watts": 5}}, 1.0, "give one, as in cost watts=0.1,10"),
+        ({"privacy": "epsilon=1", "scale": "standard"}, 1.0, "take scale unit"),
+    ],
+)
+def test_errors_name_what_python_has(settings: dict[str, Any], cell: Any, says: str) -> None:
+    """Not the options of a command line that nobody called; in prediction, and from the models themselves, too."""
+    frame = pd.DataFrame({"a": np.arange(40.0), "b": np.arange(40) % 3})
+    changed = frame.astype({"a": object}).assign(a=[cell, *frame["a"][1:]])
+    with pytest.raises(ValueError, match=says) as caught:
+        RHFedMTLClassifier(**settings).fit(changed, np.arange(40) % 2)
+    assert "--" not in str(caught.value)
+    if cell == np.inf:
+        model = RHFedMTLClassifier(lambda2=0.01).fit(frame, np.arange(40) % 2)
+        for predict in (model.predict, model.models_.predict):
+            with pytest.raises(DataError, match=says):
+                predict(changed)
+
+
 def test_sparse_rows_are_refused_clearly() -> None:
     """With what to do instead."""
     X = sparse.random(30, 4, density=0.5, format="csr", random_state=0)

@@ -27,7 +27,7 @@ from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
 from rhfedmtl.estimators.rows import (
     GivenRows,
     Places,
@@ -153,11 +153,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
         ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
         """
-        X, preparation = features_of(X)
-        X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
-        y, classes, weight = self._labels(y, task, sample_weight)
-        beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
-        return self._learn_from(self._rows(X, y, classes, beside, preparation))
+        with told_in_python():
+            X, preparation = features_of(X)
+            X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
+            y, classes, weight = self._labels(y, task, sample_weight)
+            beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
+            return self._learn_from(self._rows(X, y, classes, beside, preparation))
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
         """Labels as numbers, the classes that they stand for (none in a regression), and weights of the rows."""
@@ -179,10 +180,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if run.private is not None:
             raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
-        more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
         rounds = run.round + whole("max_rounds", self.max_rounds)
-        run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
-        result = self._learn()
+        with told_in_python():
+            more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
+            run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
+            result = self._learn()
         return self._finish(session.models.updated(result), result)
 
     def save(self, path: str | Path) -> None:
@@ -193,7 +195,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
         """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
         check_is_fitted(self)
-        return self.models_.release(epsilon, delta)
+        with told_in_python():
+            return self.models_.release(epsilon, delta)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -297,7 +300,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         elif not named:
             raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if named:
-            X, filled = models.prepared(frame_table(X), "X")
+            with told_in_python():
+                X, filled = models.prepared(frame_table(X), "X")
             if filled:
                 text = f"gaps in {listing(filled)}, which had none in training: filled by the mean of the training rows"
                 warnings.warn(text, stacklevel=3)

@@ -15,7 +15,7 @@ from rhfedmtl.data.loaders.table import Columns, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.partition import Iid, TaskRows
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, in_python
 from rhfedmtl.maths.losses import Loss
 
 Array = npt.NDArray[Any]
@@ -127,10 +127,7 @@ def is_frame(X: Any) -> bool:
 
 
 def features_of(X: Any) -> tuple[Any, Preparation | None]:
-    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how.
-
-    Reasons to leave a column out come without the option of the command line that would take it.
-    """
+    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
     if type(X).__name__ == "LazyFrame":
         raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
     if not is_frame(X):
@@ -144,7 +141,7 @@ def features_of(X: Any) -> tuple[Any, Preparation | None]:
     if plain and not left_out and not np.isnan(coded).any():
         return X, None
     if left_out:
-        reasons = (f"{name!r} {why.partition(' (--')[0]}" for name, why in left_out.items())
+        reasons = (f"{name!r} {in_python(why)}" for name, why in left_out.items())
         warnings.warn("left out: " + "; ".join(reasons), stacklevel=4)
     preparation = Preparation.learned(tuple(features), coded, spelled)
     return preparation.encode(coded, spelled), preparation
