@@ -689,6 +689,14 @@ def test_errors_name_what_python_has(settings: dict[str, Any], cell: Any, says: 
                 predict(changed)
 
 
+def test_a_frame_without_rows_is_said_to_have_none() -> None:
+    """In the words of scikit-learn; with texts it was said to be no frame."""
+    frame = pd.DataFrame({"a": np.arange(8.0), "c": ["u", "v"] * 4})
+    model = RHFedMTLClassifier(lambda2=0.01).fit(frame, np.arange(8) % 2)
+    with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\) \(shape=\(0, 2\)\)"):
+        model.predict(frame[:0])
+
+
 def test_sparse_rows_are_refused_clearly() -> None:
     """With what to do instead."""
     X = sparse.random(30, 4, density=0.5, format="csr", random_state=0)

@@ -297,6 +297,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
             X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+        elif np.shape(X)[:1] == (0,):
+            raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
         elif not named:
             raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if named:
