@@ -702,6 +702,10 @@ def test_sparse_rows_are_refused_clearly() -> None:
     X = sparse.random(30, 4, density=0.5, format="csr", random_state=0)
     with pytest.raises(TypeError, match="toarray"):
         RHFedMTLClassifier().fit(X, np.arange(30) % 2)
+    for fill in (0.0, np.nan):
+        frame = pd.DataFrame(X.toarray()).astype(pd.SparseDtype(float, fill))
+        with pytest.raises(TypeError, match="to_dense"):
+            RHFedMTLClassifier().fit(frame, np.arange(30) % 2)
 
 
 @given(data=st.data())

@@ -132,6 +132,8 @@ def features_of(X: Any) -> tuple[Any, Preparation | None]:
         raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
     if not is_frame(X):
         return X, None
+    if {type(dtype).__name__ for dtype in X.dtypes} == {"SparseDtype"}:
+        raise TypeError("X is a sparse frame, but dense data is required: use X.sparse.to_dense()")
     table = frame_table(X)
     classes = {str(name) for name, dtype in zip(X.columns, X.dtypes, strict=True) if _is_category(dtype)}
     features, left_out = _coded(table, classes)
