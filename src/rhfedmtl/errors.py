@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RHFedMTLError(Exception):
@@ -59,3 +61,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Hint at the nearest known name, for the end of a message; or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def in_python(text: str) -> str:
+    """A message for somebody without a command line: its options in brackets go, others lose their dashes."""
+    text = re.sub(r" \(--[^;()]*\)", "", text)
+    text = re.sub(r"\(--[^;()]*; ", "(", text)
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+
+
+@contextmanager
+def told_in_python() -> Iterator[None]:
+    """Errors from within say what Python has, not the command line."""
+    try:
+        yield
+    except RHFedMTLError as error:
+        error.args = (in_python(str(error)),)
+        raise

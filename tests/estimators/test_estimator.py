@@ -527,6 +527,15 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["round 1", "round 2"]
 
 
+def test_the_optimum_is_not_said_to_be_above_a_tolerance_of_zero(recwarn: pytest.WarningsRecorder) -> None:
+    """All rounds are done, as asked, and what is left of the gap is rounding."""
+    X, y = np.repeat([[1.0], [-1.0]], 8, axis=0), np.repeat([1, 0], 8)
+    model = RHFedMTLClassifier(lambda2=0.01, tol=0, max_rounds=60, random_state=0).fit(X, y, task=np.arange(16) % 2)
+    assert model.n_iter_ == 60
+    assert model.certificate_.words == "the best possible, up to rounding"
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("settings", "extra", "says"),
     [
@@ -555,6 +564,12 @@ def test_too_few_rounds_are_said_aloud(small: Federation, capsys: pytest.Capture
         ({"scale": "log"}, {}, "unknown scaling 'log'"),
         ({"tol": -1.0}, {}, "tol must be"),
         ({"n_terminals": 2.5}, {}, "a whole number, got 2.5"),
+        ({"max_rounds": 1.5}, {}, "max_rounds must be at least 1 and a whole number, got 1.5"),
+        ({"max_rounds": "9"}, {}, "max_rounds must be at least 1 and a whole number, got '9'"),
+        ({"intercept": "no"}, {}, "intercept must be True or False, got 'no'"),
+        ({"warm_start": "no"}, {}, "warm_start must be True or False, got 'no'"),
+        ({"random_state": -1}, {}, "random_state must be a whole number from 0 to"),
+        ({"random_state": 10**20}, {}, "random_state must be a whole number from 0 to"),
         ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
         ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
     ],
@@ -627,6 +642,20 @@ def test_a_row_without_a_label_is_named(estimator: Any, kind: Any) -> None:
         estimator(lambda2=0.01).fit(np.eye(5), kind(y), task=list("babab"))
 
 
+@pytest.mark.parametrize("gap", [np.nan, None, pd.NA, pd.NaT])
+@pytest.mark.parametrize("what", ["label", "task", "terminal", "groups"])
+def test_a_gap_among_texts_in_a_list_is_no_name(what: str, gap: Any) -> None:
+    """NumPy spells NaN out beside texts: there was a task, a class, a group or a terminal called nan."""
+    X = np.random.default_rng(0).normal(size=(8, 2))
+    rows: dict[str, Any] = {"label": ["u", "v"] * 4, "task": ["a"] * 8, "terminal": ["p"] * 8, "groups": ["g"] * 8}
+    model = RHFedMTLClassifier(lambda2=0.01).fit(X, rows["label"], task=rows["task"])
+    rows[what] = [*rows[what][:2], gap, *rows[what][3:]]
+    with pytest.raises(DataError, match=f"row 2 has no {what}"):
+        RHFedMTLClassifier(lambda2=0.01).fit(X, rows.pop("label"), **rows)
+    with pytest.raises(DataError, match="row 1 has no task"):
+        model.predict(X[:2], task=["a", gap])
+
+
 def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation) -> None:
     """A row whose norm overflows, or without a number, would get the intercept for its score."""
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(small.X, small.y)
@@ -637,11 +666,46 @@ def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation)
             model.models_.predict(row)
 
 
+@pytest.mark.parametrize(
+    ("settings", "cell", "says"),
+    [
+        ({}, np.inf, r"repair it \(numbers go to 1e\+100\), or take it for a gap \(NaN in a frame\)"),
+        ({}, "oops", r"take it for a gap \(NaN in a frame\), or leave the column out$"),
+        ({"budget": {"watts": 5}}, 1.0, "give one, as in cost watts=0.1,10"),
+        ({"privacy": "epsilon=1", "scale": "standard"}, 1.0, "take scale unit"),
+    ],
+)
+def test_errors_name_what_python_has(settings: dict[str, Any], cell: Any, says: str) -> None:
+    """Not the options of a command line that nobody called; in prediction, and from the models themselves, too."""
+    frame = pd.DataFrame({"a": np.arange(40.0), "b": np.arange(40) % 3})
+    changed = frame.astype({"a": object}).assign(a=[cell, *frame["a"][1:]])
+    with pytest.raises(ValueError, match=says) as caught:
+        RHFedMTLClassifier(**settings).fit(changed, np.arange(40) % 2)
+    assert "--" not in str(caught.value)
+    if cell == np.inf:
+        model = RHFedMTLClassifier(lambda2=0.01).fit(frame, np.arange(40) % 2)
+        for predict in (model.predict, model.models_.predict):
+            with pytest.raises(DataError, match=says):
+                predict(changed)
+
+
+def test_a_frame_without_rows_is_said_to_have_none() -> None:
+    """In the words of scikit-learn; with texts it was said to be no frame."""
+    frame = pd.DataFrame({"a": np.arange(8.0), "c": ["u", "v"] * 4})
+    model = RHFedMTLClassifier(lambda2=0.01).fit(frame, np.arange(8) % 2)
+    with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\) \(shape=\(0, 2\)\)"):
+        model.predict(frame[:0])
+
+
 def test_sparse_rows_are_refused_clearly() -> None:
     """With what to do instead."""
     X = sparse.random(30, 4, density=0.5, format="csr", random_state=0)
     with pytest.raises(TypeError, match="toarray"):
         RHFedMTLClassifier().fit(X, np.arange(30) % 2)
+    for fill in (0.0, np.nan):
+        frame = pd.DataFrame(X.toarray()).astype(pd.SparseDtype(float, fill))
+        with pytest.raises(TypeError, match="to_dense"):
+            RHFedMTLClassifier().fit(frame, np.arange(30) % 2)
 
 
 @given(data=st.data())

@@ -161,3 +161,30 @@ def test_an_estimator_says_which_columns_it_leaves_out() -> None:
     with pytest.warns(UserWarning, match="left out: 'name' holds 150 different texts"):
         model = RHFedMTLRegressor(random_state=0).fit(train[["noise", "shift", "name"]], train["noise"] * 2.0)
     assert model.feature_names_in_.tolist() == ["noise", "shift"]
+
+
+CODES = {
+    "int": lambda k: pd.DataFrame({"k": pd.Categorical(k)}),
+    "float": lambda k: pd.DataFrame({"k": pd.Categorical(k / 2)}),
+    "text": lambda k: pd.DataFrame({"k": pd.Series(k.astype(str), dtype="category")}),
+    "bins": lambda k: pd.DataFrame({"k": pd.cut(k, [-1, 0, 1, 2, 3])}),
+    "Categorical": lambda k: pl.DataFrame({"k": pl.Series(k.astype(str), dtype=pl.Categorical)}),
+    "Enum": lambda k: pl.DataFrame({"k": pl.Series(k.astype(str), dtype=pl.Enum(list("0123")))}),
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_categories_are_classes_although_numbers_name_them(kind: str, tmp_path: Path) -> None:
+    """They were taken for quantities, without a word; new rows, files and exports go the same way."""
+    k = np.arange(80) % 4
+    y, table = np.isin(k, [0, 3]), CODES[kind](k)
+    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(table, y)
+    assert len(model.models_.feature_names) == 4
+    assert model.score(CODES[kind](k[:7]), y[:7]) == 1.0
+    model.save(tmp_path / "m.npz")
+    scores = model.decision_function(table)
+    np.testing.assert_array_equal(RHFedMTLClassifier.load(tmp_path / "m.npz").decision_function(table), scores)
+    model.models_.to_onnx(tmp_path / "m.onnx", 0)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    words = np.array([name.removeprefix("k=") for name in model.models_.feature_names], dtype=object)[k]
+    np.testing.assert_allclose(session.run(["scores"], {"text": words[:, None]})[0][:, 0], scores, atol=1e-12)

@@ -27,7 +27,7 @@ from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
 from rhfedmtl.estimators.rows import (
     GivenRows,
     Places,
@@ -38,6 +38,7 @@ from rhfedmtl.estimators.rows import (
     is_frame,
     labelled,
     weights,
+    whole,
 )
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels, loss_name
@@ -45,6 +46,7 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
@@ -53,6 +55,7 @@ from rhfedmtl.training.run import Before, Result, Run, Settings
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
+LAST_SEED = 2**64 - 1
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
@@ -150,11 +153,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
         ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
         """
-        X, preparation = features_of(X)
-        X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
-        y, classes, weight = self._labels(y, task, sample_weight)
-        beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
-        return self._learn_from(self._rows(X, y, classes, beside, preparation))
+        with told_in_python():
+            X, preparation = features_of(X)
+            X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
+            y, classes, weight = self._labels(y, task, sample_weight)
+            beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
+            return self._learn_from(self._rows(X, y, classes, beside, preparation))
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
         """Labels as numbers, the classes that they stand for (none in a regression), and weights of the rows."""
@@ -176,9 +180,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if run.private is not None:
             raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
-        more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
-        run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=run.round + self.max_rounds)
-        result = self._learn()
+        rounds = run.round + whole("max_rounds", self.max_rounds)
+        with told_in_python():
+            more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
+            run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
+            result = self._learn()
         return self._finish(session.models.updated(result), result)
 
     def save(self, path: str | Path) -> None:
@@ -189,7 +195,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
     def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
         """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
         check_is_fitted(self)
-        return self.models_.release(epsilon, delta)
+        with told_in_python():
+            return self.models_.release(epsilon, delta)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -257,7 +264,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.plan_ = _work(self._session.policy, result)
         self.n_iter_ = result.rounds
         gap = result.certificate.relative_gap
-        if result.stopped == "limit on rounds reached" and np.isfinite(gap):
+        if result.stopped == "limit on rounds reached" and (self.tol or SOLVED) < gap < math.inf:
             text = (
                 f"relative gap {gap:.1e} after {result.rounds} rounds, above tol={self.tol:g}: raise max_rounds or tol"
             )
@@ -290,10 +297,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
             X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+        elif np.shape(X)[:1] == (0,):
+            raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
         elif not named:
             raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
         if named:
-            X, filled = models.prepared(frame_table(X), "X")
+            with told_in_python():
+                X, filled = models.prepared(frame_table(X), "X")
             if filled:
                 text = f"gaps in {listing(filled)}, which had none in training: filled by the mean of the training rows"
                 warnings.warn(text, stacklevel=3)
@@ -337,6 +347,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
+            if not 0 <= self.random_state <= LAST_SEED:
+                raise ConfigError(f"random_state must be a whole number from 0 to 2**64 - 1, got {self.random_state}")
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
@@ -369,6 +381,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _built(self, federation: Federation) -> Algorithm:
         """Method and policy."""
+        for name in ("intercept", "warm_start"):
+            if getattr(self, name) not in (True, False):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         options = self._options()
         built = build(self.algorithm, options, federation.kind)
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
@@ -414,7 +429,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seed,
             execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,
-            max_rounds=self.max_rounds,
+            max_rounds=whole("max_rounds", self.max_rounds),
         )
 
     def _choice(

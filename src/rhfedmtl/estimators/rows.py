@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin, offsets
-from rhfedmtl.data.loaders.table import coded_features, frame_table
+from rhfedmtl.data.loaders import cells
+from rhfedmtl.data.loaders.table import Columns, frame_table
+from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.partition import Iid, TaskRows
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, in_python
 from rhfedmtl.maths.losses import Loss
 
 Array = npt.NDArray[Any]
@@ -81,14 +83,13 @@ class Places:
 
 def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
-    if n_terminals < 1 or n_terminals != int(n_terminals):
-        raise ConfigError(f"n_terminals must be at least 1 and a whole number, got {n_terminals}")
+    n_terminals = whole("n_terminals", n_terminals)
     kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
     _check_present(tasks, task, kept)
     task = task[kept]
     if rows.terminal is None:
-        terminal = _shared_out(rows.y[kept], task, tasks, int(n_terminals), seed)
+        terminal = _shared_out(rows.y[kept], task, tasks, n_terminals, seed)
     else:
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
@@ -113,29 +114,58 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
 
 
+def whole(name: str, value: Any) -> int:
+    """A parameter that counts something, from 1 on."""
+    if not isinstance(value, int | float | np.number) or not value >= 1 or not float(value).is_integer():
+        raise ConfigError(f"{name} must be at least 1 and a whole number, got {value!r}")
+    return int(value)
+
+
 def is_frame(X: Any) -> bool:
     """Whether it is a frame of pandas or Polars with a row at least."""
     return hasattr(X, "columns") and hasattr(X, "to_numpy") and len(X) > 0
 
 
 def features_of(X: Any) -> tuple[Any, Preparation | None]:
-    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how.
-
-    Reasons to leave a column out come without the option of the command line that would take it.
-    """
+    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
     if type(X).__name__ == "LazyFrame":
         raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
     if not is_frame(X):
         return X, None
+    if {type(dtype).__name__ for dtype in X.dtypes} == {"SparseDtype"}:
+        raise TypeError("X is a sparse frame, but dense data is required: use X.sparse.to_dense()")
     table = frame_table(X)
-    names, coded, spelled, left_out = coded_features(table, "X")
-    if not left_out and all(cell.dtype.kind in "fiub" for cell in table.columns.values()) and not np.isnan(coded).any():
+    classes = {str(name) for name, dtype in zip(X.columns, X.dtypes, strict=True) if _is_category(dtype)}
+    features, left_out = _coded(table, classes)
+    coded = np.column_stack([each.values for each in features.values()])
+    spelled = tuple(each.words for each in features.values())
+    plain = not classes and all(cell.dtype.kind in "fiub" for cell in table.columns.values())
+    if plain and not left_out and not np.isnan(coded).any():
         return X, None
     if left_out:
-        reasons = (f"{name!r} {why.partition(' (--')[0]}" for name, why in left_out.items())
+        reasons = (f"{name!r} {in_python(why)}" for name, why in left_out.items())
         warnings.warn("left out: " + "; ".join(reasons), stacklevel=4)
-    preparation = Preparation.learned(names, coded, spelled)
+    preparation = Preparation.learned(tuple(features), coded, spelled)
     return preparation.encode(coded, spelled), preparation
+
+
+def _is_category(dtype: Any) -> bool:
+    """Whether values are names, whatever they look like: categories of pandas (and Arrow), Categorical, Enum."""
+    return str(dtype).lower().startswith(("categor", "enum", "dictionary"))
+
+
+def _coded(table: RawTable, classes: set[str]) -> tuple[dict[str, cells.Cells], dict[str, str]]:
+    """Columns that can be features, and why others cannot; ``classes`` are text, although numbers may name them."""
+    found = {
+        name: cells.features(
+            column, table.notation, name in classes, Columns.most_values, f"X, column {name!r}", table.place
+        )
+        for name, column in table.columns.items()
+    }
+    left_out = {name: each for name, each in found.items() if isinstance(each, str)}
+    if len(left_out) == len(found):
+        raise DataError(f"X has no column that can be a feature: {left_out or 'it has none at all'}")
+    return {name: each for name, each in found.items() if isinstance(each, cells.Cells)}, left_out
 
 
 def column(values: Any, n_rows: int, what: str) -> Array:
@@ -146,9 +176,10 @@ def column(values: Any, n_rows: int, what: str) -> Array:
     if array.shape != (n_rows,):
         found = f"is {values!r}" if array.ndim == 0 else f"has shape {array.shape}"
         raise DataError(f"{what} {found} for {n_rows} rows: name the {what} of every row")
+    if array.dtype.kind not in "biu":
+        _refuse_gaps(values, what)
     if array.dtype.kind in "biuU":
         return array
-    _refuse_gaps(array, what)
     known = array.tolist()
     if array.dtype.kind == "f":
         return array
@@ -163,15 +194,16 @@ def column(values: Any, n_rows: int, what: str) -> Array:
 def labelled(y: Any) -> Any:
     """Labels as they are; scikit-learn sees the gaps among numbers, and no others."""
     array = np.asarray(y)
-    if array.ndim == 1 and array.dtype.kind == "O":
-        _refuse_gaps(array, "label")
+    if array.dtype.kind in "OU" and (array.ndim == 1 or array.shape[1:] == (1,)):
+        _refuse_gaps(y, "label")
     return y
 
 
-def _refuse_gaps(array: Array, what: str) -> None:
-    """Name the first row that has none."""
+def _refuse_gaps(values: Any, what: str) -> None:
+    """Name the first row that has none: of the values as given, as NumPy makes texts of all beside a text."""
+    known = np.asarray(values, dtype=object).ravel().tolist()
     # NaN and NaT differ from themselves; pandas' NA will not say.
-    missing = (i for i, value in enumerate(array.tolist()) if value is None or (value == value) is not True)  # noqa: PLR0124
+    missing = (i for i, value in enumerate(known) if value is None or (value == value) is not True)  # noqa: PLR0124
     if (first := next(missing, None)) is not None:
         raise DataError(f"row {first} has no {what}: fill it, or drop the row")
 

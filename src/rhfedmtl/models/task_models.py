@@ -19,7 +19,7 @@ from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.display import facts_html
-from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.registry import LOSSES
@@ -354,7 +354,8 @@ class TaskModels:
 
     def _checked(self, X: Any) -> npt.NDArray[np.floating[Any]]:
         if self.feature_names and hasattr(X, "columns"):
-            X, _ = self.prepared(frame_table(X), "the frame")
+            with told_in_python():
+                X, _ = self.prepared(frame_table(X), "the frame")
         rows = as_rows(X)
         if rows.shape[1] != self.n_features:
             raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
