@@ -141,6 +141,21 @@ def test_single_settings_of_a_table_are_changed_as_its_data_set_reads_them(tmp_p
         assert json.loads(told.output)["trained_on"] == same
 
 
+def test_a_single_task_of_a_run_has_not_the_bound_of_its_training(tmp_path: Path) -> None:
+    """The other tasks get the mean model, which the run's certificate says nothing of."""
+    words = ["train", "--tasks", "3", "--set", "features=5", "--target-gap", "1e-5", "--json", "--out", str(tmp_path)]
+    saved, one = json.loads(CliRunner().invoke(app, words).output)["saved"], str(tmp_path / "one.npz")
+    assert CliRunner().invoke(app, ["export", saved, "--task", "task-1", "--out", one]).exit_code == 0
+    whole, part = (json.loads(CliRunner().invoke(app, ["certify", of, "--json"]).output) for of in (saved, one))
+    assert whole["unknown_tasks"] == []
+    assert (part["gap_in_training"], part["unknown_tasks"]) == (None, ["task-0", "task-2"])
+    assert part["primal"] > whole["primal"]
+    told = CliRunner().invoke(app, ["certify", one]).output
+    assert "holds too" not in told
+    assert "for 2 of 3 tasks" in told
+    assert "best possible" not in repr(TaskModels.load(one))
+
+
 def test_help_names_no_default_beside_the_run_itself() -> None:
     """What is not given is that of the run, so the help shows no default of `train`."""
     told = CliRunner().invoke(app, ["certify", "--help"], env={"COLUMNS": "200"}).output

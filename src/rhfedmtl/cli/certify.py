@@ -70,8 +70,10 @@ def certify(
     same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
     facts = {name: getattr(found, name) for name in ("primal", "dual", "gap", "relative_gap")}
     facts |= {"primal_at_zero": found.zero, "words": found.words, "problem": asked}
-    facts |= {"data": federation.origin.name, "trained_on": same}
-    own = models.certificate if same and asked == _trained_for(models) else None
+    names = list(federation.task_names)
+    unknown = [name for name, b in zip(names, models.find(names).tolist(), strict=True) if b < 0]
+    facts |= {"data": federation.origin.name, "trained_on": same, "unknown_tasks": unknown}
+    own = models.certificate if same and not unknown and asked == _trained_for(models) else None
     facts["gap_in_training"] = None if own is None or not own.gap < found.gap else own.gap
     if as_json:
         print_json(facts)
@@ -80,6 +82,8 @@ def certify(
     if (gap := facts["gap_in_training"]) is not None:
         fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
+    if unknown:
+        fact("mean model", f"for {len(unknown)} of {federation.n_tasks} tasks, which are not among the models")
     its_own = "the rows that the models were trained on"
     fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
