@@ -41,8 +41,8 @@ def certify(
     """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
 
     The models may come from any method. Rows and problem are those that the models were trained on and for, as far as
-    their file knows. Options change single settings of them; --data and --path name other rows, as for `train`. For
-    example:
+    their file knows. Options change single settings of them: --path names another file, whose columns are what they
+    were. --data names other rows, as for `train`. For example:
 
     rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """
@@ -61,10 +61,7 @@ def certify(
     if "auto" in asked.values():
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
     known = models.provenance.get("configuration", {})
-    if "request" in known and not typed(context) & {"data", "path"}:
-        request = _changed(Request(**known["request"]), rows)
-    else:
-        request = request_from_options(**rows)
+    request = _request(known.get("request"), rows, typed(context) & {"data", "path"})
     federation = request.federation(known.get("seed", 0) if seed is None else seed)
     found = certificate_of(models, federation, **asked)
     same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
@@ -87,6 +84,15 @@ def certify(
     its_own = "the rows that the models were trained on"
     fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
+
+
+def _request(trained: dict[str, Any] | None, rows: dict[str, Any], typed_rows: set[str]) -> Request:
+    """The rows that models were trained on, another file of the same kind, or other rows altogether."""
+    if trained is not None and (not typed_rows or (typed_rows == {"path"} and trained["path"] is not None)):
+        return _changed(Request(**trained), rows)
+    if rows["data"] is None and rows["path"] is None:
+        raise ConfigError("the file of these models does not know their rows: name them with --path, or --data")
+    return request_from_options(**rows)
 
 
 def _changed(trained: Request, rows: dict[str, Any]) -> Request:
