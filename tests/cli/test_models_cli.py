@@ -167,6 +167,10 @@ def test_models_without_names_take_columns_by_their_order(tmp_path: Path) -> Non
     facts = json.loads(said(tmp_path, *words))
     assert facts["metrics"]["rmse"] < 0.1
     assert set(facts["predictions"]) == {"task", "prediction"}
+    shuffled = pd.DataFrame(X, index=rng.permutation(40) + 7).assign(y=y, task=task)
+    shuffled.to_csv(tmp_path / "rows.csv")  # with its index, which is no feature
+    words[3] = "rows.csv"
+    assert json.loads(said(tmp_path, *words))["metrics"] == pytest.approx(facts["metrics"])
 
 
 def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> None:

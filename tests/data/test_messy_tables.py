@@ -111,6 +111,17 @@ def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
     assert load(write(tmp_path, rows(8, "{i},t,{r},{b}", "day,task,a,y"))).feature_names == ("day", "a")
 
 
+def test_the_number_of_a_row_is_no_feature_in_whatever_order(tmp_path: Path) -> None:
+    """A frame that was sorted, shuffled or cut keeps its index, which may tell the labels; measurements stay."""
+    for name in ("", "Unnamed: 0", "index"):
+        text = f"{name},task,a,y\n" + "".join(f"{i * 37 % 101 + 5},t,{i * i},{i % 2}\n" for i in range(8))
+        source = load(write(tmp_path, text))
+        assert source.feature_names == ("a",)
+        assert "counts the rows" in said(source)
+    for cell in ("{b}", "{i}.5"):  # numbers that come again, or are not whole
+        assert load(write(tmp_path, rows(8, f"{cell},t,{{r}},{{b}}", ",task,a,y"))).feature_names[0] == "Unnamed: 0"
+
+
 def test_decimal_commas_where_commas_do_not_separate(tmp_path: Path) -> None:
     """Features and labels, with semicolons."""
     source = load(write(tmp_path, "task;a;y\nt;1,5;0,25\nt;2;1\nt;-3,25;1,75\n"))

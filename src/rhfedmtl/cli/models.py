@@ -223,12 +223,17 @@ class _Asked:
 
     def _features(self, models: TaskModels) -> list[str]:
         """Columns that hold the features; those of an array X, which has no names, in order."""
+        from rhfedmtl.data.loaders.table import is_index
+
         known, aside = list(models.feature_names), {self.column, self.label, *self.drop}
         unnamed = [f"X{j}" for j in range(models.n_features)]
         in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
         if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(known):
             return unnamed
-        return known or [name for name in self.table if name not in aside]
+        free = known or [name for name in self.table if name not in aside]
+        if len(free) <= models.n_features:
+            return free
+        return [name for name in free if not is_index(name, self.table[name])]
 
 
 def _learned_column(models: TaskModels) -> str | None:
