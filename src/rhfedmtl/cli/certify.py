@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
-from rhfedmtl.cli.data import OPTIONS, AsJson, request_from_options
+from rhfedmtl.cli.data import OPTIONS, AsJson, check_seed, request_from_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed, without_usual
 from rhfedmtl.cli.text import certified, fact
@@ -19,7 +19,9 @@ from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 """What names a problem; options that losses and relationships declare come along."""
 
-SplitSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0)]
+SplitSeed = Annotated[
+    int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0, callback=check_seed)
+]
 
 
 def _with_rows_and_problem(command: Any) -> Any:
