@@ -33,7 +33,7 @@ Row = tuple[str, Any, str | None, str, str]
 OF_DATA: tuple[Row, ...] = (
     ("data", str, "NAME", f"Data set: {', '.join(DATASETS)}.", "synthetic; table where --path is given"),
     ("path", str, "PATH", "File or folder to read it from.", ""),
-    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c.", "all"),
+    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c (one alone: 1,).", "all"),
     ("terminals", int, "N", "Terminals per task.", "5, or the data's own"),
     (
         "partition",
