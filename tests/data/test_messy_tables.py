@@ -62,6 +62,7 @@ def test_truth_values_are_numbers_among_features_and_classes_among_labels(tmp_pa
     source = load(write(tmp_path, "task,a,y\nt,True,False\nt,FALSE,True\nt,true,False\n"))
     assert source.X[:, 0].tolist() == [1.0, 0.0, 1.0]
     assert source.class_names == ("False", "True")
+    assert "2 different truth values, taken as classes" in said(source)
 
 
 @pytest.mark.parametrize("gap", ["", "?", "NA", "nan", "NULL", "#N/A", "."])

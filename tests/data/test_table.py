@@ -218,3 +218,12 @@ def test_wrong_files_and_settings_are_refused(tmp_path: Path) -> None:
         Columns(kind="ranking")
     with pytest.raises(ConfigError, match="one thing only"):
         Columns(label="y", task="y")
+    with pytest.raises(ConfigError, match=r"most_values must be at least 0 .*, got -1"):
+        Columns(most_values=-1)
+
+
+def test_texts_can_be_left_out_and_labels_stay(tmp_path: Path) -> None:
+    """How many values a text may have as a feature says nothing of labels that are texts."""
+    text = "task,a,colour,y\n" + "".join(f"t,{i},c{i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(8))
+    source = load(csv(tmp_path, text), Columns(most_values=0))
+    assert (source.feature_names, source.class_names) == (("a",), ("no", "yes"))

@@ -214,12 +214,14 @@ def labels(column: Array, notation: Notation, kind: str | None, most: int, where
     if numbers is not None:
         words = [_word(number) for number in numbers.tolist()]
     codes, names = factorised(words)
-    if kind is None and len(names) > most:
+    if kind is None and len(names) > max(most, MOST_CLASSES):
         way = f"if {names[0]!r} is a number, {PLAIN}; else name" if dressed(names) else "name"
         raise DataError(
             f"{where} holds {len(names):,} different texts: {way} the column of labels, or say --kind classes"
         )
-    what = "texts" if numbers is None else "whole numbers" if _are_names(numbers) else "numbers"
+    what = "whole numbers" if numbers is not None and _are_names(numbers) else "numbers"
+    if numbers is None:
+        what = "truth values" if set(names) <= TRUTH.keys() else "texts"
     way = "" if numbers is None else "regression"
     return Labels(_small(codes, len(names)), names, _assumed(kind, f"{len(names)} different {what}", "classes", way))
 

@@ -77,6 +77,8 @@ class Columns:
             if getattr(self, name) not in known:
                 words = ", ".join(word for word in known if word)
                 raise ConfigError(f"{name.replace('_', '-')} must be one of {words}, got {getattr(self, name)!r}")
+        if self.most_values < 0:
+            raise ConfigError(f"most_values must be at least 0 (no texts as features), got {self.most_values}")
         named = self.named()
         if len(set(named)) < len(named):
             raise ConfigError(f"a column can be named for one thing only, got {', '.join(named)}")
