@@ -159,6 +159,7 @@ def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("task,a,y\n1,2,0\n1,3\n", r"line 3 has 2 fields, the header names 3"),
         ("task,a,y\n1,inf,0\n1,2,1\n", r"column 'a', line 2 holds inf: .*--na"),
+        ("task,a,y\n1,1e-170,0\n1,-2e-170,1\n1,,1\n", r"column 'a' holds nothing beyond 2e-170: .*--drop"),
         ("task,a,y\n,2,0\n,2,1\n", r"column 'task', line 2 is empty, as is all of it"),
         ("task,a,y\n1,,0\n1,?,1\n", r"no feature columns beside y, task; 'a' is empty"),
         ("task,a,y\n" + "".join(f"1,{i},n{i}\n" for i in range(101)), r"column 'y' holds 101 different texts"),

@@ -25,6 +25,8 @@ GAP_WORD = "nan"
 TRUTH = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
 MOST_CLASSES = 20
 """More different whole numbers than this are a quantity, not a name."""
+SMALLEST = 1e-150
+"""A column whose numbers are all below this has no variance that double precision holds."""
 NESTS = (list, tuple, dict, set, np.ndarray)
 EMPTY = "is empty"
 DATES = "holds dates: make numbers of them"
@@ -97,6 +99,11 @@ def features(column: Array, notation: Notation, text: bool, most: int, where: st
     if np.isnan(numbers).all():
         return EMPTY
     check_size(numbers, where, place)
+    if 0.0 < (largest := float(np.nanmax(np.abs(numbers)))) < SMALLEST:
+        raise DataError(
+            f"{where} holds nothing beyond {largest:g}: give it in another unit (below {SMALLEST:g} squares "
+            "vanish, and it would count as constant), or leave it out (--drop)"
+        )
     return Cells(numbers)
 
 
