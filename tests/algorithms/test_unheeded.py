@@ -22,6 +22,7 @@ SMALL = Request(tasks=2, terminals=2)
     ("algorithm", "options", "unheeded"),
     [
         ("rhfedmtl", {"lambda1": 0.5, "lambda2": 0.5, "merge": "add", "uniform": True}, []),
+        ("rhfedmtl", {"lambda1": 1e20, "lambda2": 1e20}, []),
         ("rhfedmtl", {"mu": 0.5, "phi": 0.1, "components": 2, "step": 0.1, "decay": 0.1}, ["step", "decay", "mu"]),
         ("rhfedmtl", {"relationship": "learned", "mu": 0.5}, ["mu"]),
         ("rhfedmtl", {"relationship": "none", "lambda2": 0.5}, ["lambda2"]),
@@ -39,6 +40,7 @@ def test_settings_without_effect_are_found(algorithm: str, options: dict[str, ob
     found = idle(algorithm, Options.of(**options))  # type: ignore[arg-type]
     assert set(unheeded) <= set(found)
     assert len(found) == len(unheeded) or algorithm == "rhfedmtl"
+    assert not {"lambda1", "lambda2"} & set(found) - set(unheeded)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -126,6 +126,25 @@ def test_requests_become_splits() -> None:
     assert json.loads(json.dumps(request.to_dict()))["tasks"] == ["a", "b"]
 
 
+@pytest.mark.parametrize("names", [("01, CH",), ("01, CH", "2"), ('the "old" one', "b"), ("7",)])
+def test_any_task_can_be_named(names: tuple[str, ...]) -> None:
+    """One that holds a comma or looks like a number, too; the words that repeat a run name the same."""
+    words = list(Request(tasks=names).words())
+    assert parse_tasks(words[words.index("--tasks") + 1]) == names
+
+
+def test_a_task_that_was_not_understood_is_answered_with_how_to_name_it(tmp_path: Path) -> None:
+    """A comma in a name parts it, and a number is a count: error and note say what to write instead."""
+    rows = [f'"{name}",{i * i % 7},{i % 2}' for name in ("01, CH", "1", "2") for i in range(12)]
+    (table := tmp_path / "t.csv").write_text("\n".join(["task,a,y", *rows]))
+    with pytest.raises(ConfigError, match="""stands in quotes: --tasks '"01, CH"'"""):
+        request_from_options(path=str(table), tasks="01, CH").federation(0)
+    assert request_from_options(path=str(table), tasks='"01, CH",2').federation(0).task_names == ("01, CH", "2")
+    notes = request_from_options(path=str(table), tasks="1").federation(0).notes
+    assert "1 of 3 tasks drawn; for the task called 1: --tasks 1," in notes
+    assert request_from_options(path=str(table), tasks="1,").federation(0).task_names == ("1",)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -22,6 +22,12 @@ from rhfedmtl.deploy.node import serve
 NO_TASK = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(40))
 
 
+SEEDED = [
+    [*words, "--seed", str(2**64)]
+    for words in (["train"], ["plan"], ["data", "split"], ["data", "describe"], ["certify", "m.npz"])
+]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def made_once() -> Iterator[None]:
     """The command line is made once for all calls here, as it is once in a process."""
@@ -52,6 +58,7 @@ def made_once() -> Iterator[None]:
         (["train", "--algorithm", "fedavg", "--lambda2", "auto"], "", "no weights to choose"),
         (["train", "--lambda2", "much"], "", "needs a number, or auto"),
         (["train", "--lambda1", "auto"], "", "the two are chosen together"),
+        *((words, "", "between 0 and 9223372036854775807") for words in SEEDED),
         (["train", "--resume", "."], "", "no checkpoint"),
         (["train", "--engine", "ray"], "ray", "pip install 'rhfedmtl[ray]'"),
         (["plan", "--budget", "energy=1400", "--step", "3"], "", "step has no effect on a plan"),

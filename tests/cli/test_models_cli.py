@@ -16,6 +16,7 @@ import pytest
 from rhfedmtl import Request, RHFedMTLClassifier, RHFedMTLRegressor
 from rhfedmtl.cli import main as cli
 from rhfedmtl.data.federation import Source
+from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import DataError
 from rhfedmtl.models.task_models import TaskModels
 
@@ -167,6 +168,28 @@ def test_models_without_names_take_columns_by_their_order(tmp_path: Path) -> Non
     facts = json.loads(said(tmp_path, *words))
     assert facts["metrics"]["rmse"] < 0.1
     assert set(facts["predictions"]) == {"task", "prediction"}
+    shuffled = pd.DataFrame(X, index=rng.permutation(40) + 7).assign(y=y, task=task)
+    shuffled.to_csv(tmp_path / "rows.csv")  # with its index, which is no feature
+    words[3] = "rows.csv"
+    assert json.loads(said(tmp_path, *words))["metrics"] == pytest.approx(facts["metrics"])
+
+
+def test_tasks_are_found_by_their_number_where_they_are_written_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table that pandas wrote with a gap has 1.0 for 1; where two tasks have the number, neither is taken."""
+    rng = np.random.default_rng(0)
+    tasks = np.array(["1.0", "02", "3", "3.0"])
+    models = TaskModels(rng.normal(size=(4, 1, 2)), (Scaler(),) * 4, tasks, np.array([]), 2)
+    models.save(tmp_path / "model.npz")
+    X = rng.normal(size=(4, 2))
+    pd.DataFrame(X).assign(task=["1", "2", "3", "03"]).to_csv(tmp_path / "rows.csv", index=False)
+    facts = json.loads(said(tmp_path, "predict", "model.npz", "--path", "rows.csv", "--json"))
+    assert facts["unknown_tasks"] == ["03"]
+    assert facts["predictions"]["task"] == ["1.0", "02", "3", "03"]
+    assert facts["predictions"]["prediction"] == models.predict(X, ["1.0", "02", "3", "?"]).tolist()
+    cli.app(["predict", str(tmp_path / "model.npz"), "--path", str(tmp_path / "rows.csv")], standalone_mode=False)
+    assert "of the same number: 1 for 1.0, 2 for 02" in capsys.readouterr().err
 
 
 def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> None:

@@ -114,6 +114,8 @@ def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
         (["train", "--budget", "energy=100", "--cost", "time=1,1"], "has no price"),
         (["train", "--relationship", "friends"], "unknown relationship 'friends'"),
         (["train", "--lambda1", "0"], "lambda1 must be a finite number > 0"),
+        (["train", "--lambda1", "1e-300"], "lambda1 must lie between 1e-100 and 1e+100, got 1e-300"),
+        (["train", "--lambda2", "1e200"], "lambda2 must lie between 0 and 1e+100, got 1e+200"),
         (["train", "--loss", "squared-hinge", "--policy", "fixed", "--local-steps", "0"], "local_steps must be"),
         (["train", "--target-gap", "-1"], "target_gap must be a finite number >= 0"),
         (["train", "--budget", "enrgy=200"], "has no price"),

@@ -62,6 +62,7 @@ def test_truth_values_are_numbers_among_features_and_classes_among_labels(tmp_pa
     source = load(write(tmp_path, "task,a,y\nt,True,False\nt,FALSE,True\nt,true,False\n"))
     assert source.X[:, 0].tolist() == [1.0, 0.0, 1.0]
     assert source.class_names == ("False", "True")
+    assert "2 different truth values, taken as classes" in said(source)
 
 
 @pytest.mark.parametrize("gap", ["", "?", "NA", "nan", "NULL", "#N/A", "."])
@@ -109,6 +110,17 @@ def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
         assert source.feature_names == ("a",)
         assert "counts the rows" in said(source)
     assert load(write(tmp_path, rows(8, "{i},t,{r},{b}", "day,task,a,y"))).feature_names == ("day", "a")
+
+
+def test_the_number_of_a_row_is_no_feature_in_whatever_order(tmp_path: Path) -> None:
+    """A frame that was sorted, shuffled or cut keeps its index, which may tell the labels; measurements stay."""
+    for name in ("", "Unnamed: 0", "index"):
+        text = f"{name},task,a,y\n" + "".join(f"{i * 37 % 101 + 5},t,{i * i},{i % 2}\n" for i in range(8))
+        source = load(write(tmp_path, text))
+        assert source.feature_names == ("a",)
+        assert "counts the rows" in said(source)
+    for cell in ("{b}", "{i}.5"):  # numbers that come again, or are not whole
+        assert load(write(tmp_path, rows(8, f"{cell},t,{{r}},{{b}}", ",task,a,y"))).feature_names[0] == "Unnamed: 0"
 
 
 def test_decimal_commas_where_commas_do_not_separate(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("task,a,y\n1,2,0\n1,3\n", r"line 3 has 2 fields, the header names 3"),
         ("task,a,y\n1,inf,0\n1,2,1\n", r"column 'a', line 2 holds inf: .*--na"),
+        ("task,a,y\n1,1e-170,0\n1,-2e-170,1\n1,,1\n", r"column 'a' holds nothing beyond 2e-170: .*--drop"),
         ("task,a,y\n,2,0\n,2,1\n", r"column 'task', line 2 is empty, as is all of it"),
         ("task,a,y\n1,,0\n1,?,1\n", r"no feature columns beside y, task; 'a' is empty"),
         ("task,a,y\n" + "".join(f"1,{i},n{i}\n" for i in range(101)), r"column 'y' holds 101 different texts"),
@@ -218,3 +219,12 @@ def test_wrong_files_and_settings_are_refused(tmp_path: Path) -> None:
         Columns(kind="ranking")
     with pytest.raises(ConfigError, match="one thing only"):
         Columns(label="y", task="y")
+    with pytest.raises(ConfigError, match=r"most_values must be at least 0 .*, got -1"):
+        Columns(most_values=-1)
+
+
+def test_texts_can_be_left_out_and_labels_stay(tmp_path: Path) -> None:
+    """How many values a text may have as a feature says nothing of labels that are texts."""
+    text = "task,a,colour,y\n" + "".join(f"t,{i},c{i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(8))
+    source = load(csv(tmp_path, text), Columns(most_values=0))
+    assert (source.feature_names, source.class_names) == (("a",), ("no", "yes"))

@@ -10,7 +10,9 @@ import pytest
 from tests.reference.problems import certify, cloud_of, federation
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.coupling import LearningSchedule
@@ -18,6 +20,7 @@ from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Clusters, Graph, Learned, MeanRegularised, Relationship, Safe, Unrelated
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Report, StationSums
+from rhfedmtl.training.config import RunConfig
 
 WEIGHTS = [(1e-2, 1e-3), (1e-3, 1.0), (0.5, 0.0), (1e-4, 1e-6)]
 
@@ -142,6 +145,18 @@ def test_lambda1_must_be_positive(name: str, lambda1: float) -> None:
     """λ1 ≤ 0 leaves no unique solution, and is refused with its value."""
     with pytest.raises(ConfigError, match="lambda1 must be a finite number > 0, got"):
         RELATIONSHIPS[name](lambda1, 0.1)
+
+
+@pytest.mark.parametrize("weights", [(1e-100, 0.01), (1e100, 0.01), (1e-3, 1e100), (1e-100, 1e100)])
+def test_weights_at_the_ends_of_their_range_can_be_run(weights: tuple[float, float]) -> None:
+    """Whatever the certificate says of them, a run ends as others do; beyond, they are refused with the range."""
+    options = Options(lambda1=weights[0], lambda2=weights[1])
+    config = RunConfig(request=Request(tasks=2, terminals=2), options=options, budget=("energy=500",))
+    config.check_heeded()
+    assert np.isfinite(config.run(config.federation()).models).all()
+    for beyond in (1e-101, 1e101):
+        with pytest.raises(ConfigError, match=r"lambda1 must lie between 1e-100 and 1e\+100, got 1e"):
+            MeanRegularised(beyond, 0.1)
 
 
 @pytest.mark.parametrize("lambda2", [-1e-9, float("nan"), float("inf")])

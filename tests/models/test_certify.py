@@ -17,7 +17,7 @@ from rhfedmtl import RunConfig, certify
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import DataError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.roles.words import in_words
 
@@ -139,6 +139,41 @@ def test_single_settings_of_a_table_are_changed_as_its_data_set_reads_them(tmp_p
     for given, same in ((["--set", "most_values=50"], True), (["--small-tasks", "drop"], False)):
         told = CliRunner().invoke(app, ["certify", saved, *given, "--json"])
         assert json.loads(told.output)["trained_on"] == same
+
+
+def test_a_single_task_of_a_run_has_not_the_bound_of_its_training(tmp_path: Path) -> None:
+    """The other tasks get the mean model, which the run's certificate says nothing of."""
+    words = ["train", "--tasks", "3", "--set", "features=5", "--target-gap", "1e-5", "--json", "--out", str(tmp_path)]
+    saved, one = json.loads(CliRunner().invoke(app, words).output)["saved"], str(tmp_path / "one.npz")
+    assert CliRunner().invoke(app, ["export", saved, "--task", "task-1", "--out", one]).exit_code == 0
+    whole, part = (json.loads(CliRunner().invoke(app, ["certify", of, "--json"]).output) for of in (saved, one))
+    assert whole["unknown_tasks"] == []
+    assert (part["gap_in_training"], part["unknown_tasks"]) == (None, ["task-0", "task-2"])
+    assert part["primal"] > whole["primal"]
+    told = CliRunner().invoke(app, ["certify", one]).output
+    assert "holds too" not in told
+    assert "for 2 of 3 tasks" in told
+    assert "best possible" not in repr(TaskModels.load(one))
+
+
+def test_another_file_has_the_columns_of_the_run(tmp_path: Path) -> None:
+    """Only its name is given: label and task are found as in training."""
+    rows = [f"{site},{n % 7},{n % 2}" for site in ("north", "south") for n in range(40)]
+    for name, kept in (("old.csv", rows), ("new.csv", rows[::3])):
+        (tmp_path / name).write_text("\n".join(["site,heat,fault", *kept]))
+    words = ["--path", str(tmp_path / "old.csv"), "--task", "site", "--label", "fault", "--budget", "energy=300"]
+    saved = json.loads(CliRunner().invoke(app, ["train", *words, "--json", "--out", str(tmp_path)]).output)["saved"]
+    told = CliRunner().invoke(app, ["certify", saved, "--path", str(tmp_path / "new.csv"), "--json"])
+    assert json.loads(told.output)["trained_on"] is False
+
+
+def test_models_that_do_not_know_their_rows_ask_for_them(tmp_path: Path) -> None:
+    """No data set is taken that nobody named."""
+    federation, result = solved()
+    TaskModels.from_result(federation, result).save(tmp_path / "model.npz")
+    told = CliRunner().invoke(app, ["certify", str(tmp_path / "model.npz")])
+    assert isinstance(told.exception, ConfigError)
+    assert "name them with --path, or --data" in str(told.exception)
 
 
 def test_help_names_no_default_beside_the_run_itself() -> None:

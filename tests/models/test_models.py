@@ -347,3 +347,5 @@ def test_a_single_task_can_be_cut_out_and_saved(tmp_path: Path) -> None:
     assert one.tasks.tolist() == ["task-1"]
     np.testing.assert_array_equal(models.only().scores(X), models.scores(X))
     assert isinstance(replace(models, loss=Logistic()).only("task-0").loss, Logistic)
+    assert models.certificate is not None
+    assert (one.certificate, models.only().certificate) == (None, None)  # it is for all of them together

@@ -195,6 +195,8 @@ def test_runs_are_found_shown_and_compared(tmp_path: Path) -> None:
     names = [line["name"] for line in listed]
     shown = runner.invoke(app, ["runs", "show", names[0], "--folder", folder])
     assert "rhfedmtl train" in shown.output
+    latest = json.loads(runner.invoke(app, ["runs", "show", folder, "--json"]).output)
+    assert latest["configuration"]["options"]["local_steps"] == 5
     compared = runner.invoke(app, ["runs", "compare", *names, "--folder", folder, "--json"])
     assert json.loads(compared.output)["settings"] == {"options.local_steps": [2, 5]}
 

@@ -294,7 +294,9 @@ def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | N
 def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:
     """The algorithm with another value of one option; None where it refuses that value, and so pays heed to it."""
     value: Any = options[option]
-    other: Any = not value if isinstance(value, bool) else f"{value}?" if isinstance(value, str) else value + 1
+    other: Any = f"{value}?" if isinstance(value, str) else not value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        other = value + abs(value) + 1  # another number, however large it is
     try:
         return build(name, options.changed(**{option: other}), kind)
     except ConfigError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
-from rhfedmtl.cli.data import OPTIONS, AsJson, request_from_options
+from rhfedmtl.cli.data import OPTIONS, AsJson, check_seed, request_from_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed, without_usual
 from rhfedmtl.cli.text import certified, fact
@@ -19,7 +19,9 @@ from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 """What names a problem; options that losses and relationships declare come along."""
 
-SplitSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0)]
+SplitSeed = Annotated[
+    int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0, callback=check_seed)
+]
 
 
 def _with_rows_and_problem(command: Any) -> Any:
@@ -41,8 +43,8 @@ def certify(
     """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
 
     The models may come from any method. Rows and problem are those that the models were trained on and for, as far as
-    their file knows. Options change single settings of them; --data and --path name other rows, as for `train`. For
-    example:
+    their file knows. Options change single settings of them: --path names another file, whose columns are what they
+    were. --data names other rows, as for `train`. For example:
 
     rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """
@@ -61,17 +63,16 @@ def certify(
     if "auto" in asked.values():
         raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
     known = models.provenance.get("configuration", {})
-    if "request" in known and not typed(context) & {"data", "path"}:
-        request = _changed(Request(**known["request"]), rows)
-    else:
-        request = request_from_options(**rows)
+    request = _request(known.get("request"), rows, typed(context) & {"data", "path"})
     federation = request.federation(known.get("seed", 0) if seed is None else seed)
     found = certificate_of(models, federation, **asked)
     same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
     facts = {name: getattr(found, name) for name in ("primal", "dual", "gap", "relative_gap")}
     facts |= {"primal_at_zero": found.zero, "words": found.words, "problem": asked}
-    facts |= {"data": federation.origin.name, "trained_on": same}
-    own = models.certificate if same and asked == _trained_for(models) else None
+    names = list(federation.task_names)
+    unknown = [name for name, b in zip(names, models.find(names).tolist(), strict=True) if b < 0]
+    facts |= {"data": federation.origin.name, "trained_on": same, "unknown_tasks": unknown}
+    own = models.certificate if same and not unknown and asked == _trained_for(models) else None
     facts["gap_in_training"] = None if own is None or not own.gap < found.gap else own.gap
     if as_json:
         print_json(facts)
@@ -80,9 +81,20 @@ def certify(
     if (gap := facts["gap_in_training"]) is not None:
         fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
+    if unknown:
+        fact("mean model", f"for {len(unknown)} of {federation.n_tasks} tasks, which are not among the models")
     its_own = "the rows that the models were trained on"
     fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
+
+
+def _request(trained: dict[str, Any] | None, rows: dict[str, Any], typed_rows: set[str]) -> Request:
+    """The rows that models were trained on, another file of the same kind, or other rows altogether."""
+    if trained is not None and (not typed_rows or (typed_rows == {"path"} and trained["path"] is not None)):
+        return _changed(Request(**trained), rows)
+    if rows["data"] is None and rows["path"] is None:
+        raise ConfigError("the file of these models does not know their rows: name them with --path, or --data")
+    return request_from_options(**rows)
 
 
 def _changed(trained: Request, rows: dict[str, Any]) -> Request:

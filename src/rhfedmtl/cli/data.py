@@ -33,7 +33,7 @@ Row = tuple[str, Any, str | None, str, str]
 OF_DATA: tuple[Row, ...] = (
     ("data", str, "NAME", f"Data set: {', '.join(DATASETS)}.", "synthetic; table where --path is given"),
     ("path", str, "PATH", "File or folder to read it from.", ""),
-    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c.", "all"),
+    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c (one alone: 1,).", "all"),
     ("terminals", int, "N", "Terminals per task.", "5, or the data's own"),
     (
         "partition",
@@ -125,7 +125,18 @@ NameOrPath = Annotated[
         show_default="synthetic; table where --path is given",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every draw.", min=0)]
+MOST_SEED = 2**63 - 1
+"""Records hold seeds in 64 bits."""
+
+
+def check_seed(seed: int | None) -> int | None:
+    """Refuse a seed that no record can hold; the range would fill the help."""
+    if seed is not None and seed > MOST_SEED:
+        raise ConfigError(f"--seed {seed}: a seed lies between 0 and {MOST_SEED}")
+    return seed
+
+
+Seed = Annotated[int, typer.Option("--seed", help="Seed of every draw.", min=0, callback=check_seed)]
 
 
 def _show(facts: dict[str, Any], text: str, as_json: bool) -> None:

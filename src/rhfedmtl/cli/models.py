@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,6 +66,10 @@ def predict(
     if facts["unknown_tasks"]:
         names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
         typer.echo(f"note: not learned, so predicted with the mean model: task {names}", err=True)
+    if asked.same:
+        pairs = [f"{word} for {name}" for word, name in asked.same.items()]
+        shown = ", ".join(pairs[:5]) + (" and more" if len(pairs) > 5 else "")
+        typer.echo(f"note: taken for the task of the same number: {shown}", err=True)
     if asked.filled:
         typer.echo(
             f"note: gaps in {', '.join(asked.filled)}, which had none in training: filled by the mean of the training "
@@ -176,6 +181,7 @@ class _Asked:
             raise ConfigError("--task names the task of all rows, --task-column that of each: give one of them")
         self.where, self.task, self.label, self.drop = str(path), task, label, drop
         self.filled: list[str] = []
+        self.same: dict[str, str] = {}
         self.column = task_column or _learned_column(models) or "task"
         known = models.preparation
         texts = [] if known is None else [known.columns[j] for j in known.texts]
@@ -195,7 +201,9 @@ class _Asked:
                 )
             return str(models.only(self.task).tasks[0])
         if self.column in self.table:
-            return _words(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
+            words = _words(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
+            self.same = _same_numbers(models, set(words))
+            return [self.same.get(word, word) for word in words]
         if len(models.tasks) == 1:
             return str(models.tasks[0])
         raise DataError(
@@ -223,12 +231,17 @@ class _Asked:
 
     def _features(self, models: TaskModels) -> list[str]:
         """Columns that hold the features; those of an array X, which has no names, in order."""
+        from rhfedmtl.data.loaders.table import is_index
+
         known, aside = list(models.feature_names), {self.column, self.label, *self.drop}
         unnamed = [f"X{j}" for j in range(models.n_features)]
         in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
         if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(known):
             return unnamed
-        return known or [name for name in self.table if name not in aside]
+        free = known or [name for name in self.table if name not in aside]
+        if len(free) <= models.n_features:
+            return free
+        return [name for name in free if not is_index(name, self.table[name])]
 
 
 def _learned_column(models: TaskModels) -> str | None:
@@ -236,6 +249,16 @@ def _learned_column(models: TaskModels) -> str | None:
     request = models.provenance.get("configuration", {}).get("request", {})
     column: str | None = request.get("settings", {}).get("task")
     return column
+
+
+def _same_numbers(models: TaskModels, words: set[str]) -> dict[str, str]:
+    """Tasks that training does not know as they are written, and the one that it knows of the same number."""
+    from rhfedmtl.data.loaders.cells import plain_number
+
+    known = {str(name): plain_number(str(name)) for name in models.tasks.tolist()}
+    count = Counter(known.values())
+    only = {number: name for name, number in known.items() if count[number] == 1}
+    return {word: only[number] for word in sorted(words - known.keys()) if (number := plain_number(word)) in only}
 
 
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def _beginnings(names: list[str]) -> dict[str, str]:
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="Name of a run (a part will do), or its folder or file.")],
+    run: Annotated[
+        str, typer.Argument(help="Name of a run (a part will do), its file or folder (of several: the latest).")
+    ],
     folder: Folder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,9 @@ A new data set is one file with a loader (and a way to fetch it, where it can be
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -82,8 +84,14 @@ def parse_setting(entry: Dataset, name: str, text: str) -> Any:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names between commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """Names between commas; one that holds a comma stands in quotes."""
+    lines = csv.reader(text.splitlines(), skipinitialspace=True)
+    return tuple(name.strip() for names in lines for name in names if name.strip())
+
+
+def join_names(names: Iterable[str]) -> str:
+    """What `parse_names` reads."""
+    return ",".join('"' + name.replace('"', '""') + '"' if {",", '"'} & set(name) else name for name in names)
 
 
 DATASETS: Registry[Dataset] = Registry(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rhfedmtl.data.registry import DATASETS, Dataset, parse_names
+from rhfedmtl.data.registry import DATASETS, Dataset, join_names, parse_names
 from rhfedmtl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [option if value else "--no-" + option[2:]]
     if isinstance(value, tuple):
-        return [option, ",".join(value) + ("," if len(value) == 1 else "")]
+        return [option, join_names(value) + ("," if len(value) == 1 else "")]
     return [option, str(value)]
 
 

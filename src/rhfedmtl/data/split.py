@@ -105,6 +105,8 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         if not chosen:
             raise DataError("every task has one row or one class: --small-tasks keep learns from them all the same")
     notes = (_small_note(source, small),) if small else ()
+    if isinstance(split.tasks, int) and (way := _called(source.task_names, split.tasks)):
+        notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{way}", *notes)
     return replace(_gather(source, chosen, held, split), notes=(*source.notes, *notes))
 
 
@@ -155,15 +157,22 @@ def choose_tasks(names: tuple[str, ...], wanted: int | tuple[str, ...] | None, s
         return list(range(len(names)))
     if isinstance(wanted, int):
         if not 1 <= wanted <= len(names):
-            raise ConfigError(f"asked for {wanted} tasks, but there are {len(names)}")
+            raise ConfigError(f"asked for {wanted} tasks, but there are {len(names)}{_called(names, wanted)}")
         drawn = np.random.default_rng([seed, CHOOSE_TASKS]).choice(len(names), size=wanted, replace=False)
         return sorted(int(task) for task in drawn)
     for name in wanted:
         if name not in names:
-            raise ConfigError(f"no task {name!r}: {_choices(name, names)}")
+            whole = next((known for known in names if "," in known and name in known), None)
+            way = "" if whole is None else f"; a name with a comma stands in quotes: --tasks '\"{whole}\"'"
+            raise ConfigError(f"no task {name!r}: {_choices(name, names)}{way}")
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"tasks must be named once each, got {', '.join(wanted) or 'none'}")
     return [names.index(name) for name in wanted]
+
+
+def _called(names: tuple[str, ...], count: int) -> str:
+    """How to ask for a task whose name is a number, where there is one of the number that was taken for a count."""
+    return f"; for the task called {count}: --tasks {count}," if str(count) in names else ""
 
 
 def _choices(word: str, names: tuple[str, ...]) -> str:

@@ -34,6 +34,8 @@ Matrix = npt.NDArray[np.float64]
 
 # λ_b n_b beyond which coordinate steps of a station get no better (rows of unit norm, losses with γ near 1).
 ENOUGH = 2.0
+# Weights beyond which, or below the inverse of which, squares overflow.
+MOST_WEIGHT = 1e100
 # λ2/λ1 beyond which Q, tasks × tasks, is too near to singular to be inverted.
 MOST_RATIO = 1e9
 
@@ -310,7 +312,10 @@ def check_ratio(lambda1: float, lambda2: float) -> None:
 
 
 def check_weight(name: str, weight: float, *, positive: bool = False) -> None:
-    """Refuse what is not a finite number of at least (or, if ``positive``, above) 0."""
+    """Refuse what is not a finite number of at least (or, if ``positive``, above) 0, and what overflows if squared."""
     if not math.isfinite(weight) or weight < 0.0 or (positive and weight == 0.0):
         bound = "> 0" if positive else ">= 0"
         raise ConfigError(f"{name} must be a finite number {bound}, got {weight}")
+    if weight > MOST_WEIGHT or (positive and weight * MOST_WEIGHT < 1.0):
+        least = f"{1.0 / MOST_WEIGHT:g}" if positive else "0"
+        raise ConfigError(f"{name} must lie between {least} and {MOST_WEIGHT:g}, got {weight:g}")

@@ -230,11 +230,16 @@ class TaskModels:
         return replace(self, models=models, certificate=None, ledger={}, provenance=known, releases=Releases())
 
     def only(self, task: Any = None) -> TaskModels:
-        """The model of one task alone; without a name, the only one or the reference."""
+        """The model of one task alone; without a name, the only one or the reference.
+
+        The certificate is for all models together, and stays behind where there are others.
+        """
         b = self._one(task)
+        if len(self.tasks) == 1:
+            return self
         scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
-        return replace(self, models=model[None], scalers=(scaler,), tasks=name)
+        return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values."""

@@ -50,9 +50,13 @@ def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
 
 
 def pick(folder: Path, name: str) -> Record:
-    """The one record whose name begins so; ``name`` may also be a path. Of a run that goes on, how far it came."""
+    """The one record whose name begins so; of a run that goes on, how far it came.
+
+    ``name`` may also be a path: that of a file, of a run's folder, or of one that holds runs; then it is the latest.
+    """
     path = Path(name)
-    for file in (path, path / RECORD, path / progress.NAME):
+    latest = max(path.glob(f"*/{RECORD}"), key=lambda found: found.stat().st_mtime_ns, default=path)
+    for file in (path, path / RECORD, path / progress.NAME, latest):
         if file.is_file():
             return load(file)
     found = {known: file for known, file in find(folder, under_way=True).items() if file.name != progress.SWEEP}

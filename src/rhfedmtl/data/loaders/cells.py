@@ -25,6 +25,8 @@ GAP_WORD = "nan"
 TRUTH = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
 MOST_CLASSES = 20
 """More different whole numbers than this are a quantity, not a name."""
+SMALLEST = 1e-150
+"""A column whose numbers are all below this has no variance that double precision holds."""
 NESTS = (list, tuple, dict, set, np.ndarray)
 EMPTY = "is empty"
 DATES = "holds dates: make numbers of them"
@@ -97,6 +99,11 @@ def features(column: Array, notation: Notation, text: bool, most: int, where: st
     if np.isnan(numbers).all():
         return EMPTY
     check_size(numbers, where, place)
+    if 0.0 < (largest := float(np.nanmax(np.abs(numbers)))) < SMALLEST:
+        raise DataError(
+            f"{where} holds nothing beyond {largest:g}: give it in another unit (below {SMALLEST:g} squares "
+            "vanish, and it would count as constant), or leave it out (--drop)"
+        )
     return Cells(numbers)
 
 
@@ -214,12 +221,14 @@ def labels(column: Array, notation: Notation, kind: str | None, most: int, where
     if numbers is not None:
         words = [_word(number) for number in numbers.tolist()]
     codes, names = factorised(words)
-    if kind is None and len(names) > most:
+    if kind is None and len(names) > max(most, MOST_CLASSES):
         way = f"if {names[0]!r} is a number, {PLAIN}; else name" if dressed(names) else "name"
         raise DataError(
             f"{where} holds {len(names):,} different texts: {way} the column of labels, or say --kind classes"
         )
-    what = "texts" if numbers is None else "whole numbers" if _are_names(numbers) else "numbers"
+    what = "whole numbers" if numbers is not None and _are_names(numbers) else "numbers"
+    if numbers is None:
+        what = "truth values" if set(names) <= TRUTH.keys() else "texts"
     way = "" if numbers is None else "regression"
     return Labels(_small(codes, len(names)), names, _assumed(kind, f"{len(names)} different {what}", "classes", way))
 

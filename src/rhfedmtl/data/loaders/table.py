@@ -6,6 +6,7 @@ the training rows; texts as one column for each value. What was assumed and what
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ MISSING = ("mean", "drop-rows", "drop-columns", "error")
 SMALL_TASKS = ("keep", "drop", "error")
 TERMINAL = "terminal"
 """A column of this name is that of terminals, unless told otherwise."""
-INDEX = ("index", "__index_level_0__", "Unnamed: 0")
+INDEX = re.compile(r"index|__index_level_\d+__|Unnamed: \d+(\.\d+)?")
 """Names under which the number of a row ends up among the columns."""
 
 
@@ -76,6 +77,8 @@ class Columns:
             if getattr(self, name) not in known:
                 words = ", ".join(word for word in known if word)
                 raise ConfigError(f"{name.replace('_', '-')} must be one of {words}, got {getattr(self, name)!r}")
+        if self.most_values < 0:
+            raise ConfigError(f"most_values must be at least 0 (no texts as features), got {self.most_values}")
         named = self.named()
         if len(set(named)) < len(named):
             raise ConfigError(f"a column can be named for one thing only, got {', '.join(named)}")
@@ -179,8 +182,8 @@ class _Maker:
         self.table, self.place, self.columns, self.where = table.columns, table.place, columns, where
         self.notation = table.notation._replace(gaps=columns.gaps())
         self.notes, free = list(table.notes), set(self.table) - {*columns.named(), *columns.dropped()}
-        index = [name for name in INDEX if name in free and _counts_rows(self.table[name])]
-        self.left_out = dict.fromkeys(index, "counts the rows")
+        index = [name for name in self.table if name in free and is_index(name, self.table[name])]
+        self.left_out = dict.fromkeys(index, "counts the rows (a name of its own makes it a feature)")
         for name in [*columns.named(), *columns.dropped(), *columns.texts()]:
             if name not in self.table:
                 part = next((part for part in ("label", "task") if getattr(columns, part) == name), None)
@@ -334,10 +337,11 @@ def _done(found: Cells) -> str:
     return f"number: {spread}" + (f", {_gaps(gaps)} filled by the mean and marked" if gaps else "")
 
 
-def _counts_rows(column: Array) -> bool:
-    """Whether it is 0, 1, 2, … or 1, 2, 3, …."""
-    rows = np.arange(len(column))
-    return column.dtype.kind in "fiu" and (np.array_equal(column, rows) or np.array_equal(column, rows + 1))
+def is_index(name: str, column: Array) -> bool:
+    """Whether it has no name of its own, and whole numbers that all differ: those of rows, in whatever order."""
+    if not INDEX.fullmatch(name) or column.dtype.kind not in "fiu":
+        return False
+    return bool((column == np.round(column)).all()) and len(np.unique(column)) == len(column)
 
 
 def listing(names: list[str]) -> str:
