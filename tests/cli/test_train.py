@@ -286,6 +286,8 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
         found = json.loads(rhfedmtl("certify", run["saved"], "--json", folder=tmp_path).stdout)
         assert found["trained_on"]
         assert (found["gap_in_training"] or found["gap"]) <= found["gap"]
+        if more[-1:] in (["learned"], ["mocha"]):  # whose dual variables are of the relationship as it was then
+            assert found["gap_in_training"] is None
         other = json.loads(rhfedmtl("certify", run["saved"], "--lambda2", "0.3", "--json", folder=tmp_path).stdout)
         assert other["gap_in_training"] is None
         if "--privacy" in more:
@@ -295,6 +297,17 @@ def test_a_run_is_certified_on_its_own_rows_and_weights(tmp_path: Path) -> None:
             assert found["primal"] == pytest.approx(run["primal"], rel=1e-4)
     other = rhfedmtl("certify", run["saved"], "--seed", "1", folder=tmp_path)
     assert "not the rows that the models were trained on" in other.stdout
+
+
+@pytest.mark.parametrize("algorithm", ["pooled", "cocoa"])
+def test_what_one_model_for_all_tasks_certified_is_no_bound_for_their_own(algorithm: str, tmp_path: Path) -> None:
+    """Its dual variables are of one task: of the problem that is told the model is far from the best."""
+    words = ["train", "--tasks", "2", "--terminals", "2", "--algorithm", algorithm, "--budget", "energy=2000", "--json"]
+    run = json.loads(rhfedmtl(*words, folder=tmp_path).stdout)
+    found = json.loads(rhfedmtl("certify", run["saved"], "--json", folder=tmp_path).stdout)
+    assert found["trained_on"]
+    assert found["gap_in_training"] is None
+    assert found["gap"] > 2.0 * run["gap"]
 
 
 def test_a_budget_that_pays_nothing_is_a_reason_in_compare_and_one_that_does_not_end_does_not_bind(

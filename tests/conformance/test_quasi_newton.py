@@ -15,7 +15,9 @@ from tests.training.test_checkpoint import until
 from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
@@ -27,6 +29,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
+from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Result, Settings, train
 
@@ -196,3 +199,30 @@ def _joint(pairs: Any, curvature: float, coupling: Any) -> Any:
         turn = np.eye(len(s)) - np.outer(s, y) / (s @ y)
         inverse = turn @ inverse @ turn.T + np.outer(s, s) / (s @ y)
     return inverse
+
+
+def test_a_search_keeps_what_it_knows_where_only_a_gradient_was_guessed() -> None:
+    """Hardly regularised tasks whose rows change sides all the time: far ahead of ascent, and not stuck behind it."""
+    request = Request("synthetic", tasks=2, terminals=3)
+    weights = {"lambda1": 3e-6, "lambda2": 3e-6}
+    ended = {"cost": ("energy=0.1,10",), "budget": ("energy=4000",)}
+    searched, ascended = (
+        RunConfig("rhfedmtl", request, Options(**weights, merge=merge), **ended).run(request.federation(0)).certificate
+        for merge in ("auto", "add")
+    )
+    assert searched.primal < ascended.primal
+    assert searched.gap < 0.2 * ascended.gap
+
+
+def test_a_run_ends_where_only_rounding_is_left_of_the_gap() -> None:
+    """However small the objective is: a relative gap of 1e-12 of it may be less than its last digit."""
+    config = RunConfig(
+        "rhfedmtl",
+        Request("synthetic", tasks=2, terminals=3),
+        Options(lambda1=1e-6, lambda2=1e-6, merge="line-search"),
+        cost=("energy=0.1,10",),
+        budget=("energy=1e6",),
+    )
+    result = config.run(config.request.federation(0))
+    assert result.stopped == "solved up to rounding"
+    assert result.certificate.relative_gap > 1e-12

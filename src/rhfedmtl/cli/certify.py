@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+
+if TYPE_CHECKING:
+    from rhfedmtl.data.federation import Federation
 
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
 """What names a problem; options that losses and relationships declare come along."""
@@ -72,7 +75,8 @@ def certify(
     names = list(federation.task_names)
     unknown = [name for name, b in zip(names, models.find(names).tolist(), strict=True) if b < 0]
     facts |= {"data": federation.origin.name, "trained_on": same, "unknown_tasks": unknown}
-    own = models.certificate if same and not unknown and asked == _trained_for(models) else None
+    ours = same and not unknown and asked == _trained_for(models) and _stays(models, asked, federation)
+    own = models.certificate if ours else None
     facts["gap_in_training"] = None if own is None or not own.gap < found.gap else own.gap
     if as_json:
         print_json(facts)
@@ -114,8 +118,24 @@ def _trained_for(models: Any) -> dict[str, Any]:
     usual = {"relationship": Options.relationship, **USUAL}
     told = {name: value for name, value in {**known, **chosen}.items() if value is not None}
     asked = {name: told.get(name, value) for name, value in usual.items()}
-    algorithm = origin.get("estimator", origin.get("configuration", {})).get("algorithm")
+    algorithm = _algorithm(origin)
     return asked if algorithm is None else {**asked, "relationship": _relationship(algorithm, asked)}
+
+
+def _stays(models: Any, asked: dict[str, Any], federation: Federation) -> bool:
+    """Whether training certified this very problem: not one of a single task, nor of a relationship as it was then."""
+    algorithm = _algorithm(models.provenance)
+    if algorithm is None:
+        return True
+    built = build(algorithm, Options.of(**asked), federation.kind)
+    used = getattr(built.method, "relationship", None)
+    return (used is None or used.learns() is None) and built.regroup(federation).n_tasks == federation.n_tasks
+
+
+def _algorithm(origin: dict[str, Any]) -> str | None:
+    """By which models were learned, where their file knows."""
+    found: str | None = origin.get("estimator", origin.get("configuration", {})).get("algorithm")
+    return found
 
 
 def _relationship(algorithm: str, asked: dict[str, Any]) -> str:

@@ -66,6 +66,7 @@ class QuasiNewton:
     curvature: float = 1.0
     direction: Models | None = None
     rounded: Models | None = None
+    looked: bool = True
     steps: list[Models] = field(default_factory=list)
     changes: list[Models] = field(default_factory=list)
 
@@ -91,7 +92,7 @@ class QuasiNewton:
         gradient = relationship.apply(trial) - V
         self.rounded = None
         if self.direction is None or self.gradient is None:
-            self.gradient, self.value = gradient, float(along[0])
+            self.gradient, self.value, self.looked = gradient, float(along[0]), True
             return
         if exact:
             self._remember(relationship, self.direction, gradient - self.gradient)
@@ -105,7 +106,9 @@ class QuasiNewton:
         """
         best, step, self.direction = int(np.argmin(along)), trial - self.W, None
         if along[best] > self.value + ROUNDING * abs(self.value):
-            self.gradient, self.steps, self.changes = None, [], []
+            self.gradient = None
+            if self.looked:
+                self.steps, self.changes = [], []
             return
         share = self._least(float(np.sum(before * step)), float(np.sum(after * step)))
         order = np.argsort(STRETCHES)
@@ -114,7 +117,8 @@ class QuasiNewton:
             share = STRETCHES[best]
         self.W = between(1.0 - share, np.array([trial, self.W]))
         self.value = float(np.interp(share, *known))
-        self.gradient = after if share == 1.0 else (1.0 - share) * before + share * after
+        self.looked = share == 1.0
+        self.gradient = after if self.looked else (1.0 - share) * before + share * after
 
     @staticmethod
     def _least(falls: float, rises: float) -> float:

@@ -67,6 +67,9 @@ NEVER = MOST_COUNT
 CLOSE = 1e-6
 """A relative gap that says enough: no gradient is asked for to make it smaller."""
 
+LAST_DIGITS = 4e-15
+"""A gap of so much of the objective of models that are zero is rounding, however small the objective is."""
+
 __all__ = [
     "Moment",
     "Progress",
@@ -410,7 +413,11 @@ class Run:
         target, relative = self.settings.target_gap, self.settings.target_relative_gap
         if 0.0 < target >= certificate.gap:
             return "target gap reached"
-        return f"relative gap of {relative:g} reached" if 0.0 < relative >= certificate.relative_gap else None
+        if not relative > 0.0:
+            return None
+        if certificate.gap <= LAST_DIGITS * abs(certificate.zero):
+            return "solved up to rounding"
+        return f"relative gap of {relative:g} reached" if relative >= certificate.relative_gap else None
 
     def _spent(self, situation: Situation, plan: Plan | None) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
