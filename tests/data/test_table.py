@@ -228,3 +228,9 @@ def test_texts_can_be_left_out_and_labels_stay(tmp_path: Path) -> None:
     text = "task,a,colour,y\n" + "".join(f"t,{i},c{i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(8))
     source = load(csv(tmp_path, text), Columns(most_values=0))
     assert (source.feature_names, source.class_names) == (("a",), ("no", "yes"))
+
+
+def test_a_column_of_a_category_type_is_coded_by_its_values() -> None:
+    """Numbers may name them: the type of a frame says that they are no quantities."""
+    frame = pd.DataFrame({"k": pd.Categorical([0, 1, 3, 0, 1, 3]), "y": [0, 1, 0, 0, 1, 0], "task": list("aabbab")})
+    assert from_frame(frame).spelled == (("0", "1", "3"),)

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin, offsets
-from rhfedmtl.data.loaders import cells
-from rhfedmtl.data.loaders.table import Columns, frame_table
-from rhfedmtl.data.loaders.table_files import RawTable
+from rhfedmtl.data.loaders.table import coded_features, frame_table
 from rhfedmtl.data.partition import Iid, TaskRows
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.errors import ConfigError, DataError, in_python
@@ -135,37 +133,15 @@ def features_of(X: Any) -> tuple[Any, Preparation | None]:
     if {type(dtype).__name__ for dtype in X.dtypes} == {"SparseDtype"}:
         raise TypeError("X is a sparse frame, but dense data is required: use X.sparse.to_dense()")
     table = frame_table(X)
-    classes = {str(name) for name, dtype in zip(X.columns, X.dtypes, strict=True) if _is_category(dtype)}
-    features, left_out = _coded(table, classes)
-    coded = np.column_stack([each.values for each in features.values()])
-    spelled = tuple(each.words for each in features.values())
-    plain = not classes and all(cell.dtype.kind in "fiub" for cell in table.columns.values())
+    names, coded, spelled, left_out = coded_features(table, "X")
+    plain = not table.classes and all(cell.dtype.kind in "fiub" for cell in table.columns.values())
     if plain and not left_out and not np.isnan(coded).any():
         return X, None
     if left_out:
         reasons = (f"{name!r} {in_python(why)}" for name, why in left_out.items())
         warnings.warn("left out: " + "; ".join(reasons), stacklevel=4)
-    preparation = Preparation.learned(tuple(features), coded, spelled)
+    preparation = Preparation.learned(names, coded, spelled)
     return preparation.encode(coded, spelled), preparation
-
-
-def _is_category(dtype: Any) -> bool:
-    """Whether values are names, whatever they look like: categories of pandas (and Arrow), Categorical, Enum."""
-    return str(dtype).lower().startswith(("categor", "enum", "dictionary"))
-
-
-def _coded(table: RawTable, classes: set[str]) -> tuple[dict[str, cells.Cells], dict[str, str]]:
-    """Columns that can be features, and why others cannot; ``classes`` are text, although numbers may name them."""
-    found = {
-        name: cells.features(
-            column, table.notation, name in classes, Columns.most_values, f"X, column {name!r}", table.place
-        )
-        for name, column in table.columns.items()
-    }
-    left_out = {name: each for name, each in found.items() if isinstance(each, str)}
-    if len(left_out) == len(found):
-        raise DataError(f"X has no column that can be a feature: {left_out or 'it has none at all'}")
-    return {name: each for name, each in found.items() if isinstance(each, cells.Cells)}, left_out
 
 
 def column(values: Any, n_rows: int, what: str) -> Array:

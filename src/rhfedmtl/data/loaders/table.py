@@ -120,7 +120,15 @@ def frame_table(frame: Any) -> RawTable:
     names = Counter(map(str, frame.columns))
     if len(names) < len(frame.columns):
         raise DataError(f"the frame has two columns {names.most_common(1)[0][0]!r}: rename one of them")
-    return RawTable({str(name): _from_series(frame[name]) for name in frame.columns})
+    classes = frozenset(
+        str(name) for name, dtype in zip(frame.columns, frame.dtypes, strict=True) if _is_category(dtype)
+    )
+    return RawTable({str(name): _from_series(frame[name]) for name in frame.columns}, classes=classes)
+
+
+def _is_category(dtype: Any) -> bool:
+    """Whether it is a type of categories: of pandas and Arrow, Categorical, Enum."""
+    return str(dtype).lower().startswith(("categor", "enum", "dictionary"))
 
 
 def _from_series(series: Any) -> Array:
@@ -136,9 +144,9 @@ def from_table(table: RawTable, columns: Columns, where: str) -> Source:
 
 def coded_features(table: RawTable, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
     """Columns of training rows that can be features: names, cells, what codes stand for; and why others cannot."""
-    most = Columns.most_values
+    most, classes = Columns.most_values, table.classes
     found = {
-        name: cells.features(column, table.notation, False, most, f"{where}, column {name!r}", table.place)
+        name: cells.features(column, table.notation, name in classes, most, f"{where}, column {name!r}", table.place)
         for name, column in table.columns.items()
     }
     kept = {name: each for name, each in found.items() if isinstance(each, Cells)}
@@ -180,6 +188,7 @@ class _Maker:
 
     def __init__(self, table: RawTable, columns: Columns, where: str) -> None:
         self.table, self.place, self.columns, self.where = table.columns, table.place, columns, where
+        self.classes = table.classes
         self.notation = table.notation._replace(gaps=columns.gaps())
         self.notes, free = list(table.notes), set(self.table) - {*columns.named(), *columns.dropped()}
         index = [name for name in self.table if name in free and is_index(name, self.table[name])]
@@ -265,7 +274,7 @@ class _Maker:
                 continue
             if name in self.left_out:
                 continue
-            given = self.notation, name in columns.texts(), columns.most_values
+            given = self.notation, name in columns.texts() or name in self.classes, columns.most_values
             cell = cells.features(column, *given, self._at(name), self.place)
             if isinstance(cell, str):
                 self.left_out[name] = cell

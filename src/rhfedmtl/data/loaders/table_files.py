@@ -28,12 +28,16 @@ OLD_WINDOWS = "cp1252"
 
 
 class RawTable(NamedTuple):
-    """Named columns, words for where a row stands, how cells are written, and what the reader had to assume."""
+    """Named columns, words for where a row stands, how cells are written, and what the reader had to assume.
+
+    ``classes`` are columns whose type says that their values are names, whatever they look like.
+    """
 
     columns: dict[str, Array]
     place: Place = lambda row: f"row {row}"
     notation: Notation = Notation()
     notes: tuple[str, ...] = ()
+    classes: frozenset[str] = frozenset()
 
 
 def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
