@@ -275,12 +275,14 @@ def test_the_byte_budget_that_a_refusal_names_pays_a_round(tmp_path: Path) -> No
     folder, one_pass = nets.build(tmp_path / "net", federation, learning=learning), federation.sizes.max()
     with nets.running(folder) as (_, operator):
         nets.wait(operator, nets.all_connected)
-        for budget in (12_000, 26_000):  # not enough for a certificate, and not for a round beside it
+        # Not enough for a round, for a certificate, and for both.
+        for budget, least in ((7_000, "one pass"), (12_000, f"(H={one_pass}, K"), (26_000, f"(H={one_pass}, K")):
             operator.command("train", budget=[f"bytes={budget}"])
             refused = nets.wait(operator, nets.at_rest)["training"]
             assert refused["state"] == "failed"
-            assert f"the cheapest plan (H={one_pass}, K=1, M=1)" in refused["error"]
-            named = re.search(r"raise the budget to (bytes=\d+) ", refused["error"])
+            assert least in refused["error"]
+            assert re.match(rf"budget bytes={budget}, of which bytes=\d+ is spent before it", refused["error"])
+            named = re.search(r"raise the budget to (bytes=\d+)", refused["error"])
             assert named
         first = nets.trained(operator, budget=[named[1]])
         assert first["round"] >= 1

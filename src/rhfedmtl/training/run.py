@@ -420,33 +420,41 @@ class Run:
         ``fewest`` is the smallest H that the policy asks for.
         """
         first = fewest if plan is None else plan.local_steps
-        unpaid = (situation.certificate_event(),) if self._certificates.unpaid else ()
-        price = self.accounting.worst(situation.cloud_event(), situation.round_event(first), *unpaid)
+        price = self.price_of_round(situation, first)
         if self.ledger.can_afford(price):
             return "plan completed"
         if self.round:
             return "budget spent"
-        least = self.accounting.worst(situation.cloud_event(), situation.round_event(fewest), *unpaid)
+        least = self.price_of_round(situation, fewest)
         asked = "" if plan is None else f" of H={np.max(first)}, which costs {amounts_text(price)}"
+        raise BudgetError(
+            f"{self.shortage} cannot pay one round{asked}: the cheapest plan (H={np.max(fewest)}, K=1, M=1) costs "
+            f"{amounts_text(least)}; {self.way_out(least)} or lower the prices"
+        )
+
+    def price_of_round(self, situation: Situation, steps: int | npt.NDArray[np.int64]) -> dict[str, float]:
+        """The most that a server iteration of one round takes, and the last certificate if that is not paid yet."""
+        unpaid = (situation.certificate_event(),) if self._certificates.unpaid else ()
+        return self.accounting.worst(situation.cloud_event(), situation.round_event(steps), *unpaid)
+
+    @property
+    def shortage(self) -> str:
+        """The budget of a run that cannot begin, and what of it is gone before the first round."""
         uses = {"spent before it": self.ledger.spent, "kept for its certificate": self.ledger.reserved}
         limited = {
             use: {n: x for n, x in by.items() if x > 0.0 and n in self.ledger.budget} for use, by in uses.items()
         }
         before = " and ".join(f"{amounts_text(taken)} is {use}" for use, taken in limited.items() if taken)
-        raise BudgetError(
-            f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''} cannot pay one round"
-            f"{asked}: the cheapest plan (H={np.max(fewest)}, K=1, M=1) costs {amounts_text(least)}; "
-            f"{self._ways_out(least)}"
-        )
+        return f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''}"
 
-    def _ways_out(self, least: dict[str, float]) -> str:
-        """What would pay a round that costs at least so much."""
+    def way_out(self, least: dict[str, float]) -> str:
+        """What would pay a first round that takes so much."""
         taken = self.ledger.spent, self.ledger.reserved, least
         enough = {name: sum(each.get(name, 0.0) for each in taken) for name in self.ledger.budget}
         if not self._simulated:  # messages are measured, and those of another time have a few bytes more
             enough = {name: math.ceil(1.01 * amount) for name, amount in enough.items()}
         few = ", take --precision int8" if "bytes" in enough and self.method.channel.identity else ""
-        return f"raise the budget to {amounts_text(enough)}{few} or lower the prices"
+        return f"raise the budget to {amounts_text(enough)}{few}"
 
     def situation(self) -> Situation:
         """What the policy may know now."""

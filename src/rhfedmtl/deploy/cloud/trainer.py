@@ -30,7 +30,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFe
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy, Situation
+from rhfedmtl.policies.base import Policy, Situation, least_of
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
@@ -346,10 +346,12 @@ class Trainer:
         price = _price_of_round(run, least)
         if run.ledger.can_afford(price):
             return
+        situation = run.situation()
+        most = run.price_of_round(situation, least_of(situation, least))
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
-            f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
-            f"costs {amounts_text(price)}: raise it, or make the network anew: --least-steps allows fewer "
+            f"{run.shortage} cannot pay one round in which every terminal takes {work}, which costs "
+            f"{amounts_text(price)}: {run.way_out(most)}, or make the network anew: --least-steps allows fewer "
             "steps, and --masked hides updates in sums, of which one step tells no row"
         )
 
