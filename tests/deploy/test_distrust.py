@@ -43,7 +43,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
@@ -291,6 +291,13 @@ def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
     class Known:
         round, met, sizes = 0, False, np.array([1_000_000, 20])
         ledger = Ledger(Cost.of(["energy=0.1,10"]), Budget.of(["energy=100"]))
+        shortage = "budget energy=100"
+
+        def price_of_round(self, situation: Situation, steps: Any) -> dict[str, float]:
+            return event_totals(situation.prices, situation.round_event(steps))
+
+        def way_out(self, least: dict[str, float]) -> str:
+            return f"raise the budget to {least}"
 
         def meet(self) -> None:
             self.met, self.station = True, np.array([-1, 0])

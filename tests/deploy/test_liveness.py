@@ -35,7 +35,9 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.cloud.station_sessions import AT_ONCE
+from rhfedmtl.deploy.cloud.trainer import Training
 from rhfedmtl.deploy.node import serve as serving
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
@@ -529,6 +531,72 @@ def test_a_stop_that_follows_its_order_at_once_counts(tmp_path: Path) -> None:
         journal.order("{}")
         journal.next_order()
         assert not journal.stopped()
+
+    run(body)
+
+
+async def waiting(cloud: CloudService) -> None:
+    """Let a cloud begin a training, or take up one, and come to where it waits for stations: none is there."""
+    if not cloud.journal.replaying:
+        await cloud.operator_api.command("train", budget=["energy=600"])
+    cloud.trainer.start()
+    while cloud.stations.awaited is None and not cloud.stations._pending[0]:
+        await asyncio.sleep(0.01)
+
+
+async def ended(cloud: CloudService) -> list[str]:
+    """End a cloud; what kinds of entries its journal has."""
+    cloud.journal.close()
+    assert await asyncio.to_thread(cloud.trainer.join, nets.PATIENCE_S)
+    cloud.journal.finish()
+    kept = Journal(cloud.config.state / "journal", fsync=False)
+    kinds = [wire.Entry.FromString(data).kind for data in kept.entries()]
+    kept.close()
+    return kinds
+
+
+def test_a_stop_ends_a_training_that_waits_before_its_first_round(folder: Path, tmp_path: Path) -> None:
+    """It is over as stopped, for a cloud that comes back too, and another can follow."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        await waiting(cloud)
+        await cloud.operator_api.command("stop")
+        while cloud.trainer.state is Training.RUNNING and not cloud.stations._pending[0]:
+            await asyncio.sleep(0.01)
+        assert cloud.trainer.state is Training.STOPPED
+        assert "ended it before its first round" in cloud.trainer.status["error"]
+        assert await ended(cloud) == ["train", "ready", "stop", "end"]
+        cloud = make_cloud(folder, tmp_path)
+        cloud.trainer.start()
+        while cloud.trainer.state is Training.RECOVERING:
+            await asyncio.sleep(0.01)
+        assert cloud.trainer.state is Training.STOPPED
+        await cloud.operator_api.command("train", budget=["energy=600"])
+        assert cloud.trainer.state is Training.RUNNING
+        await ended(cloud)
+
+    run(body)
+
+
+def test_a_cloud_that_comes_back_names_whom_it_waits_for(folder: Path, tmp_path: Path) -> None:
+    """Where it was ended while it waited for all to be there, and where it was killed just after."""
+
+    async def body() -> None:
+        cloud = make_cloud(folder, tmp_path)
+        await waiting(cloud)
+        assert await ended(cloud) == ["train"]
+        for more in ((), ("ready",)):
+            journal = Journal(tmp_path / "journal", fsync=False)
+            for kind in more:
+                journal.append(wire.Entry(index=1, kind=kind, text="[]").SerializeToString())
+            journal.close()
+            cloud = make_cloud(folder, tmp_path)
+            await waiting(cloud)
+            training = (await cloud.operator_api.command("status"))["training"]
+            assert training["state"] == "running"
+            assert training["waits_for"] == [f"station {b} (not connected)" for b in (0, 1)]
+            await ended(cloud)
 
     run(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.request
 from dataclasses import replace
@@ -265,6 +266,30 @@ def test_bytes_are_counted_where_the_first_budget_limits_them(tmp_path: Path) ->
         assert spent["energy"] < after["energy"] <= more
         nets.restart(supervisor, "cloud")
         nets.wait(operator, lambda s: s["training"].get("spent") == after)
+
+
+def test_the_byte_budget_that_a_refusal_names_pays_a_round(tmp_path: Path) -> None:
+    """It names the smallest H that terminals allow, too; and a small budget is not left over for want of a plan."""
+    learning = {"precision": "int8", "least_steps": 0}
+    federation = nets.small(2, 3, 72)
+    folder, one_pass = nets.build(tmp_path / "net", federation, learning=learning), federation.sizes.max()
+    with nets.running(folder) as (_, operator):
+        nets.wait(operator, nets.all_connected)
+        # Not enough for a round, for a certificate, and for both.
+        for budget, least in ((7_000, "one pass"), (12_000, f"(H={one_pass}, K"), (26_000, f"(H={one_pass}, K")):
+            operator.command("train", budget=[f"bytes={budget}"])
+            refused = nets.wait(operator, nets.at_rest)["training"]
+            assert refused["state"] == "failed"
+            assert least in refused["error"]
+            assert re.match(rf"budget bytes={budget}, of which bytes=\d+ is spent before it", refused["error"])
+            named = re.search(r"raise the budget to (bytes=\d+)", refused["error"])
+            assert named
+        first = nets.trained(operator, budget=[named[1]])
+        assert first["round"] >= 1
+        assert first["spent"]["bytes"] <= float(named[1].partition("=")[2])
+        limit = first["spent"]["bytes"] + 40_000
+        more = nets.trained(operator, budget=[f"bytes={limit}"])
+        assert limit - 14_000 < more["spent"]["bytes"] <= limit
 
 
 def _first_rounds(ledger: Ledger, server_iterations: int) -> float:

@@ -8,8 +8,9 @@ import shutil
 import stat
 import threading
 import tomllib
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from rhfedmtl import toml
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
-from rhfedmtl.deploy.cloud.measured_run import Careful
+from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredAccounting
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.cloud.remote_network import Overhead
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
@@ -497,6 +499,30 @@ def test_a_pass_over_its_own_rows_is_the_least_of_every_terminal(policy: Any, pr
     if isinstance(policy, Fixed):
         assert plan is not None
         np.testing.assert_array_equal(plan.local_steps, SIZES)
+
+
+def test_every_question_of_a_round_can_be_sent_again(tmp_path: Path) -> None:
+    """Set aside is what goes down once more, an order that named a model in full, and what comes up once."""
+    config = read_cloud(nets.build(tmp_path / "net", nets.small(2, 2, 40)) / "cloud" / "cloud.toml")
+    config = replace(config, resources=replace(config.resources, measured=("bytes",)))
+    s = situation("energy=0.1,10 bytes=byte:1", "bytes=9000")
+    sizes = said.message_sizes((1, 1001), 1, 0)
+    s = replace(s, bytes=sizes)
+    network: Any = SimpleNamespace(message_sizes=sizes, station=s.layout.terminal_task)
+    accounting = MeasuredAccounting(config, network, s.ledger)
+    named = replace(s.round_event(5), bytes_down=float(sizes.named))
+    asked, told = sizes.request + 2 * sizes.each_request, sizes.result + 2 * sizes.each_result
+    assert accounting.worst(named, s.cloud_event()) == {
+        "energy": pytest.approx(4 * 5 * 0.1 + 2 * 10),
+        "bytes": 4 * (sizes.named + sizes.order + sizes.update)
+        + 2 * (2 * (asked + sizes.anchor) + told + sizes.report),
+    }
+    accounting.update_prices()
+    overhead = Overhead(2)
+    overhead.bytes += asked + told + sizes.anchor + sizes.report
+    accounting._prices.link_charges(1, s.layout, overhead, None)  # a round as it was planned makes none dearer
+    assert not accounting.update_prices()
+    assert accounting.planning_prices["bytes"].station_byte_down == 1.0
 
 
 def test_slow_terminals_get_fewer_steps() -> None:

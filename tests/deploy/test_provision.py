@@ -23,11 +23,19 @@ from typer.testing import CliRunner
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.cloud.config import read_cloud
-from rhfedmtl.deploy.local.provision import rotate
+from rhfedmtl.deploy.local.provision import issued_by, rotate
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import serve
 from rhfedmtl.deploy.node.config import read_station, read_terminal
-from rhfedmtl.deploy.node.credentials import OPERATOR, TERMINAL, Authority, Identity, new_key, requested_key
+from rhfedmtl.deploy.node.credentials import (
+    OPERATOR,
+    TERMINAL,
+    Authority,
+    Credentials,
+    Identity,
+    new_key,
+    requested_key,
+)
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.state import UnwrittenError
 from rhfedmtl.deploy.warm_up import warm_up
@@ -227,6 +235,22 @@ def test_a_wrong_name_changes_no_credentials(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no node 'station-9'"):
         rotate(folder, ["cloud", "station-9"])
     assert (folder / "cloud" / "node.pem").read_bytes() == before
+
+
+def test_a_lost_key_is_replaced_by_the_command_that_its_absence_names(tmp_path: Path) -> None:
+    """Who a node is stands in its configuration too; only for one without the others' folders nobody can name it."""
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    for name in ("terminal-1", "operator"):
+        credentials = Credentials.of(folder / name)
+        known = credentials.peer
+        credentials.own.unlink()
+        with pytest.raises(ConfigError, match=f"`rhfedmtl network rotate {folder} {name}` writes one"):
+            credentials.pair()
+        assert CliRunner().invoke(app, ["network", "rotate", str(folder), name]).exit_code == 0
+        credentials.check(known.identity)
+        assert issued_by(folder)[f"{known.identity.role}/{known.identity.number}"][-1] == credentials.peer.serial
+    with pytest.raises(ConfigError, match="`rhfedmtl network rotate NETWORK NODE` writes one"):
+        Credentials.of(tmp_path / "alone").pair()
 
 
 def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:

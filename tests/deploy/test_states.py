@@ -80,7 +80,7 @@ def test_every_message_is_handled() -> None:
 def test_what_a_table_does_not_have_changes_nothing() -> None:
     """An event in the wrong state is an error that names both, and what may come instead."""
     machine = Machine(TRAINING, Training.RUNNING)
-    with pytest.raises(ProtocolError, match="order while running: there, only end, fail, break may come"):
+    with pytest.raises(ProtocolError, match="order while running: there, only end, fail, stop, break may come"):
         machine.on("order")
     assert machine.state is Training.RUNNING
     machine.on("end")

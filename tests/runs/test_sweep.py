@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +134,39 @@ def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm 'nothing'"):
         sweep([*configs(1), bad], Store(tmp_path), workers=1)
     assert not list(tmp_path.glob("*.json"))
+
+
+_BUSY = """
+import sys, time
+from rhfedmtl.runs.sweep import made
+
+def busy(number):
+    print(number, flush=True)
+    time.sleep(1e6)
+
+if __name__ == "__main__":
+    list(made(busy, range(8), 2))
+"""
+
+
+@pytest.mark.parametrize("signals", ["INT", "INT INT", "TERM", "KILL"])
+def test_no_worker_outlives_whoever_wants_its_runs(tmp_path: Path, signals: str) -> None:
+    """Whatever ends the parent, and the parent alone: workers in the middle of runs end too, and it does not wait."""
+    script = tmp_path / "busy.py"
+    script.write_text(_BUSY)
+    reset = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    words = [sys.executable, "-c", f"{reset}runpy.run_path({str(script)!r}, run_name='__main__')"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert {parent.stdout.readline(), parent.stdout.readline()} == {b"0\n", b"1\n"}
+            for name in signals.split():
+                parent.send_signal(signal.Signals[f"SIG{name}"])
+            assert parent.communicate(timeout=90)[0] == b""  # workers have its output open as long as there are any
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+    assert parent.returncode != 0
 
 
 def _end(number: int) -> int:

@@ -7,11 +7,16 @@ none, and the next one makes only what is missing. Neither workers nor their ord
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from functools import cache, lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
@@ -128,38 +133,49 @@ def sweep(
     missing = [config for key, config in by_key.items() if key not in known]
     _check_data(missing)
     progress.count(store.folder, len(known), len(by_key))
-    for record in made(execute, missing, workers):
-        store.write(record)
-        known[record.key] = record
-        progress.count(store.folder, len(known), len(by_key))
-        if watch is not None:
-            watch(len(known), len(by_key))
+    with closing(made(execute, missing, workers)) as found:
+        for record in found:
+            store.write(record)
+            known[record.key] = record
+            progress.count(store.folder, len(known), len(by_key))
+            if watch is not None:
+                watch(len(known), len(by_key))
     return [known[config.key] for config in wanted]
 
 
-def made(make: Callable[[T], R], wanted: Sequence[T], workers: Workers) -> Iterator[R]:
-    """What is made of each, as soon as it is, in whatever order."""
+def made(make: Callable[[T], R], wanted: Sequence[T], workers: Workers) -> Generator[R, None, None]:
+    """What is made of each, as soon as it is, in whatever order; processes here end with whoever wants it."""
     workers = cores() if workers is None else workers
     if isinstance(workers, Executor):
         yield from (job.result() for job in as_completed([workers.submit(make, each) for each in wanted]))
     elif workers <= 1 or len(wanted) <= 1:
         yield from map(make, wanted)
     else:
-        with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
+        here, there = multiprocessing.Pipe(duplex=False)
+        with here, ProcessPoolExecutor(workers, initializer=_ends_with, initargs=(here, there)) as pool, there:
             try:
                 yield from made(make, wanted, pool)
+                pool.shutdown()
             except BrokenProcessPool as error:
                 raise ClusterError(
                     "a process that makes runs was ended from outside, perhaps for want of memory: what is finished is "
                     f"kept, and the same command goes on from there; fewer than {workers} --workers take less memory"
                 ) from error
-            finally:  # whoever ends early wants no more of them
-                pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _end_at_once() -> None:
-    """In a worker Ctrl-C ends the process: caught there, it would end one run and let the next begin."""
+def _ends_with(here: Connection, there: Connection) -> None:
+    """Let a worker end, in the middle of a run too, once its parent closes the other end of a pipe or is gone itself.
+
+    Ctrl-C ends it as well: caught there, it would end one run and let the next begin.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    there.close()
+
+    def watch() -> None:
+        here.poll(None)  # nothing is ever said
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _check_data(configs: Iterable[RunConfig]) -> None:

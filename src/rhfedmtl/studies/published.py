@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,11 +129,12 @@ def _percents(
     folder.mkdir(parents=True, exist_ok=True)
     kept = {run: _kept(folder / run.name, run) for run in runs}
     found = {run: percent for run, percent in kept.items() if percent is not None}
-    for run, percent in made(_solved, [run for run in runs if run not in found], workers):
-        write_whole(folder / run.name, json.dumps({"percent": percent, **_circumstances(run)}))
-        found[run] = percent
-        if watch is not None:
-            watch(len(found), len(runs))
+    with closing(made(_solved, [run for run in runs if run not in found], workers)) as solved:
+        for run, percent in solved:
+            write_whole(folder / run.name, json.dumps({"percent": percent, **_circumstances(run)}))
+            found[run] = percent
+            if watch is not None:
+                watch(len(found), len(runs))
     return {run: found[run] for run in runs}
 
 

@@ -38,7 +38,7 @@ class Accounting(Protocol):
         """Charge the round as it was in the place of what was set aside."""
 
     def close(self, number: int, layout: Placement) -> None:
-        """Charge what is left over at the end."""
+        """Charge what is left over, at the end and before the first plan is made."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold besides the events."""

@@ -6,6 +6,7 @@ The loop here is the clock. What to do is decided by the policy and the roles, a
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from rhfedmtl.policies.base import (
     Policy,
     Situation,
     check_certify_every,
+    least_of,
 )
 from rhfedmtl.resources.billing import (
     Event,
@@ -266,7 +268,7 @@ class Run:
                 situation = self.situation()
                 plan = policy.plan(situation)
                 if plan is None or not self._begin(situation, plan):
-                    return self._spent(situation, plan)
+                    return self._spent(situation, plan, least_of(situation, getattr(policy, "least_steps", 1)))
             self._station_iterations(self.situation(), watch, keep)
             if self._interrupted:
                 return "interrupted"
@@ -419,33 +421,47 @@ class Run:
             return "solved up to rounding"
         return f"relative gap of {relative:g} reached" if relative >= certificate.relative_gap else None
 
-    def _spent(self, situation: Situation, plan: Plan | None) -> str:
-        """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid."""
-        first = np.broadcast_to(np.int64(1), len(situation.sizes)) if plan is None else plan.local_steps
-        unpaid = (situation.certificate_event(),) if self._certificates.unpaid else ()
-        price = self.accounting.worst(situation.cloud_event(), situation.round_event(first), *unpaid)
+    def _spent(self, situation: Situation, plan: Plan | None, fewest: int | npt.NDArray[np.int64]) -> str:
+        """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid.
+
+        ``fewest`` is the smallest H that the policy asks for.
+        """
+        first = fewest if plan is None else plan.local_steps
+        price = self.price_of_round(situation, first)
         if self.ledger.can_afford(price):
             return "plan completed"
         if self.round:
             return "budget spent"
-        least = self.accounting.worst(situation.cloud_event(), situation.round_event(1), *unpaid)
-        asked = "" if plan is None else f" of H={int(first.max())}, which costs {amounts_text(price)}"
+        least = self.price_of_round(situation, fewest)
+        asked = "" if plan is None else f" of H={np.max(first)}, which costs {amounts_text(price)}"
+        raise BudgetError(
+            f"{self.shortage} cannot pay one round{asked}: the cheapest plan (H={np.max(fewest)}, K=1, M=1) costs "
+            f"{amounts_text(least)}; {self.way_out(least)} or lower the prices"
+        )
+
+    def price_of_round(self, situation: Situation, steps: int | npt.NDArray[np.int64]) -> dict[str, float]:
+        """The most that a server iteration of one round takes, and the last certificate if that is not paid yet."""
+        unpaid = (situation.certificate_event(),) if self._certificates.unpaid else ()
+        return self.accounting.worst(situation.cloud_event(), situation.round_event(steps), *unpaid)
+
+    @property
+    def shortage(self) -> str:
+        """The budget of a run that cannot begin, and what of it is gone before the first round."""
         uses = {"spent before it": self.ledger.spent, "kept for its certificate": self.ledger.reserved}
         limited = {
             use: {n: x for n, x in by.items() if x > 0.0 and n in self.ledger.budget} for use, by in uses.items()
         }
         before = " and ".join(f"{amounts_text(taken)} is {use}" for use, taken in limited.items() if taken)
-        raise BudgetError(
-            f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''} cannot pay one round"
-            f"{asked}: the cheapest plan (H=1, K=1, M=1) costs {amounts_text(least)}; {self._ways_out(least)}"
-        )
+        return f"budget {amounts_text(self.ledger.budget)}{f', of which {before},' if before else ''}"
 
-    def _ways_out(self, least: dict[str, float]) -> str:
-        """What would pay a round that costs at least so much."""
+    def way_out(self, least: dict[str, float]) -> str:
+        """What would pay a first round that takes so much."""
         taken = self.ledger.spent, self.ledger.reserved, least
         enough = {name: sum(each.get(name, 0.0) for each in taken) for name in self.ledger.budget}
+        if not self._simulated:  # messages are measured, and those of another time have a few bytes more
+            enough = {name: math.ceil(1.01 * amount) for name, amount in enough.items()}
         few = ", take --precision int8" if "bytes" in enough and self.method.channel.identity else ""
-        return f"raise the budget to {amounts_text(enough)}{few} or lower the prices"
+        return f"raise the budget to {amounts_text(enough)}{few}"
 
     def situation(self) -> Situation:
         """What the policy may know now."""
@@ -576,6 +592,7 @@ class Run:
         for event in round_zero_events(layout, *sizes):
             self._charge(event)
         self.network.scale(used)
+        self.accounting.close(0, layout)
         return used, levels
 
     def meet(self) -> None:

@@ -86,6 +86,7 @@ class TrainingJournal:
         self._orders: queue.Queue[str | None] = queue.Queue()
         self._stop = False
         self.closing = False
+        self.caught_up: Callable[[], None] = lambda: None  # called before anything is asked, or made, that is not in it
 
     @property
     def cut(self) -> int:
@@ -110,7 +111,15 @@ class TrainingJournal:
 
     def write_once(self, kind: str, make: Callable[[], Any]) -> Any:
         """Something that is not the same every time, such as who is there: as the journal has it, or made now."""
-        return json.loads(self._told(kind, lambda: json.dumps(make())))
+
+        def made() -> str:
+            self.caught_up()
+            text = json.dumps(make())
+            if self.closing:  # who waited gave up for that
+                raise ClosingError("closing")
+            return text
+
+        return json.loads(self._told(kind, made))
 
     def mark(self, kind: str, text: str) -> str:
         """Write down that something ended; what the journal says of it, where it is in it already."""
@@ -194,6 +203,7 @@ class TrainingJournal:
         """Let the event loop ask, and wait for it without missing that the cloud goes down."""
         if self.closing:
             raise ClosingError("closing")
+        self.caught_up()
         future = asyncio.run_coroutine_threadsafe(self._ask(requests, seconds), self._loop)
         while True:
             concurrent.futures.wait([future], timeout=0.5)

@@ -12,11 +12,21 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
+from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.engines.network import Float64Array, Network
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Policy, Situation
-from rhfedmtl.resources.billing import Event, Parts, Placement, RoundEvent, charges, event_totals, steps_by_deadline
+from rhfedmtl.resources.billing import (
+    CloudEvent,
+    Event,
+    Parts,
+    Placement,
+    RoundEvent,
+    charges,
+    event_totals,
+    steps_by_deadline,
+)
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
@@ -33,14 +43,14 @@ MOST_AMOUNTS = 1_000_000
 
 @dataclass(frozen=True)
 class Careful:
-    """Another policy, within what terminals allow: never fewer steps than ``least``, and no more than time permits.
+    """Another policy, within what terminals allow: at least ``least_steps``, and no more than time permits.
 
-    A ``least`` of 0 is one pass over each terminal's own rows. Where sums are masked all work ``alike``: as much as the
+    0 of them is one pass over each terminal's own rows. Where sums are masked all work ``alike``: as much as the
     slowest can, or as the one with most rows must.
     """
 
     policy: Policy
-    least: int
+    least_steps: int
     deadline: float | None = None
     alike: bool = False
 
@@ -53,7 +63,7 @@ class Careful:
         if self.deadline is not None:
             event = situation.round_event(1)
             steps = np.minimum(steps, steps_by_deadline(situation.prices, event, {"time": self.deadline}))
-        steps = np.maximum(steps, self.least or np.maximum(situation.sizes, 1))
+        steps = np.maximum(steps, self.least_steps or np.maximum(situation.sizes, 1))
         if self.alike and np.ptp(steps) and np.ptp(steps / np.maximum(situation.sizes, 1)):
             steps = np.full_like(steps, steps.max() if self.deadline is None else steps.min())
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
@@ -99,14 +109,20 @@ class MeasuredAccounting:
         """Take over the prices of the last rounds, once they have moved."""
         before, sizes = self.planning_prices, self._network.message_sizes
         if self._prices:
-            n, below, above = len(self._network.station), sizes.order + sizes.update, sizes.anchor + sizes.report
-            self.planning_prices = self._prices.planning(n, below, above)
+            n, here = len(self._network.station), self._network.station[self._network.station >= 0]
+            each = (sizes.each_request + sizes.each_result) * int(np.bincount(here).max(initial=0))
+            above = sizes.anchor + sizes.report + sizes.request + sizes.result + each
+            self.planning_prices = self._prices.planning(n, sizes.order + sizes.update, above)
         return self.planning_prices is not before
 
     def worst(self, *events: Event) -> dict[str, float]:
-        """By the prices of a plan, and every message sent twice."""
+        """By the prices of a plan, and, where bytes are measured, all questions sent again; answers count once."""
         totals = event_totals(self.planning_prices, *events)
-        return {name: amount * self._prices.most_sent(name) for name, amount in totals.items()}
+        if "bytes" in self._prices.names:
+            order = self._network.message_sizes.order
+            prices = Cost({"bytes": self.planning_prices["bytes"]})
+            totals |= event_totals(prices, *(sent_again(event, order) for event in events))
+        return totals
 
     def charge(self, event: Event) -> None:
         """What is declared, and what was measured since the last charge: certificates are paid for at once."""
@@ -201,6 +217,17 @@ def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
         terminals=None if mask[expected].all() else mask,
         stations=None if stations.all() else stations,
     )
+
+
+def sent_again(event: Event, order: float) -> Event:
+    """An event in which all that goes down is sent as often as it may be; a round's ``order`` is in full then.
+
+    The model that it names was carried by a stream that is no more.
+    """
+    if isinstance(event, RoundEvent):
+        again = (MOST_SENT - 1) * np.maximum(event.bytes_down, order if event.merges else 0.0)
+        return replace(event, bytes_down=event.bytes_down + again, request_bytes=MOST_SENT * event.request_bytes)
+    return replace(event, bytes_down=MOST_SENT * event.bytes_down) if isinstance(event, CloudEvent) else event
 
 
 def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: bool, private: bool = False) -> Settings:

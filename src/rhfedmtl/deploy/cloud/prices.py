@@ -1,7 +1,7 @@
 """Prices of what is measured: seconds, bytes and joules of a round, as the last rounds had them.
 
 A plan is made with these prices, seconds and joules with a margin, and their total is set aside before a round, bytes
-as if every message had to be sent again. Stations close a round at its deadline, which is the time that was set aside,
+as if every question had to be sent again. Stations close a round at its deadline, which is the time that was set aside,
 so a round takes longer by no more than the message that is under way then.
 """
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
-from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, FloatArray, Prices
 
@@ -65,7 +64,10 @@ class MeasuredPrices:
         return self._told
 
     def planning(self, n_terminals: int, bytes_per_round: float, bytes_per_cloud_round: float) -> Cost:
-        """Prices for a plan: those declared as they are, those measured by what the last rounds showed."""
+        """Prices for a plan: those declared as they are, those measured by what the last rounds showed.
+
+        Bytes are those that a terminal, and a station, would have by the sizes of their messages alone.
+        """
         self._grow(n_terminals)
         live = {name: self._prices(name, bytes_per_round, bytes_per_cloud_round) for name in self.names}
         made = Cost({**self._cost.types, **live})
@@ -98,10 +100,6 @@ class MeasuredPrices:
             watts.terminal_watts * slowest[1],
             watts.terminal_watts * slowest[1],
         )
-
-    def most_sent(self, name: str) -> int:
-        """How often a round may pay for the same: where bytes are measured, for a message that is sent again."""
-        return MOST_SENT if name == "bytes" and name in self.names else 1
 
     def learn(self, seen: Round) -> None:
         """Take in a round."""

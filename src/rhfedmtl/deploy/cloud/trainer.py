@@ -30,7 +30,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFe
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy, Situation
+from rhfedmtl.policies.base import Policy, Situation, least_of
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
@@ -59,11 +59,18 @@ class Training(StrEnum):
     ENDED = "ended"
     FAILED = "failed"
     """It could not go on, for a reason that an operator can remove."""
+    STOPPED = "stopped"
+    """An operator ended it before its first round: it has no result."""
     BROKEN = "broken"
     """What was spent can no longer be known, or written down: only a cloud that is started again goes on."""
 
 
-_UNDER_WAY = {"end": Training.ENDED, "fail": Training.FAILED, "break": Training.BROKEN}
+_UNDER_WAY = {
+    "end": Training.ENDED,
+    "fail": Training.FAILED,
+    "stop": Training.STOPPED,
+    "break": Training.BROKEN,
+}
 _AT_REST = {"order": Training.RUNNING, "replay": Training.RECOVERING, "break": Training.BROKEN}
 TRAINING: Table[Training] = {
     Training.IDLE: _AT_REST,
@@ -71,9 +78,11 @@ TRAINING: Table[Training] = {
     Training.RUNNING: _UNDER_WAY,
     Training.ENDED: _AT_REST,
     Training.FAILED: _AT_REST,
+    Training.STOPPED: _AT_REST,
     Training.BROKEN: {},
 }
-"""An operator orders, a journal is replayed; then a training ends, fails, or breaks."""
+"""An operator orders, a journal is replayed; then a training ends, fails, is stopped, or breaks."""
+_EVENTS = {Training.FAILED: "fail", Training.STOPPED: "stop"}
 
 
 class Shortener(checkpoint.Keeper):
@@ -122,6 +131,7 @@ class Trainer:
         self._curve: list[dict[str, Any]] = []
         self._bill: dict[tuple[int, int], dict[str, float]] = {}
         self._bill_due = 0.0
+        journal.caught_up = self._catch_up
 
     @property
     def state(self) -> Training:
@@ -162,7 +172,7 @@ class Trainer:
         self._journal.order(json.dumps(spec))
 
     def stop(self) -> None:
-        """End the training after the present round."""
+        """End the training after the present round, or before the first one while it waits for somebody."""
         self._journal.stop()
 
     def start(self) -> None:
@@ -230,7 +240,7 @@ class Trainer:
         end["seconds"] = time.time() - spec["at"]
         again = self._journal.replaying
         found = json.loads(self._journal.mark("end", json.dumps(end)))
-        event = "fail" if found.pop("state") == Training.FAILED else "end"
+        event = _EVENTS.get(found.pop("state"), "end")
         self._facts |= found
         told = {name: fact for name, fact in self._facts.items() if name not in ("spec", "local_steps")}
         self._log("training ended", again=again, **told)
@@ -253,6 +263,8 @@ class Trainer:
         ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
         settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended, private=private is not None)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
+        if self._journal.stopped():
+            return {"state": Training.STOPPED, "error": "an operator ended it before its first round"}
         if self._run is None:
             self.network.sync(first=True)
             people = census(self._config, self.network)
@@ -334,10 +346,12 @@ class Trainer:
         price = _price_of_round(run, least)
         if run.ledger.can_afford(price):
             return
+        situation = run.situation()
+        most = run.price_of_round(situation, least_of(situation, least))
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
-            f"budget {amounts_text(run.ledger.left)} cannot pay one round in which every terminal takes {work}, which "
-            f"costs {amounts_text(price)}: raise it, or make the network anew: --least-steps allows fewer "
+            f"{run.shortage} cannot pay one round in which every terminal takes {work}, which costs "
+            f"{amounts_text(price)}: {run.way_out(most)}, or make the network anew: --least-steps allows fewer "
             "steps, and --masked hides updates in sums, of which one step tells no row"
         )
 
@@ -407,7 +421,6 @@ class Trainer:
             "certified_round": certificate.round if certificate else None,
             **{name: mean(values) for name, values in progress.metrics.items()},
         }
-        self._catch_up()
         self._facts = {**self._facts, **plain(facts)}
         self._curve.append({name: fact for name, fact in self._facts.items() if name not in ("spec", "answered")})
         if len(self._curve) > MOST_POINTS:

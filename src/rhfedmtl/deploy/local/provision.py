@@ -269,20 +269,25 @@ def issued_by(folder: Path) -> dict[str, list[str]]:
 
 
 def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """New keys and certificates for nodes of a network's folder; running nodes take them up by themselves."""
+    """New keys and certificates for nodes of a network's folder, lost ones too; running nodes take them up."""
     authority = Authority.load(folder / "ca")
     nodes = {**node_folders(folder), "operator": folder / "operator"}
     if unknown := sorted(set(names) - set(nodes)):
         raise ConfigError(f"no node {unknown[0]!r} in {folder}: there are {', '.join(nodes)}")
     issued = issued_by(folder)
     done = {}
-    for name in names or nodes:
-        identity = Credentials.of(nodes[name]).peer.identity
+    for name, identity in {name: _identity(nodes[name], name) for name in names or nodes}.items():
         done[name] = write_credentials(authority, identity, nodes[name])
         issued.setdefault(f"{identity.role}/{identity.number}", []).append(done[name])
     write_whole(folder / "ca" / "issued.json", json.dumps(issued, indent=1) + "\n", force=True, mode=PRIVATE)
     note(folder, "keys rotated", certificates=done)
     return done
+
+
+def _identity(folder: Path, name: str) -> Identity:
+    """Who a node is by its configuration: its certificate may be lost."""
+    node = toml.build(NodeConfig, toml.read(folder / f"{name.partition('-')[0]}.toml").get("node", {}))
+    return Identity(node.network, node.role, node.number)
 
 
 def note(folder: Path, event: str, **facts: Any) -> None:

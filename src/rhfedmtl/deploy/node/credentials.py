@@ -275,9 +275,16 @@ class Credentials:
         try:
             mode = self.own.stat().st_mode & 0o077
         except OSError as error:
-            raise ConfigError(f"no key {self.own}: {error.strerror}; `rhfedmtl network init` writes one") from None
+            raise ConfigError(f"no key {self.own}: {error.strerror}; `{self._rotation}` writes one") from None
         if mode and os.name == "posix":
             raise ConfigError(f"{self.own} can be read by others: chmod 600 {self.own}")
+
+    @property
+    def _rotation(self) -> str:
+        """The command that makes new ones; whose, only a folder beside the authority's tells."""
+        folder = self.own.parent.resolve()
+        whose = f"{folder.parent} {folder.name}" if (folder.parent / "ca").is_dir() else "NETWORK NODE"
+        return f"rhfedmtl network rotate {whose}"
 
     def _configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
