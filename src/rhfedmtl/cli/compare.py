@@ -140,7 +140,8 @@ def compare(
             paragraph(reason, "not run: ")
         if not refusals and nothing:
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
-        typer.echo(f"saved in {out}: runs, {found.study.name}.csv and {found.study.name}-seeds.csv")
+        name = found.study.name
+        typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")
         typer.echo(f"next: rhfedmtl report {out}")
     if refusals and nothing:
         raise typer.Exit(2)
