@@ -417,9 +417,9 @@ class Run:
             return "target gap reached"
         if not relative > 0.0:
             return None
-        if certificate.gap <= LAST_DIGITS * abs(certificate.zero):
-            return "solved up to rounding"
-        return f"relative gap of {relative:g} reached" if relative >= certificate.relative_gap else None
+        if relative >= certificate.relative_gap:
+            return f"relative gap of {relative:g} reached"
+        return "solved up to rounding" if certificate.gap <= LAST_DIGITS * abs(certificate.zero) else None
 
     def _spent(self, situation: Situation, plan: Plan | None, fewest: int | npt.NDArray[np.int64]) -> str:
         """Why no server iteration follows: the budget, or the plan; an error where not even the first could be paid.
