@@ -217,14 +217,14 @@ class Run:
         self._certifier = Certifier(self.network, self.cloud, method, self._layout, free=free)
         self.observed: list[Observation] = []
         self.history: list[Moment] = []
+        self._lam, self._coupling = regularisation(method, federation.n_tasks)
+        self._solvers = solvers(method)
         try:
             names = federation.feature_names if site is None else site.feature_names
             self.scalers, self.levels = self._round_zero(federation, names)
         except BaseException:
             self.close()
             raise
-        self._lam, self._coupling = regularisation(method, federation.n_tasks)
-        self._solvers = solvers(method)
         self.task_station = np.arange(judged.n_tasks) if federation.n_tasks > 1 else np.zeros(judged.n_tasks, dtype=int)
         self.evaluation: Evaluation = (
             LocalEvaluation(judged, self.task_station, self.scalers) if site is None else site.evaluation
@@ -575,25 +575,42 @@ class Run:
     ) -> tuple[list[Scaler], npt.NDArray[np.float64] | None]:
         """Common scaling and levels of labels, from sums over training rows, charged by their bytes alone."""
         settings, channel = self.settings, self.method.channel
-        told = self.network.moments()
-        used = scalers(told, settings.scale, settings.scale_per_station, channel.moments_dtype, names)
-        levels = None
-        if self.method.intercept and federation.kind == "regression" and isinstance(self.network, LabelCentring):
-            levels = centring.levels(self.network.labels())
-            self.network.centre(levels)
-        features = self.network.shape[1] - self.method.intercept if settings.scale.startswith("standard") else 0
         layout, known = self._layout(), federation.preparation
         among = channel.masked_among(layout.members)
         if known is not None and (among or self.private is not None):
             known.refuse_told("--masked" if among else "--privacy", means=self.private is not None)
+        features = self.network.shape[1] - self.method.intercept if settings.scale.startswith("standard") else 0
+        labels = self.method.intercept and federation.kind == "regression"
+        centring_network = self.network if labels and isinstance(self.network, LabelCentring) else None
         sizes = round_zero_bytes(
-            features, labels=levels is not None, preparation=known, masked_among=among, channel=channel
+            features, labels=centring_network is not None, preparation=known, masked_among=among, channel=channel
         )
-        for event in round_zero_events(layout, *sizes):
+        events = round_zero_events(layout, *sizes)
+        self._check_round_zero(events)
+        used = scalers(
+            self.network.moments(), settings.scale, settings.scale_per_station, channel.moments_dtype, names
+        )
+        levels = None
+        if centring_network is not None:
+            levels = centring.levels(centring_network.labels())
+            centring_network.centre(levels)
+        for event in events:
             self._charge(event)
         self.network.scale(used)
         self.accounting.close(0, layout)
         return used, levels
+
+    def _check_round_zero(self, events: list[Event]) -> None:
+        """Refuse, before anybody tells anything, a budget that round zero alone would pass."""
+        situation = self.situation()
+        price = self.accounting.worst(*events)
+        if not self.ledger.can_afford(price):
+            first = situation.cloud_event(), situation.round_event(1), situation.certificate_event()
+            raise BudgetError(
+                f"{self.shortage} cannot pay round zero, in which all agree on scales and which costs "
+                f"{amounts_text({name: price[name] for name in self.ledger.budget})}: "
+                f"{self.way_out(self.accounting.worst(*events, *first))}"
+            )
 
     def meet(self) -> None:
         """See who is there before a run goes on: what was certified for others is no certificate for these."""
