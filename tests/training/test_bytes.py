@@ -106,7 +106,7 @@ def test_a_budget_that_is_refused_says_what_is_kept_and_what_would_help() -> Non
     budget, spent, kept, *_, costs = (float(each) for each in re.findall(r"bytes=([\d.]+)", str(refused.value)))
     assert f"bytes={kept:.12g} is kept for its certificate" in str(refused.value)
     assert spent + kept + costs > budget
-    with pytest.raises(BudgetError, match=r"means and spreads of their rows, would cost .* as --scale unit does"):
+    with pytest.raises(BudgetError, match=r"means and spreads of their rows and which costs .* as --scale unit does"):
         learn(f"bytes={zero / 10}")
 
 

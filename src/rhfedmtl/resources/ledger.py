@@ -307,11 +307,8 @@ class Ledger:
             for name, amount in amounts.items()
             if amount > self._room(name)
         ]
-        what, way_out = f"round {made[0].round}" if made else "this", "or do fewer local steps"
-        if made and made[0].round == 0:
-            what = "round 0, in which terminals tell means and spreads of their rows,"
-            way_out = "or scale each row alone, as --scale unit does"
-        raise BudgetError(f"{what} would cost {', '.join(short)}; raise the budget {way_out}")
+        what = f"round {made[0].round}" if made else "this"
+        raise BudgetError(f"{what} would cost {', '.join(short)}; raise the budget or do fewer local steps")
 
     def _record(self, made: Iterable[Charge]) -> None:
         for charge in map(self._shared, made):

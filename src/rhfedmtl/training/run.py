@@ -460,7 +460,7 @@ class Run:
         enough = {name: sum(each.get(name, 0.0) for each in taken) for name in self.ledger.budget}
         if not self._simulated:  # messages are measured, and those of another time have a few bytes more
             enough = {name: math.ceil(1.01 * amount) for name, amount in enough.items()}
-        few = ", take --precision int8" if "bytes" in enough and self.method.channel.identity else ""
+        few = " (less with --precision int8)" if "bytes" in enough and self.method.channel.identity else ""
         return f"raise the budget to {amounts_text(enough)}{few}"
 
     def situation(self) -> Situation:
@@ -587,9 +587,7 @@ class Run:
         )
         events = round_zero_events(layout, *sizes)
         self._check_round_zero(events)
-        used = scalers(
-            self.network.moments(), settings.scale, settings.scale_per_station, channel.moments_dtype, names
-        )
+        used = scalers(self.network.moments(), settings.scale, settings.scale_per_station, channel.moments_dtype, names)
         levels = None
         if centring_network is not None:
             levels = centring.levels(centring_network.labels())
@@ -606,10 +604,11 @@ class Run:
         price = self.accounting.worst(*events)
         if not self.ledger.can_afford(price):
             first = situation.cloud_event(), situation.round_event(1), situation.certificate_event()
+            alone = ", or scale each row alone, as --scale unit does" if self.settings.scale != "unit" else ""
             raise BudgetError(
-                f"{self.shortage} cannot pay round zero, in which all agree on scales and which costs "
-                f"{amounts_text({name: price[name] for name in self.ledger.budget})}: "
-                f"{self.way_out(self.accounting.worst(*events, *first))}"
+                f"{self.shortage} cannot pay round zero, in which terminals tell means and spreads of their rows and "
+                f"which costs {amounts_text({name: price[name] for name in self.ledger.budget})}: "
+                f"{self.way_out(self.accounting.worst(*events, *first))}{alone}"
             )
 
     def meet(self) -> None:
