@@ -94,7 +94,7 @@ def scaffnew(plain: Plain, steps: int, rounds: int) -> Any:
     """Algorithm 2 of Mishchenko et al.: h_t ← h_t + (p/γ) (x − x̂_t) when the coin says so."""
     x, h = plain.zero, [plain.zero] * len(plain.n)
     for number in range(1, rounds + 1):
-        tosses = int(np.random.default_rng([number - 1, steps]).geometric(1.0 / steps))
+        tosses = int(np.random.default_rng([SEED, number - 1, steps]).geometric(1.0 / steps))
         ends = []
         for t in range(len(plain.n)):
             y = x
@@ -257,6 +257,13 @@ def test_corrected_steps_find_the_optimum_where_averaged_ones_do_not() -> None:
         np.testing.assert_allclose(run(data, method, policy).models[0], optimum, atol=1e-8)
     away = run_named(data, "fedavg", loss="squared-hinge", lambda1=LAM, step=0.1, local_steps=5, cloud_rounds=600)
     assert np.abs(away.models[0] - optimum).max() > 1e-3
+
+
+def test_every_seed_tosses_its_own_coin() -> None:
+    """The same seed the same; so that intervals over seeds know of that chance too."""
+    built = build("scaffnew", Options.of(local_steps=5, cloud_rounds=8), "binary")
+    first, again, other = (run_built(federation(), built, seed=seed).local_steps for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_the_mean_correction_is_that_of_who_is_there() -> None:

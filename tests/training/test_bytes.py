@@ -81,6 +81,21 @@ def test_a_round_with_its_certificate_takes_few_vectors_down(channel: str, most:
     assert down / (8 * 1001 * result.rounds) < most
 
 
+@pytest.mark.parametrize(("name", "station_rounds"), [("permfl", 2), ("hierfavg", 2), ("fedavg", None)])
+def test_certificates_spare_no_models_that_have_changed(name: str, station_rounds: int | None) -> None:
+    """What terminals are told by a certificate, an order need not carry; any other model it must."""
+    data = Request("synthetic", tasks=3, terminals=2, settings={"features": 300, "samples": 20}).federation(0)
+    built = build(name, Options.of(local_steps=5, station_rounds=station_rounds, cloud_rounds=4), data.kind)
+    often, never = (
+        train(
+            data, built.method, built.policy, Settings(certify_every=every), ledger=Ledger("bytes=terminal_byte_down:1")
+        )
+        for every in (1, 1000)
+    )
+    assert often.rounds == never.rounds
+    assert often.ledger.spent["bytes"] >= never.ledger.spent["bytes"]
+
+
 def test_a_limit_makes_certificates_rare_and_reserves_the_last() -> None:
     """They cost a tenth of the rounds on the way, and the last round has one; nothing is overspent."""
     whole = learn().ledger.spent["bytes"]

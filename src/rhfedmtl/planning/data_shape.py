@@ -112,6 +112,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         if features
         else CertificateSizes(),
         certify_every=settings.certify_every,
+        seed=settings.seed,
     )
     ledger.charge(situation.certificate_event())  # the last one is paid for from the start
     return situation

@@ -56,7 +56,8 @@ class Situation:
     holds what the last rounds, ``REMEMBERED`` at most, showed, the latest last. ``planning_prices`` may be higher than
     those of the ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each
     other after every BS iteration, and not only for the cloud. ``certify_every`` is that of the run.
-    ``passes`` over the rows are what the cloud asks for next, where a policy goes by that.
+    ``passes`` over the rows are what the cloud asks for next, where a policy goes by that; ``seed`` is that of the run,
+    for one that draws.
     ``memo`` is kept from one plan to the next while members, sizes and prices stay as they are: for what a policy need
     not work out again.
     """
@@ -78,6 +79,7 @@ class Situation:
     in_step: bool = False
     certify_every: int | str = "auto"
     passes: int = 1
+    seed: int = 0
     memo: dict[str, Any] = field(default_factory=dict)
 
     @property

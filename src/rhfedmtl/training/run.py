@@ -484,6 +484,7 @@ class Run:
             in_step=not self._simulated,
             certify_every=self.settings.certify_every,
             passes=self.cloud.passes,
+            seed=self.settings.seed,
             memo=self._memo,
         )
 
@@ -707,7 +708,8 @@ class Run:
 
     def _station_iteration(self, planned: RoundEvent, worst: dict[str, float], solver: Solver) -> None:
         """Reserve the worst case, let the round be held by who is there, and charge what was really used."""
-        self._certifier.ordered = self._next_models()
+        models = self._next_models()
+        self._certifier.ordered = None if models is None else models.copy()  # the cloud goes on in the same array
         self.round = planned.round
         reservation = self.accounting.reserve(worst)
         event, steps, outcome = self.environment.hold(planned, self.ledger.cost, self.network)

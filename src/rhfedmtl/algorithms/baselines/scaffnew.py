@@ -26,8 +26,8 @@ class Coin(Fixed):
         """Toss, if M server iterations are not done."""
         if super().plan(situation) is None:
             return None
-        tosses = np.random.default_rng([situation.rounds, self.local_steps]).geometric(1.0 / self.local_steps)
-        return Plan.uniform(situation, int(tosses), 1)
+        drawn = np.random.default_rng([situation.seed, situation.rounds, self.local_steps])
+        return Plan.uniform(situation, int(drawn.geometric(1.0 / self.local_steps)), 1)
 
 
 def scaffnew(options: Options, kind: str) -> Algorithm:
