@@ -141,7 +141,7 @@ def judged(model: Any, federation: Federation, metric: str) -> float:
 def in_points(values: np.ndarray[Any, Any]) -> str:
     """Mean and half width of its 95 % interval, in points."""
     middle, half = interval(values)
-    return f"{100 * middle:+.2f} ± {100 * half:.2f}"
+    return f"{100 * middle:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
 
 
 def table(found: dict[str, list[dict[str, Any]]], names: Iterable[str]) -> str:

@@ -137,8 +137,9 @@ def summarise(name: str, theirs: list[dict[str, Any]], ours: list[Any]) -> list[
 
 
 def _paired(differences: np.ndarray) -> tuple[float, float, float]:
-    """Mean and 95 % interval of paired differences."""
+    """Mean and 95 % interval of paired differences; the difference itself where there is one only."""
     middle, half = interval(differences)
+    half = half or 0.0
     return middle, middle - half, middle + half
 
 

@@ -104,7 +104,7 @@ def one_seed(job: tuple[Study, int]) -> dict[str, Any]:
 def in_points(values: np.ndarray[Any, Any]) -> str:
     """Mean and half width of its 95 % interval, in points."""
     middle, half = interval(values)
-    return f"{100 * middle:6.2f} ± {100 * half:4.2f}"
+    return f"{100 * middle:6.2f}" + ("" if half is None else f" ± {100 * half:4.2f}")
 
 
 def table(study: Study, rows: list[dict[str, Any]]) -> str:

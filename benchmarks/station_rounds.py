@@ -124,7 +124,7 @@ def _run(data: Data, federation: Any, seed: int, book: Ledger, same: bool) -> di
 def in_words(values: np.ndarray) -> str:
     """Mean and half of its 95 % interval."""
     middle, half = interval(values)
-    return f"{middle:+6.2f} ± {half:4.2f}"
+    return f"{middle:+6.2f}" + ("" if half is None else f" ± {half:4.2f}")
 
 
 def line(name: str, rows: list[dict[str, Any]]) -> str:
@@ -132,7 +132,7 @@ def line(name: str, rows: list[dict[str, Any]]) -> str:
     points = np.array([100 * (row["own"]["accuracy"] - row["one"]["accuracy"]) for row in rows])
     logs = np.array([np.log(row["own"]["gap"] / row["one"]["gap"]) for row in rows])
     mean_log, half = interval(logs)
-    low, middle, high = np.exp(mean_log + half * np.array([-1.0, 0.0, 1.0]))
+    low, middle, high = np.exp(mean_log + (half or 0.0) * np.array([-1.0, 0.0, 1.0]))
     rounds = "/".join(f"{np.mean([row[which]['rounds'] for row in rows]):.1f}" for which in ("one", "own"))
     clouds = "/".join(f"{np.mean([row[which]['cloud_rounds'] for row in rows]):.1f}" for which in ("one", "own"))
     same = np.mean([row["one"] == row["own"] for row in rows])

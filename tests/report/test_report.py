@@ -16,7 +16,9 @@ from tests.report import small_results
 from typer.testing import CliRunner
 
 from rhfedmtl import report
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
+from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.report import along, figures, folder, tables, views, words
 from rhfedmtl.report.charts import Heat, LineChart, Styles
@@ -24,7 +26,8 @@ from rhfedmtl.report.sections import chapter
 from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies import cost_figure
-from rhfedmtl.studies.study import StudyResult, run_all
+from rhfedmtl.studies.study import StudyResult, run_all, side_by_side
+from rhfedmtl.training.config import RunConfig
 
 VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}
 
@@ -251,9 +254,27 @@ def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:
     """A budget that pays no round leaves a dash with its reason, not a failure."""
     document = {**small_results.GRID, "axes": {"data.terminals": [2], "budget.energy": [1, 400]}, "paper": []}
     run_all([small_results.study("poor", document, 1)], tmp_path, workers=1)
-    text = report.write(tmp_path, draw=False).path.read_text()
+    made = report.write(tmp_path, draw=False)
+    assert (made.runs, made.refused) == (3, 2)  # a yardstick pays nothing
+    text = made.path.read_text()
     assert "no round paid" in text
+    assert "cannot pay one round" in text
+    assert f"{made.runs} runs, {made.refused} refused or diverged" in text
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--no-figures"])
+    assert f"{made.runs} runs; {made.refused} more were refused or diverged" in done.output
     assert "One seed, so nothing is tested." in text
+
+
+def test_runs_that_diverged_are_shown_as_such(tmp_path: Path) -> None:
+    """The page says so in the cell, and in a sentence which method it was, and where; the others are drawn."""
+    request = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
+    base = RunConfig(request=request, cost=("energy=0.1,10",), options=Options.of(loss="squared-hinge", step=3000.0))
+    side_by_side(base, ["rhfedmtl", "fedavg"], [100.0, 1400.0], 2, "accuracy").run(tmp_path, workers=1)
+    made = report.write(tmp_path)
+    assert (made.runs, made.refused) == (6, 2)
+    text = made.path.read_text()
+    assert ">diverged<" in text
+    assert "take a smaller step (fedavg at budget 1400)" in text
 
 
 def test_errors_are_better_when_smaller(tmp_path: Path) -> None:
@@ -298,7 +319,8 @@ def test_single_runs_are_gathered_by_what_they_differ_in(tmp_path: Path) -> None
     difference = found.difference("hfedmtl", at, "rhfedmtl")
     first, second, *_ = found.labels
     mine, theirs = (_metric(found.record(name, at, 1), found.study.metric) for name in (second, first))
-    assert difference == (pytest.approx(mine - theirs), 0.0) or difference == (pytest.approx(theirs - mine), 0.0)
+    assert difference == (pytest.approx(mine - theirs), None) or difference == (pytest.approx(theirs - mine), None)
+    assert found.cell("hfedmtl", at).half is None
     assert report.write(tmp_path, draw=False).runs == 6
 
 
@@ -421,7 +443,7 @@ def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> No
     words = ["report", str(results), "--out", str(out), "--no-figures"]
     assert str(out) in CliRunner().invoke(app, words).output.replace("\n", "")
     facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
-    assert facts == {"report": str(out), "figures": [], "studies": 2, "runs": 48}
+    assert facts == {"report": str(out), "figures": [], "studies": 2, "runs": 48, "refused": 0}
     assert out.is_file()
     assert report.write(results, tmp_path / "folder", draw=False).path == tmp_path / "folder" / "report.html"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ClusterError, ConfigError
 from rhfedmtl.runs import sweep as sweeps
@@ -50,6 +51,22 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     assert made == [2, 3]
     assert again[:2] == first
     assert [record.configuration.seed for record in again] == [0, 1, 2, 3]
+
+
+def test_a_run_that_diverges_is_a_result_and_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record says why, as that of a budget that pays nothing does, and it is not made again."""
+    options = Options.of(loss="squared-hinge", step=3000.0)
+    wild = replace(BASE, algorithm="fedavg", options=options, budget=("energy=1400",))
+    wanted = [wild, *configs(1)]
+    first = sweep(wanted, Store(tmp_path), workers=1)
+    assert [record.result is None for record in first] == [True, False]
+    assert [record.diverged for record in first] == [True, False]
+    assert "the method diverged, take a smaller step" in (first[0].refused or "")
+    assert "diverged" not in first[1].to_dict()
+    monkeypatch.setattr(sweeps, "execute", None)
+    assert sweep(wanted, Store(tmp_path), workers=1) == first
 
 
 def test_a_torn_record_is_made_again(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +25,14 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.reproduce import GROUPS, expand, folder, names, reproduce
-from rhfedmtl.studies.study import StudyResult, side_by_side
+from rhfedmtl.studies.overall import overall
+from rhfedmtl.studies.reproduce import GROUPS, Reproduced, expand, folder, names, reproduce, summaries
+from rhfedmtl.studies.study import StudyResult, place, side_by_side
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
 BASE = RunConfig(request=SMALL, cost=("energy=0.1,10",))
+COMPARE = ["compare", "--tasks", "2", "--terminals", "2", "--workers", "1", "--algorithms", "rhfedmtl,local"]
 SPEC = """\
 title = "A small study"
 seeds = 2
@@ -210,6 +214,65 @@ def test_a_cell_that_cannot_be_paid_stays_empty(tmp_path: Path) -> None:
     assert found.cell("rhfedmtl", {"budget.energy": 15.0}).mean is None
     assert found.cell("rhfedmtl", {"budget.energy": 100.0}).mean is not None
     assert found.best({"budget.energy": 15.0}) is None
+
+
+def test_one_seed_and_a_cell_without_a_result_have_no_interval(tmp_path: Path) -> None:
+    """Neither in the tables nor in what programs read: 0 would be a claim."""
+    words = [*COMPARE, "--seeds", "1", "--budgets", "15,100"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [cell["half"] for cell in found["cells"]] == [None] * 4
+    assert [cell["against"] and cell["against"][1:] for cell in found["cells"]] == [None, None, None, [None]]
+    for name, count in (("compare", 4), ("compare-differences", 1)):
+        with (tmp_path / f"{name}.csv").open() as file:
+            assert [row["ci95"] for row in csv.DictReader(file)] == [""] * count
+
+
+def test_areas_of_one_seed_have_no_interval(tmp_path: Path) -> None:
+    """All budgets at once, too."""
+    found = side_by_side(BASE, ["rhfedmtl", "local"], [60.0, 100.0], 1, "accuracy").run(tmp_path, workers=1)
+    rows = {row.variant: row for row in overall(found, {})}
+    assert {row.half for row in rows.values()} == {None}
+    assert rows["local"].against == (pytest.approx(rows["local"].area - rows["rhfedmtl"].area), None)
+    assert all(cell.verdict == "" for cell in found.cells)
+
+
+def test_runs_that_diverge_are_named_and_the_others_shown(tmp_path: Path) -> None:
+    """Method and budget, and the seed where others have a result; the same again from what is recorded."""
+    words = [*COMPARE[:-1], "rhfedmtl,fedavg", "--loss", "squared-hinge", "--step", "3000", "--budgets", "100,1400"]
+    words += ["--seeds", "2", "--out", str(tmp_path)]
+    first, again = (CliRunner().invoke(app, words) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    assert first.output == again.output
+    told = " ".join(first.output.split())
+    assert "the method diverged, take a smaller step (fedavg at budget 1400)" in told
+    assert "rhfedmtl,1400.0,0." in (tmp_path / "compare.csv").read_text()
+    assert "fedavg,1400.0,,\n" in (tmp_path / "compare.csv").read_text()
+    found = StudyResult.load(tmp_path, "compare")
+    (summary,) = summaries(Reproduced([found], False, {}), tmp_path)
+    assert summary.runs == 6
+    assert summary.findings[-1].startswith("Not run: ")
+    elsewhere = shutil.copytree(tmp_path, tmp_path / "copy")
+    path = elsewhere / "runs" / f"{found.runs['fedavg', place({'budget.energy': 1400.0}), 0]}.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "refused": None}))
+    (reason,) = StudyResult.load(elsewhere, "compare").refusals()
+    assert reason.endswith("(fedavg at budget 1400, seed 1)")
+
+
+def test_a_comparison_that_replaces_another_says_so(tmp_path: Path) -> None:
+    """One that goes on says nothing; the runs of the earlier one are kept."""
+    words = [*COMPARE, "--seeds", "1", "--out", str(tmp_path), "--budgets"]
+    first, again, other = (CliRunner().invoke(app, [*words, budget]).output for budget in ("60", "60", "100"))
+    assert first == again
+    assert "replaced" not in first
+    assert "earlier comparison with other settings were replaced; its runs are kept" in " ".join(other.split())
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
+    planned = specs.read(written(tmp_path, SPEC))
+    planned.run(tmp_path, workers=1)
+    assert not planned.replaces(tmp_path)
+    assert specs.read(written(tmp_path, SPEC), seeds=1).replaces(tmp_path)
 
 
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.plain import plain
+from rhfedmtl.roles.words import how_many
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -124,11 +125,12 @@ def compare(
         )
         names = list(parse_names(algorithms))
         planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
+    replaced = planned.replaces(out)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         found = planned.run(out, workers=makers, watch=watch)
     refusals, nothing = found.refusals(), all(cell.mean is None for cell in found.cells)
     if as_json:
-        cells = [{**plain(cell), **_half(cell), "verdict": cell.verdict} for cell in found.cells]
+        cells = [{**plain(cell), "verdict": cell.verdict} for cell in found.cells]
         areas = [{"at": at, **plain(row)} for at in found.study.others for row in overall(found, at)]
         facts = {"study": found.study.name, "metric": found.study.metric, "cells": cells, "overall": areas}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
@@ -138,18 +140,19 @@ def compare(
             paragraph(line)
         for reason in refusals[:MOST_REASONS]:
             paragraph(reason, "not run: ")
+        if more := refusals[MOST_REASONS:]:
+            paragraph(f"{how_many(len(more), 'more reason')}, all of them in --json and in the report", "not run: ")
         if not refusals and nothing:
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
+        if replaced:
+            paragraph(
+                "the tables of an earlier comparison with other settings were replaced; its runs are kept", "note: "
+            )
         name = found.study.name
         typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")
         typer.echo(f"next: rhfedmtl report {out}")
     if refusals and nothing:
         raise typer.Exit(2)
-
-
-def _half(cell: Cell) -> dict[str, float | None]:
-    """Half of its interval, which neither one seed nor a run that was refused has."""
-    return {"half": cell.half if cell.mean is not None and cell.seeds > 1 else None}
 
 
 def _check_metric(metric: str, federation: Federation) -> None:
@@ -241,9 +244,9 @@ def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
     for head in ("method", "area", f"against {reference}", "mean rank", "relative gap"):
         table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
     for row in rows:
-        against = "" if row.against is None else _with_half(*row.against, "+.3f", found.study.seeds)
+        against = "" if row.against is None else _with_half(*row.against, "+.3f")
         gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
-        area = _with_half(row.area, row.half, ".3f", found.study.seeds)
+        area = _with_half(row.area, row.half, ".3f")
         table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
     console().print(table)
 
@@ -253,10 +256,10 @@ def _text(found: StudyResult, cell: Cell) -> str | Text:
 
     if cell.mean is None:
         return "-"
-    text = _with_half(cell.mean, cell.half, ".3f", found.study.seeds)
+    text = _with_half(cell.mean, cell.half, ".3f")
     return Text.assemble((text, "bold"), "*") if found.best(cell.at) == cell.variant else text
 
 
-def _with_half(value: float, half: float, form: str, seeds: int) -> str:
+def _with_half(value: float, half: float | None, form: str) -> str:
     """A number with half of its interval, which one seed does not have."""
-    return f"{value:{form}}±{half:.3f}" if seeds > 1 else f"{value:{form}}"
+    return f"{value:{form}}" if half is None else f"{value:{form}}±{half:.3f}"

@@ -39,7 +39,8 @@ def report(
     made = reports.write(folder, out, draw=figures)
     if as_json:
         drawn = [str(path) for path in made.figures]
-        print_json({"report": str(made.path), "figures": drawn, "studies": made.studies, "runs": made.runs})
+        counts = {"studies": made.studies, "runs": made.runs, "refused": made.refused}
+        print_json({"report": str(made.path), "figures": drawn, **counts})
     else:
         _show(made, asked=figures)
 
@@ -48,9 +49,9 @@ def _show(made: WrittenReport, *, asked: bool | None) -> None:
     from rhfedmtl.report.figures import available
 
     typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
-    typer.echo(
-        f"shows         {how_many(made.runs, 'run')}" + (f" of {made.studies} studies" if made.studies > 1 else "")
-    )
+    of = f" of {made.studies} studies" if made.studies > 1 else ""
+    without = f"; {made.refused} more were refused or diverged" if made.refused else ""
+    typer.echo(f"shows         {how_many(made.runs, 'run')}{of}{without}")
     if made.figures:
         typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures) // 2} as PDF and PNG")
     elif asked is None and not available():

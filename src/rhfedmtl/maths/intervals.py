@@ -15,9 +15,9 @@ def student(level: float, free: float) -> float:
     return float(stdtrit(free, (1.0 + level) / 2.0))
 
 
-def interval(values: npt.NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
-    """Mean, and half of its interval (Student's t); the half is 0 for a single value."""
+def interval(values: npt.NDArray[np.float64], level: float = 0.95) -> tuple[float, float | None]:
+    """Mean, and half of its interval (Student's t), which a single value does not have."""
     n = len(values)
     if n < 2:
-        return float(values.mean()), 0.0
+        return float(values.mean()), None
     return float(values.mean()), float(student(level, n - 1) * values.std(ddof=1) / math.sqrt(n))

@@ -372,6 +372,7 @@ def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic:
     """Mean (of logarithms, for gaps) and its t-interval; the value itself where there is one only."""
     x = np.log(np.maximum(values, 1e-300)) if logarithmic else values
     mean, half = interval(x, LEVEL)
+    half = half or 0.0
     ends = (mean, mean - half, mean + half)
     return tuple(math.exp(end) for end in ends) if logarithmic else ends  # type: ignore[return-value]
 

@@ -19,12 +19,13 @@ from rhfedmtl.studies import cost_figure
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Where a report is, and what went into it."""
+    """Where a report is, and what went into it; ``refused`` runs, or those that diverged, are not among the others."""
 
     path: Path
     figures: tuple[Path, ...]
     studies: int
     runs: int
+    refused: int
 
 
 def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) -> WrittenReport:
@@ -42,14 +43,15 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
     chapters = [chapter(result, styles) for result in results] + ([theory(curves)] if curves else [])
     chapters.sort(key=lambda each: _rank(each.name))
     chapters += across(results)
-    runs = len({run for result in results for run in result.runs.values()})
+    known = {run: ran for result in results for run, ran in result.ran().items()}
+    runs, refused = sum(known.values()), len(known) - sum(known.values())
     out = folder / "report.html" if out is None else out
     out = out if out.suffix else out / "report.html"
-    _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs)))
+    _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs, refused)))
     drawn: list[Path] = []
     if draw or (draw is None and figures.available()):
         drawn = [path for each in chapters for path in figures.save(each.charts, out.parent / "figures", each.name)]
-    return WrittenReport(out, tuple(drawn), len(results), runs)
+    return WrittenReport(out, tuple(drawn), len(results), runs, refused)
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -61,10 +63,11 @@ def _title(chapters: list[Chapter]) -> str:
     return chapters[0].title if len(chapters) == 1 else "What the runs show"
 
 
-def _made(studies: int, runs: int) -> str:
+def _made(studies: int, runs: int, refused: int) -> str:
     """What the report was made from."""
     counts = [f"{studies} studies"] if studies > 1 else []
     counts += [how_many(runs, "run")] if runs else []
+    counts += [f"{refused} refused or diverged"] if refused else []
     return " · ".join([*([", ".join(counts)] if counts else []), f"rhfedmtl {version('rhfedmtl')}"])
 
 

@@ -73,8 +73,8 @@ def laid(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve
     if ranked:
         low, y, high = np.quantile(rows, [0.25, 0.5, 0.75], axis=0)
     else:
-        pairs = np.array([interval(column) for column in rows.T])
-        y, low, high = pairs[:, 0], pairs[:, 0] - pairs[:, 1], pairs[:, 0] + pairs[:, 1]
+        y, half = np.array([interval(column) for column in rows.T], dtype=np.float64).T  # NaN for one seed
+        low, high = y - half, y + half
     several = len(traces) > 1
     return Curve(x.tolist(), y.tolist(), low.tolist() if several else [], high.tolist() if several else [])
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
+
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.report.charts import (
     DASHES,
@@ -161,7 +163,7 @@ def _series(panel: Any, series: Series, *, band: bool) -> None:
     marked = [known.index(i) for i in series.marked]
     panel.plot(x, y, drawstyle="steps-post" if steps else "default", markevery=marked, **_look(series))
     if series.low and band and series.kind in ("line", "steps"):
-        low, high = ([bound[i] for i in known] for bound in (series.low, series.high))
+        low, high = (np.array([bound[i] for i in known], dtype=np.float64) for bound in (series.low, series.high))
         panel.fill_between(x, low, high, step=steps, color=_colour(series), alpha=0.15, linewidth=0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -115,11 +115,12 @@ def _study(known: list[Record], variants: list[Variant], axes: dict[str, list[An
     )
 
 
-def _metric(known: Iterable[Record]) -> str:
+def _metric(known: Sequence[Record]) -> str:
     """What to show: error for numbers, else balanced accuracy."""
     result = next((record.result for record in known if record.result), None)
     if result is None:
-        raise ConfigError("the budget of every run was too small for a single round: there is nothing to show")
+        reason = next((record.refused for record in known if record.refused), "no round is finished yet")
+        raise ConfigError(f"no run has a result, so there is nothing to show: {reason}")
     return "rmse" if "rmse" in result.metrics else "balanced_accuracy"
 
 

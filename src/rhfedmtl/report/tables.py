@@ -58,19 +58,18 @@ def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
 def _entry(result: StudyResult, cell: Cell) -> TableCell:
     if cell.mean is None:
         return _nothing(result, cell)
-    notes = [f"± {cell.half:.3f}"] if cell.half else []
+    notes = [] if cell.half is None else [f"± {cell.half:.3f}"]
     notes += [f"paper {cell.paper:.2f}"] if cell.paper is not None else []
     best = result.best(cell.at) == cell.variant
     return TableCell(f"{cell.mean:.3f}", "\n".join(notes), _sign(result, cell), best)
 
 
 def _nothing(result: StudyResult, cell: Cell) -> TableCell:
-    """A dash, and why: a budget that paid no round, no such metric, or no run at all."""
+    """A dash, and why: a run diverged, a budget paid no round, no such metric, or no run at all."""
     many = result.records(cell.variant, cell.at)
-    refused = any(record.refused for record in many)
-    return TableCell(
-        "–", "no round paid" if refused else f"no {metric_name(result.study.metric)}" if many else "no run"
-    )
+    if any(record.refused for record in many):
+        return TableCell("–", "diverged" if any(record.diverged for record in many) else "no round paid")
+    return TableCell("–", f"no {metric_name(result.study.metric)}" if many else "no run")
 
 
 def _sign(result: StudyResult, cell: Cell) -> str:
@@ -109,7 +108,7 @@ def whole_axis(result: StudyResult) -> Table | None:
 def _along_all(result: StudyResult, rows: Sequence[Overall]) -> Iterator[tuple[TableCell, ...]]:
     best = max(rows, key=lambda row: result.study.sign * row.area, default=None)
     for row in rows:
-        sign = SIGNS[judged(row.against, result.study.seeds)] if result.study.seeds > 1 else ""
+        sign = SIGNS[judged(row.against)] if result.study.seeds > 1 else ""
         against = _difference(*row.against) if row.against else "reference"
         yield (
             TableCell(result.labels[row.variant]),
@@ -137,7 +136,8 @@ def across(results: Sequence[StudyResult]) -> Table | None:
 
 def _across(result: StudyResult, at: At, rows: Sequence[Overall]) -> tuple[TableCell, ...]:
     best = max(rows, key=lambda row: result.study.sign * row.area)
-    cells = (TableCell(f"{row.area:.3f}", f"± {row.half:.3f}" if row.half else "", best=row is best) for row in rows)
+    halves = ("" if row.half is None else f"± {row.half:.3f}" for row in rows)
+    cells = (TableCell(f"{row.area:.3f}", half, best=row is best) for row, half in zip(rows, halves, strict=True))
     return TableCell(result.study.title, said(at)), *cells
 
 
@@ -154,8 +154,8 @@ def ranking(result: StudyResult, at: At) -> Table:
 
 
 def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
-    low = min((c.mean - c.half for c in cells if c.mean is not None), default=0.0)
-    high = max((c.mean + c.half for c in cells if c.mean is not None), default=1.0)
+    low = min((c.mean - (c.half or 0.0) for c in cells if c.mean is not None), default=0.0)
+    high = max((c.mean + (c.half or 0.0) for c in cells if c.mean is not None), default=1.0)
     return low, high if high > low else low + 1.0
 
 
@@ -163,8 +163,8 @@ def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]
     name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
     if cell.mean is None:
         return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
-    low, high = bounds
-    strip = tuple((v - low) / (high - low) for v in (cell.mean - cell.half, cell.mean, cell.mean + cell.half))
+    (low, high), half = bounds, cell.half or 0.0
+    strip = tuple((v - low) / (high - low) for v in (cell.mean - half, cell.mean, cell.mean + half))
     many = result.records(cell.variant, at)
     by_task = along.by_task(many, result.study.metric)
     tasks = many[0].tasks if many and along.same_tasks(many) else []
@@ -284,9 +284,9 @@ def _tested(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
     for name, label in result.labels.items():
         cell = result.cell(name, at)
         if cell.against is not None:
-            verdict = cell.verdict if cell.seeds > 1 else "one seed: no test"
+            verdict = cell.verdict or "one seed: no test"
             yield TableCell(label), TableCell(_difference(*cell.against)), TableCell(verdict)
 
 
-def _difference(difference: float, half: float) -> str:
-    return signed(difference) + (f" ± {half:.3f}" if half else "")
+def _difference(difference: float, half: float | None) -> str:
+    return signed(difference) + ("" if half is None else f" ± {half:.3f}")

@@ -90,9 +90,9 @@ def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChar
     return LineChart("", said(at), _x(result), y, tuple(series))
 
 
-def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float, float]], look: Style) -> Series:
+def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float, float | None]], look: Style) -> Series:
     """A variant by x, mean and half of its interval, which one seed does not have; yardsticks are level."""
-    low, high = ([mean + sign * half for _, mean, half in points] for sign in (-1.0, 1.0))
+    low, high = ([None if half is None else mean + sign * half for _, mean, half in points] for sign in (-1.0, 1.0))
     bounds = (low, high) if result.study.seeds > 1 else ([], [])
     kind = "line" if name in result.running else "level"
     return Series(result.labels[name], [x for x, _, _ in points], [mean for _, mean, _ in points], *bounds, look, kind)

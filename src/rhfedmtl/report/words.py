@@ -93,16 +93,19 @@ def focus(result: StudyResult) -> dict[str, Any]:
     return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.study.axes.items()}
 
 
-def spread(value: float, half: float) -> str:
+def spread(value: float, half: float | None) -> str:
     """Mean and half of an interval; the mean alone where there is one seed."""
-    return f"{value:.3f} ± {half:.3f}" if half else f"{value:.3f}"
+    return f"{value:.3f}" if half is None else f"{value:.3f} ± {half:.3f}"
 
 
 def findings(result: StudyResult) -> list[str]:
-    """What was found: the study's own sentences; first one made from its cells, unless it stands beside the paper's."""
+    """What was found: the study's own sentences; first one made from its cells, unless it stands beside the paper's.
+
+    Last come the runs that were refused or diverged, and why.
+    """
     told = result.study.findings
     derived = [] if told and result.study.paper else [_derived(result)]
-    return [text for text in [*derived, *told] if text]
+    return [text for text in [*derived, *told, *(f"Not run: {reason}" for reason in result.refusals())] if text]
 
 
 def contradicts(finding: str) -> bool:
@@ -151,9 +154,9 @@ def _ranked(result: StudyResult, at: At) -> list[Cell]:
 def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
     """How far the best is ahead of the next: paired over seeds."""
     difference = result.difference(best.variant, best.at, second.variant)
-    if difference is None or best.seeds < 2:
+    ahead, half = difference or (0.0, None)
+    if half is None:
         return f"against {second.mean:.3f} of {other} (one seed, so no test)"
-    ahead, half = difference
     pair = f"paired over {best.seeds} seeds"
     if ahead <= half:
         return f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"

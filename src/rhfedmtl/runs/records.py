@@ -142,7 +142,8 @@ class BillLine:
 class Record:
     """All that is to be known of a run; ``result`` is None, and ``refused`` says why, where the budget paid no round.
 
-    ``file`` is the digest of the file with the data, where a sweep read one.
+    So it is where the method ``diverged`` in a sweep. ``file`` is the digest of the file with the data, where a sweep
+    read one.
     """
 
     key: str
@@ -153,6 +154,7 @@ class Record:
     tasks: list[str]
     result: Summary | None = None
     refused: str | None = None
+    diverged: bool = False
     tuning: TuningRecord | None = None
     selection: SelectionRecord | None = None
     by_task: dict[str, list[Number]] = field(default_factory=dict)
@@ -166,6 +168,8 @@ class Record:
         table = {"format": FORMAT, **plain(self)}
         if self.file is None:
             del table["file"]
+        if not self.diverged:
+            del table["diverged"]
         for part, empty in ((table["configuration"], ""), (table["result"] or {}, None)):
             if part.get("privacy") == empty:
                 part.pop("privacy", None)
@@ -180,11 +184,12 @@ def record(
     result: Result | None,
     *,
     refused: str | None = None,
+    diverged: bool = False,
     tuning: TuningRecord | None = None,
     selection: SelectionRecord | None = None,
     file: str | None = None,
 ) -> Record:
-    """The record of a run, as it will be read again; ``result`` is None where the budget paid no round."""
+    """The record of a run, as it will be read again; ``result`` is None where it was refused or diverged."""
     known = Record(
         config.key,
         versions(),
@@ -193,6 +198,7 @@ def record(
         DataIdentity(federation.origin.name, federation.fingerprint()),
         list(federation.task_names),
         refused=refused,
+        diverged=diverged,
         tuning=tuning,
         selection=selection,
         file=file,

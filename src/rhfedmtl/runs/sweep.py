@@ -26,7 +26,7 @@ from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import BudgetError, ClusterError, ConfigError
+from rhfedmtl.errors import BudgetError, ClusterError, ConfigError, DivergenceError
 from rhfedmtl.files import write_whole
 from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
@@ -84,7 +84,7 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 
 
 def execute(config: RunConfig) -> Record:
-    """Carry out one run and record it; a budget that pays no round is a result, not a failure.
+    """Carry out one run and record it; that a budget pays no round, or a method diverges, is a result, not a failure.
 
     Runs of a sweep are compared, and for one problem: with a budget λ2 that nobody gave is as usual.
     """
@@ -94,8 +94,9 @@ def execute(config: RunConfig) -> Record:
         asked = config.options.auto or config.tune or not config.budget
         chosen = settled(config, federation, how=Execution(threads=1)) if asked else Chosen(config)
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
-    except BudgetError as error:
-        return records.record(config, federation, None, refused=str(error), file=file)
+    except (BudgetError, DivergenceError) as error:
+        diverged = isinstance(error, DivergenceError)
+        return records.record(config, federation, None, refused=str(error), diverged=diverged, file=file)
     return records.record(config, federation, result, tuning=chosen.tuning, selection=chosen.selection, file=file)
 
 

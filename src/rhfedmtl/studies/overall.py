@@ -22,13 +22,13 @@ class Overall:
 
     ``area`` is the mean of the metric over the logarithm of the axis, ``half`` half of its 95 % interval over seeds,
     ``against`` the difference to the reference, paired over seeds, with half of its interval. ``rank`` is the mean over
-    places and seeds (1 is the best), ``relative_gap`` the geometric mean of certificates.
+    places and seeds (1 is the best), ``relative_gap`` the geometric mean of certificates. One seed has no interval.
     """
 
     variant: str
     area: float
-    half: float
-    against: tuple[float, float] | None
+    half: float | None
+    against: tuple[float, float | None] | None
     rank: float
     relative_gap: float | None
 
@@ -85,7 +85,7 @@ def _ranks(values: Float64Array) -> Float64Array:
     return np.asarray((1.0 + above + level / 2.0).mean(axis=(1, 2)))
 
 
-def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> tuple[float, float] | None:
+def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> tuple[float, float | None] | None:
     reference = areas.get(result.study.reference)
     if reference is None or name == result.study.reference:
         return None

@@ -164,7 +164,7 @@ def _lines(k: int, found: dict[PublishedRun, float]) -> Iterator[PrintedFigure]:
             method,
             printed,
             values[0] if values and each.first_is_printed else ours,
-            half if len(values) > 1 else None,
+            half,
         )
 
 

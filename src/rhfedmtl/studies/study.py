@@ -129,6 +129,19 @@ class PlannedStudy(NamedTuple):
         (result,) = run_all([self], out, workers=workers, watch=watch, command=command)
         return result
 
+    def replaces(self, out: Path) -> bool:
+        """Whether ``out`` has tables of a study of this name with other settings."""
+        try:
+            earlier = StudyResult.load(out, self.study.name).study
+        except ConfigError:
+            return False
+        return _asked(earlier) != _asked(self.study)
+
+
+def _asked(study: Study) -> tuple[Any, ...]:
+    """What decides the numbers of a study."""
+    return study.points, study.metric, study.reference, study.last
+
 
 def run_all(
     planned: Sequence[PlannedStudy],
@@ -164,14 +177,14 @@ class Cell:
     """One variant at one place of the grid: mean over seeds, half of its 95 % interval, and what the paper prints.
 
     ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None
-    where the budget pays no round.
+    where a run has no result, ``half`` too where there is one seed.
     """
 
     variant: str
     at: At
     mean: float | None
-    half: float
-    against: tuple[float, float] | None
+    half: float | None
+    against: tuple[float, float | None] | None
     paper: float | None
     rounds: float
     seeds: int
@@ -182,17 +195,17 @@ class Cell:
 
         One seed has no interval, so it decides nothing.
         """
-        return judged(self.against, self.seeds)
+        return judged(self.against)
 
 
 EVEN = "not distinguishable"
 
 
-def judged(against: tuple[float, float] | None, seeds: int) -> str:
+def judged(against: tuple[float, float | None] | None) -> str:
     """A paired difference with half of its interval, in a word."""
-    if against is None or seeds < 2:
+    difference, half = against or (0.0, None)
+    if half is None:
         return ""
-    difference, half = against
     return "better" if difference > half else "worse" if difference < -half else EVEN
 
 
@@ -266,10 +279,22 @@ class StudyResult:
         """Records of all seeds."""
         return [self.record(variant, at, seed) for seed in self.seeds_of(variant, at)]
 
+    def ran(self) -> dict[str, bool]:
+        """Whether runs, by their keys, were neither refused nor diverged."""
+        return {p.run: self.record(p.variant, p.at, p.seed).refused is None for p in self.study.points}
+
     def refusals(self) -> list[str]:
-        """Why runs were refused, each reason once."""
-        known = (self.record(*point).refused for point in ((p.variant, p.at, p.seed) for p in self.study.points))
-        return list(dict.fromkeys(filter(None, known)))
+        """Why runs were refused or diverged, each reason once, with whom it met, where, and the seeds if not all."""
+        found: dict[str, list[str]] = {}
+        for cell in self.cells:
+            many = self.records(cell.variant, cell.at)
+            refused = {r.configuration.seed: r.refused for r in many if r.refused is not None}
+            if refused:
+                where = [f"{short(axis)} {_known(value)}" for axis, value in cell.at.items()]
+                where += [f"seed {seed}" for seed in refused] if len(refused) < len(many) else []
+                text = f"{cell.variant} at {', '.join(where)}" if where else cell.variant
+                found.setdefault(next(iter(refused.values())), []).append(text)
+        return [f"{reason} ({'; '.join(cells)})" for reason, cells in found.items()]
 
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
         """Metric of every seed; None where there is no run, or one was refused, or has no such metric."""
@@ -277,7 +302,7 @@ class StudyResult:
         values = [_value(record, metric, self.study.last) for record in self.records(variant, at)]
         return None if not values or None in values else np.array(values, dtype=np.float64)
 
-    def difference(self, variant: str, at: At, other: str) -> tuple[float, float] | None:
+    def difference(self, variant: str, at: At, other: str) -> tuple[float, float | None] | None:
         """Variant minus other, paired over the seeds of both: mean, half of its 95 % interval; positive is better."""
         mine, theirs = self.values(variant, at), self.values(other, at)
         ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
@@ -293,7 +318,7 @@ class StudyResult:
         values = self.values(variant, at)
         printed = self.printed.get((variant, place(at)))
         if values is None:
-            return Cell(variant, at, None, 0.0, None, printed, 0.0, seeds)
+            return Cell(variant, at, None, None, None, printed, 0.0, seeds)
         mean, half = interval(values)
         rounds = float(np.mean([record.result.rounds for record in self.records(variant, at) if record.result]))
         against = self.difference(variant, at, self.study.reference)
@@ -388,15 +413,15 @@ class StudyResult:
             if mine is not None and top is not None and best != first:
                 gain, half = interval(100.0 * (top - mine))
                 lines.append(
-                    f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f} ± {half:.1f} points above the "
-                    f"paper's {choice:g} (picked as the best, so a little flattered)."
+                    f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f}{_half(half, '.1f')} points above "
+                    f"the paper's {choice:g} (picked as the best, so a little flattered)."
                 )
             for variant, label in self.labels.items():
                 against = self.difference(reference, first, variant)
                 if against is not None:
                     lines.append(
                         f"At the paper's {short(x)} = {choice:g}, {self.labels[reference]} and {label} "
-                        f"differ by {_signed(100 * against[0], '.2f')} ± {100 * against[1]:.2f} points."
+                        f"differ by {_signed(100 * against[0], '.2f')}{_half(against[1], '.2f', 100.0)} points."
                     )
         return lines
 
@@ -462,6 +487,15 @@ def _signed(value: float, form: str) -> str:
     """A difference in words, with a minus sign that is one, and none before zero."""
     text = f"{value:+{form}}"
     return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
+
+
+def _known(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _half(half: float | None, form: str, times: float = 1.0) -> str:
+    """Half of an interval in words; nothing where one seed has none."""
+    return "" if half is None else f" ± {times * half:{form}}"
 
 
 WORK = ("local_steps", "station_rounds", "cloud_rounds")
