@@ -182,3 +182,24 @@ def test_tasks_go_on_by_themselves_where_drawing_them_together_costs_too_much(co
     losses = 5.0 * np.where(of_common, cost, 1.0)
     assert top.certify([replace(sums(task), losses=losses) for task in range(2)]) is not None
     assert (top.assign()[0].lam > 0.1) == drawn
+
+
+def test_models_that_cautious_terminals_leave_too_short_are_returned_longer_and_not_begun_from() -> None:
+    """Of twenty terminals a task, with the objective that their rows give them."""
+    data = federation(sizes=[[3] * 20, [2] * 20], d=6)
+    method = DualMethod(relationship=MeanRegularised(1e-4, 1e-5), merge=Auto(), intercept=False)
+    network = InProcess(data, method)
+    top = Cloud(method.relationship, 2, network.shape, method.channel, steers=True)
+    network.assign(top.assign())
+    network.round(1, np.full(len(network.station), 3))
+    certificate = certify(network, top)
+    assert certificate.combination is not None
+    assert certificate.combination.sum() > 1.0
+    assert certificate.primal < certificate.held
+    z = np.sum(network.rows.X * certificate.models[data.row_task, 0], axis=1)
+    losses = [method.loss.value(score, y) for score, y in zip(z, data.targets()[:, 0], strict=True)]
+    means = np.bincount(data.row_task, losses) / np.bincount(data.row_task)
+    expected = (means.sum() + method.relationship.energy(certificate.models) / 2.0) / 2.0
+    assert certificate.primal == pytest.approx(expected, rel=1e-9)
+    top.assign()
+    assert np.linalg.norm(top.models) < np.linalg.norm(certificate.models)

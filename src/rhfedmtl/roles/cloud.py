@@ -23,8 +23,18 @@ from rhfedmtl.roles.words import bounded, in_words
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations go on from to the joint ones to look for the best to return."""
-SCALES = (1.0, 0.5, 0.25, 0.0625, 0.0039)
-"""By what to scale each of these points: under weak regularisation early models are too long."""
+SHORTER = {
+    0.5: (0.0, 0.01, 0.05, 0.25, 0.5, 1.0),
+    0.25: (0.0, 0.01, 0.05, 0.5, 1.0),
+    0.0625: (0.0, 0.25, 0.5, 1.0),
+    0.0039: (0.25, 0.5, 1.0),
+}
+LONGER = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (0.0, 1.0), 2.0: (0.0, 0.25)}
+"""By what to scale some of these points: early models are too long under weak regularisation, and too short where
+terminals are cautious. The longer ones are returned alone: the next server iteration does not begin from them."""
+STARTS = np.array([(scale, share) for scale, shares in ({1.0: SHARES} | SHORTER).items() for share in shares])
+LOOKED_AT = np.array([*STARTS, *((scale, share) for scale, shares in LONGER.items() for share in shares)])
+"""Scale and share of all points but zero; those that may be begun from come first."""
 ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
@@ -64,7 +74,7 @@ CLOUD: Table[CloudPhase] = frozen(
 
 def most_candidates() -> tuple[int, int]:
     """Models and points of a certificate, at most."""
-    return 2, len(SCALES) * len(SHARES) + 1
+    return 2, len(LOOKED_AT) + 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -229,6 +239,7 @@ class Cloud(CloudStates):
         self._closed = 0.0  # bound that `close` found: no part of what follows, so that runs may go on
         self._dual = Dual.zero(self.V)  # the best that lies between those that are known
         self._best: _Best | None = None
+        self._best_start = np.inf  # objective of the best that could be begun from
         self._newton: QuasiNewton | None = None
         self._pull = None if steers else 0.0  # to the mean, beyond that of the problem; None until certified
         self._start: Models | None = None  # what the next anchors come from, if not from what the stations hold
@@ -332,12 +343,13 @@ class Cloud(CloudStates):
                 held = self._next.held(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
-                self._points = Points(models, np.array([*((scale,) for scale in SCALES), (0.0,)]))
+                self._points = Points(models, np.array([[scale] for scale in (1.0, *SHORTER, *LONGER, 0.0)]))
                 return self._points
             held = self.channel.models(held, known[0])
-        shares = [(scale * (1.0 - share), scale * share) for scale in SCALES for share in SHARES]
         models = np.stack([held, self.channel.models(joint, known[-1])])
-        self._points = Points(models, np.array([*shares, (0.0, 0.0)]))
+        scales, shares = LOOKED_AT.T
+        combinations = np.stack([scales * (1.0 - shares), scales * shares], axis=1)
+        self._points = Points(models, np.array([*combinations, (0.0, 0.0)]))
         return self._points
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
@@ -350,7 +362,8 @@ class Cloud(CloudStates):
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        first, better = self._best is None, self._keep_best(points, losses, primals, number)
+        first = self._best is None
+        self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
         joint = objective.joint_dual(plain, self._n, self.V, self.relationship, kept)
@@ -358,9 +371,7 @@ class Cloud(CloudStates):
         self._dual = objective.between(self._dual, scaled, self.relationship)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
-            if not better or (first and _sets_apart(primals)):
-                self._pull = 0.0
-            self._start_from(points, primals, int(np.argmin(primals)) if better else None)
+            self._choose_start(points, primals, first=first)
         best = self._best
         assert best is not None
         return Certificate(
@@ -418,34 +429,32 @@ class Cloud(CloudStates):
         mean = np.array(told) / self._n[:, None]
         return KeptBack(mean[:, 0], mean[:, 1:], points.models)
 
-    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> bool:
-        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits.
-
-        True where it is better than all before.
-        """
+    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
+        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""
         best = int(np.argmin(primals))
         models = points.at(best)
         primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
-        if self._best is not None and not primal < self._best.primal:
-            return False
-        self._best = _Best(primal, models, number, points.combinations[best])
-        return True
+        if self._best is None or primal < self._best.primal:
+            self._best = _Best(primal, models, number, points.combinations[best])
 
-    def _start_from(self, points: Points, primals: Vector, best: int | None) -> None:
+    def _choose_start(self, points: Points, primals: Vector, *, first: bool) -> None:
         """Let the next anchors come from a point that was just found to be the best, or from what the stations hold.
 
-        The latter where the best is that made shorter: it is ahead for one round, and behind after two. Where they can
-        anchors let stations begin between the two models that terminals were asked about, so that no order need carry
-        it.
+        Where they can anchors let stations begin between the two models that terminals were asked about, so that no
+        order need carry it.
         """
-        along = primals[: len(SHARES) if len(points.models) > 1 else 1]
-        scaled = best is not None and best >= len(along)
-        if best is not None and scaled and best % len(along) == 0:
-            best, scaled = None, False
-        if self._next is self.anchors or scaled or isinstance(self.relationship, Safe):
+        alone = len(points.models) == 1
+        starts = primals[: 1 + len(SHORTER) if alone else len(STARTS)]
+        along = starts[: 1 if alone else len(SHARES)]
+        best = int(np.argmin(starts)) if starts.min() < self._best_start else None
+        self._best_start = min(self._best_start, float(starts.min()))
+        if best is None or (first and not alone and _sets_apart(starts)):
+            self._pull = 0.0
+        shorter = best is not None and best >= len(along)
+        if self._next is self.anchors or shorter or isinstance(self.relationship, Safe):
             self._start, self._begin = None if best is None else points.at(best), None
             return
-        share = 0.0 if best is None or len(along) == 1 else self._nearer(points.models, along, best)
+        share = 0.0 if best is None or alone else self._nearer(points.models, along, best)
         self._start, self._begin = None, between(in_grains(share), points.models[[0, -1]])
 
     def _nearer(self, models: Vector, along: Vector, best: int) -> float:
@@ -489,7 +498,7 @@ class Cloud(CloudStates):
     def forget_bound(self) -> None:
         """Start the certificate anew: the problem has changed (membership, samples, relationship)."""
         self._best_dual, self._closed, self._dual = 0.0, 0.0, Dual.zero(self.V)
-        self._best, self._newton, self._held = None, None, np.inf
+        self._best, self._newton, self._held, self._best_start = None, None, np.inf, np.inf
         self._start = self._begin = None
 
     def learn(self) -> bool:
@@ -509,7 +518,7 @@ class Cloud(CloudStates):
         return True
 
 
-def _sets_apart(primals: Vector) -> bool:
+def _sets_apart(starts: Vector) -> bool:
     """Whether the second models are far worse than the first, each at its best scale."""
-    own, common = primals[:-1].reshape(len(SCALES), -1)[:, [0, -1]].min(axis=0)
+    own, common = (starts[STARTS[:, 1] == share].min() for share in (0.0, 1.0))
     return bool(common > APART * own)
