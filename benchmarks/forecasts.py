@@ -180,7 +180,7 @@ def one(job: tuple[int, tuple[str, ...], bool]) -> dict[str, Any] | None:
         if stored:
             flown = flown_elsewhere(rng, problem, cost, budget, faults)
         else:
-            flown = pilot.fly(*problem, ledger, pilot.pilot_length(planned))
+            flown = pilot.fly(*problem, ledger, pilot.pilot_length(planned, policy, method))
         other = replace(settings, seed=settings.seed + 12345, certify_every=max(1, planned.rounds // 50))
         final = train(data, method, policy, other, ledger=ledger, faults=faults).certificate
     except RHFedMTLError:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import Average
+from rhfedmtl.algorithms.merges import Add, Auto, Average
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
@@ -392,15 +392,26 @@ def test_a_pilot_that_is_the_whole_run_says_so(federation: Federation) -> None:
 
 def test_pilots_are_a_quarter_of_the_run_within_reason() -> None:
     """They have 5 to 256 rounds, three certificates at least, and 64 rounds at most where a round is much work."""
+    plain = Fixed(2), DualMethod()
     start = situation_of(DataShape(), DualMethod(), Settings(), Cost.of(PAPER))
     long = dry_run(Fixed(2), replace(start, ledger=Ledger(PAPER, "energy=40000")))
-    assert pilot_length(long) == -(-long.rounds // 4) > 64
-    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 50)) == 256
-    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 20_000)) == 100
-    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 10**6)) == 64
-    assert pilot_length(replace(long, rounds=8)) == 5
+    assert pilot_length(long, *plain) == -(-long.rounds // 4) > 64
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 50), *plain) == 256
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 20_000), *plain) == 100
+    assert pilot_length(replace(long, rounds=4000, terminal_steps=4000 * 10**6), *plain) == 64
+    assert pilot_length(replace(long, rounds=8), *plain) == 5
     frequent = dry_run(Fixed(2, 4), replace(start, ledger=Ledger(PAPER, "energy=900")))
-    assert pilot_length(frequent) == 12
+    assert pilot_length(frequent, *plain) == 12
+
+
+def test_a_run_that_may_search_is_simulated_as_a_whole_where_that_is_not_much() -> None:
+    """When it begins to search cannot be told from its first rounds; other runs can."""
+    start = situation_of(DataShape(), DualMethod(), Settings(), Cost.of(PAPER))
+    planned = dry_run(Measured(), replace(start, ledger=Ledger(PAPER, "energy=3000")))
+    assert 5 < planned.rounds <= 64
+    assert pilot_length(planned, Measured(), DualMethod(merge=Auto())) >= planned.rounds
+    for policy, merge in ((Measured(), Add()), (Fixed(10), Auto())):
+        assert pilot_length(planned, policy, DualMethod(merge=merge)) < planned.rounds
 
 
 def test_long_walks_are_closed_at_once() -> None:

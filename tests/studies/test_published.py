@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,22 @@ def test_the_table_has_every_printed_figure(tmp_path: Path, monkeypatch: pytest.
     with published.save(lines, tmp_path).open(newline="") as file:
         assert next(csv.reader(file)) == ["source", "data", "method", "printed", "ours", "half_width"]
     assert set(published.DIFFERENCES) == {"FedU", "MOCHA", "FLamby"}
+
+
+def test_a_table_has_no_fewer_splits_than_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MOCHA's has ten, however few seeds are asked for; with more all have as many."""
+    for name in (published.HAR, published.HEART):
+        (tmp_path / name).touch()
+    asked: list[published.PublishedRun] = []
+
+    def known(runs: Sequence[published.PublishedRun], *_: object) -> dict[published.PublishedRun, float]:
+        asked[:] = runs
+        return dict.fromkeys(runs, 1.0)
+
+    monkeypatch.setattr(published, "_percents", known)
+    for seeds, splits in ((2, [2, 10, 2]), (12, [12, 12, 12])):
+        published.table(tmp_path, seeds, tmp_path)
+        assert [len({run.seed for run in asked if run.table == k}) for k in range(3)] == splits
 
 
 def test_data_that_is_missing_is_named(tmp_path: Path) -> None:

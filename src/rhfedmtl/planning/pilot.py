@@ -217,17 +217,17 @@ class Pilot:
         return float(np.clip(np.mean(falls), LEAST_FALL, MOST_FALL))
 
 
-def pilot_length(planned: DryRun, *, searches: bool = False) -> int:
+def pilot_length(planned: DryRun, policy: Policy, method: DualMethod) -> int:
     """Rounds of a pilot: a quarter of the run, with three certificates in it where that is not too much.
 
-    A run that ``searches``, for which it changes to another solver on the way, cannot be told from its beginning: where
+    A run that may search, for which it changes to another solver on the way, cannot be told from its beginning: where
     it is not too long it is simulated as a whole. No more than 256 rounds, and no more than 64 where these are much
     work already.
     """
     K = 1 if planned.first is None else int(planned.first.station_rounds.max())
     quick = MOST_STEPS * planned.rounds // max(planned.terminal_steps, 1)
     most = min(max(quick, MANY_ROUNDS), MOST_ROUNDS)
-    if searches and planned.rounds <= most:
+    if isinstance(policy, Measured) and method.adapts and planned.rounds <= most:
         return most
     return min(most, max(LEAST_ROUNDS, -(-planned.rounds // 4), 3 * K))
 

@@ -154,10 +154,7 @@ def plan(
     if isinstance(subject, Pilot):
         pilot = subject.under(start, faults)
     elif isinstance(subject, Federation) and pilot_rounds != 0:
-        length = pilot_rounds or pilot_length(
-            dry_run(policy, start, most_rounds=settings.max_rounds),
-            searches=isinstance(policy, Measured) and method.adapts,
-        )
+        length = pilot_rounds or pilot_length(dry_run(policy, start, most_rounds=settings.max_rounds), policy, method)
         pilot = fly(subject, method, policy, settings, ledger, length, faults, weights)
         start = pilot.start
         if keep is not None:
