@@ -24,12 +24,13 @@ from rhfedmtl.roles.words import bounded, in_words
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
 """How far from the models that the stations go on from to the joint ones to look for the best to return."""
 SHORTER = {
-    0.5: (0.0, 0.01, 0.05, 0.25, 0.5, 1.0),
+    0.5: (0.0, 0.01, 0.05, 0.5, 1.0),
     0.25: (0.0, 0.01, 0.05, 0.5, 1.0),
-    0.0625: (0.0, 0.25, 0.5, 1.0),
-    0.0039: (0.25, 0.5, 1.0),
+    0.0625: (0.25, 0.5, 0.75, 1.0),
+    0.0078: (1.0,),
+    0.0039: (0.25, 0.5, 0.75, 1.0),
 }
-LONGER = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (0.0, 1.0), 2.0: (0.0, 0.25)}
+LONGER = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (1.0,), 2.0: (0.0, 0.25)}
 """By what to scale some of these points: early models are too long under weak regularisation, and too short where
 terminals are cautious. The longer ones are returned alone: the next server iteration does not begin from them."""
 STARTS = np.array([(scale, share) for scale, shares in ({1.0: SHARES} | SHORTER).items() for share in shares])
