@@ -449,7 +449,7 @@ class Cloud(CloudStates):
         along = starts[: 1 if alone else len(SHARES)]
         best = int(np.argmin(starts)) if starts.min() < self._best_start else None
         self._best_start = min(self._best_start, float(starts.min()))
-        if best is None or (first and not alone and _sets_apart(starts)):
+        if best is None or (first and not alone and _sets_apart(starts, float(primals[-1]))):
             self._pull = 0.0
         shorter = best is not None and best >= len(along)
         if self._next is self.anchors or shorter or isinstance(self.relationship, Safe):
@@ -519,7 +519,7 @@ class Cloud(CloudStates):
         return True
 
 
-def _sets_apart(starts: Vector) -> bool:
-    """Whether the second models are far worse than the first, each at its best scale."""
-    own, common = (starts[STARTS[:, 1] == share].min() for share in (0.0, 1.0))
-    return bool(common > APART * own)
+def _sets_apart(starts: Vector, zero: float) -> bool:
+    """Whether the second models are far worse than the first, each at its best scale, which for these may be 0."""
+    own, common = (float(starts[STARTS[:, 1] == share].min()) for share in (0.0, 1.0))
+    return common > APART * min(own, zero)
