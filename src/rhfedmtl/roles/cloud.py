@@ -30,11 +30,11 @@ SHORTER = {
     0.0078: (1.0,),
     0.0039: (0.25, 0.5, 0.75, 1.0),
 }
-LONGER = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (1.0,), 2.0: (0.0, 0.25)}
+RETURNED = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (1.0,), 2.0: (0.0, 0.25)}
 """By what to scale some of these points: early models are too long under weak regularisation, and too short where
-terminals are cautious. The longer ones are returned alone: the next server iteration does not begin from them."""
+terminals are cautious. The next server iteration may begin from the former; the latter are returned alone."""
 STARTS = np.array([(scale, share) for scale, shares in ({1.0: SHARES} | SHORTER).items() for share in shares])
-LOOKED_AT = np.array([*STARTS, *((scale, share) for scale, shares in LONGER.items() for share in shares)])
+LOOKED_AT = np.array([*STARTS, *((scale, share) for scale, shares in RETURNED.items() for share in shares)])
 """Scale and share of all points but zero; those that may be begun from come first."""
 ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
@@ -344,7 +344,7 @@ class Cloud(CloudStates):
                 held = self._next.held(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
-                self._points = Points(models, np.array([[scale] for scale in (1.0, *SHORTER, *LONGER, 0.0)]))
+                self._points = Points(models, np.array([[scale] for scale in (1.0, *SHORTER, *RETURNED, 0.0)]))
                 return self._points
             held = self.channel.models(held, known[0])
         models = np.stack([held, self.channel.models(joint, known[-1])])

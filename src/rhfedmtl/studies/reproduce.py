@@ -182,9 +182,13 @@ class StudySummary:
 def summaries(found: Reproduced, out: Path) -> list[StudySummary]:
     """What was reproduced, study by study."""
     studies = [
-        StudySummary(name, str(out / f"{name}.csv"), sum(result.ran().values()), [*result.study.findings, *not_run])
+        StudySummary(
+            name,
+            str(out / f"{name}.csv"),
+            sum(result.ran().values()),
+            [*result.study.findings, *(f"Not run: {reason}" for reason in result.refusals())],
+        )
         for result in found.studies
-        for not_run in [[f"Not run: {reason}" for reason in result.refusals()]]
         for name in [result.study.name]
     ]
     if found.theory:
