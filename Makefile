@@ -80,11 +80,12 @@ test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorith
 proto: setup  ## make the protobuf code of the deployment from its description
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire/wire.proto
 
-lint: setup  ## style, types and import direction
+lint: setup  ## style, types, import direction and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/prose.py
 
 format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
