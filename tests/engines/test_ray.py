@@ -32,7 +32,7 @@ from rhfedmtl.engines.cluster.session import ClusterNode, session
 from rhfedmtl.engines.cluster.shard import Shard, Taken
 from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import ClusterError, ConfigError, DataError
+from rhfedmtl.errors import ClusterError, ConfigError, DataError, DivergenceError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.testing.runs import COST, FAULTS, same
@@ -50,6 +50,22 @@ def learn(engine: str, data: Any, steps: int = 2000) -> Result:
     built = build("hfedmtl", Options(local_steps=steps, station_rounds=2, cloud_rounds=5), "binary")
     settings = Settings(certify_every=3, execution=Execution(engine, threads=1, actors=2 if engine == "ray" else None))
     return train(data, built.method, built.policy, settings, ledger=Ledger(COST), faults=FAULTS["comings and goings"])
+
+
+def test_a_local_ray_gives_the_same_numbers_and_passes_errors_on() -> None:
+    """A short run has the numbers of one process; an error in an actor arrives with its own type."""
+    data = Request(data="synthetic", tasks=3, settings={"classes": 0, "test": 5}).federation(0)
+    diverging = build("fedavg", Options.of(step=1e90, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
+    steady = build("hfedmtl", Options(cloud_rounds=3), "regression")
+    with session():
+        runs = [
+            train(data, steady.method, steady.policy, Settings(execution=Execution(engine)))
+            for engine in ("inprocess", "ray")
+        ]
+        same(*runs)
+        with pytest.raises(DivergenceError, match="take a smaller step") as caught:
+            train(data, diverging.method, diverging.policy, Settings(scale="none", execution=Execution(engine="ray")))
+    assert type(caught.value) is DivergenceError
 
 
 @pytest.mark.ray

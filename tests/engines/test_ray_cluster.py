@@ -27,7 +27,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.cluster import actors as ray_actors
 from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import DataError, DivergenceError
+from rhfedmtl.errors import DataError
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.testing.runs import FAULTS, same
@@ -134,16 +134,6 @@ def test_a_checkpoint_moves_between_engines(three: Any, tmp_path: Path) -> None:
         keep = Keeper(tmp_path / first)
         long_run(first, data, watch=lambda progress: progress.round < 5, keep=keep)
         same(whole, long_run(second, data, start=checkpoint.read(keep.path)))
-
-
-def test_an_error_of_the_method_arrives_as_it_was_raised(three: Any) -> None:
-    """Divergence in an actor is divergence here, not a traceback of Ray."""
-    built = build("fedavg", Options.of(step=1e200, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
-    settings = {"classes": 0, "test": 5}
-    data = Request(data="synthetic", tasks=3, settings=settings).federation(0)
-    with pytest.raises(DivergenceError, match="take a smaller step") as caught:
-        train(data, built.method, built.policy, Settings(scale="none", execution=Execution(engine="ray")))
-    assert type(caught.value) is DivergenceError
 
 
 def command(*words: str, folder: Path) -> list[str]:
