@@ -2,9 +2,9 @@
 
 Drawn ones: 5 to 150 tasks of 10 to 1,000 rows, equal to very unequal, 5 to 600 features, independent to strongly
 correlated, separable to noisy, classes or numbers, 1 to 1,500 terminals a task, λ2/λ1 from 1 to 10⁴, a step at 0.01 to
-1 where a round of a station costs 10. From number 100 on they are classes of which one is rare. Everything of a
-federation comes from its number; even numbers are for tuning, odd ones for testing. Real ones: HAR, watch, Landmine,
-heart, and sets of scikit-learn cut into tasks.
+1 where a round of a station costs 10. A number draws a federation; below 300,000, even numbers are for tuning, odd
+numbers for testing. The kind of labels follows from the number too, unless the caller names a kind. Real data: HAR,
+watch, Landmine, heart, and sets of scikit-learn cut into tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 MOST_NUMBERS = 200_000
 TEST_ROWS = 3_000
 RARE = 100
-"""Numbers from here on have a rare class."""
+"""Numbers from here on have a rare class, unless the caller names a kind."""
+KINDS = ("balanced", "rare", "numbers")
+"""Labels: two classes of about the same size, a rare class and a frequent class, or real numbers."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Drawn:
     positive: float = 0.5
 
     @classmethod
-    def number(cls, number: int) -> Drawn:
-        """The federation of this number; a third of them have one terminal a task."""
+    def number(cls, number: int, kind: str = "") -> Drawn:
+        """Draw the federation of this number, of a kind out of ``KINDS``; a third have a single terminal per task."""
         rng = np.random.default_rng([16, number])
 
         def between(low: float, high: float) -> float:
@@ -85,7 +87,11 @@ class Drawn:
             ratio=between(1, 1e4),
             step_price=between(0.01, 1.0),
         )
-        return each if number < RARE else replace(each, regression=False, positive=between(0.03, 0.3))
+        if not kind:
+            return each if number < RARE else replace(each, regression=False, positive=between(0.03, 0.3))
+        noise = float(rng.uniform(0.0, 1.0 if kind == "numbers" else 0.25))
+        positive = between(0.03, 0.3) if kind == "rare" else 0.5
+        return replace(each, regression=kind == "numbers", noise=noise, positive=positive)
 
     def name(self, number: int) -> str:
         """In words."""

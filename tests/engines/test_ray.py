@@ -53,7 +53,7 @@ def learn(engine: str, data: Any, steps: int = 2000) -> Result:
 
 
 def test_a_local_ray_gives_the_same_numbers_and_passes_errors_on() -> None:
-    """A short run has the numbers of one process; an error in an actor arrives with its own type."""
+    """A short run equals the in-process engine; an error in an actor arrives with its own type."""
     data = Request(data="synthetic", tasks=3, settings={"classes": 0, "test": 5}).federation(0)
     diverging = build("fedavg", Options.of(step=1e90, local_steps=5, cloud_rounds=50, loss="squared"), "regression")
     steady = build("hfedmtl", Options(cloud_rounds=3), "regression")
