@@ -1,7 +1,7 @@
 """Ablation: remove a single mechanism and measure the loss of the learned models.
 
-    python benchmarks/ablation.py run --jobs 16 --keep ablation.jsonl     # appends results, resumes where it stopped
-    python benchmarks/ablation.py tell --keep ablation.jsonl              # writes results/ablation.md
+    python -m benchmarks.ablation run --jobs 16 --keep ablation.jsonl     # appends results, resumes where it stopped
+    python -m benchmarks.ablation tell --keep ablation.jsonl              # writes results/ablation.md
 
 A *mechanism* is a rule on the default path that steers learning. `MECHANISMS` lists the mechanisms, the cell groups in
 which they act, and the patches that remove them. A *cell* is a federation, a seed, a budget and a group:
@@ -11,7 +11,14 @@ choice    λ2 is chosen within the budget
 cloud     as `weights`, but a server iteration costs as much as a round of all stations
 stations  as `weights`, but stations have different prices per round
 bytes     a byte budget
-hinge     hinge loss, a single terminal per station
+weak      λ2 = λ1/100
+ascent    dual ascent only
+speeds    a time budget, stations of different speed, a priced server iteration
+hinge     hinge loss, a single terminal per station, λ2 = λ1/100
+
+In the group `choice` HAR has all its rows and keeps recordings together: its usual 70 rows per task are too few for
+a choice. The groups `weak`, `ascent` and `speeds`, λ2 of `hinge` and the rows of `choice` were added after a first run,
+in which these mechanisms had hardly any cell to act in.
 
 Points are 100 × balanced accuracy, AUC or R². Suboptimality is log10 max((P − P*)/P*, 1e-4), where P is the objective
 of the returned models and P* the optimum of the same problem. Runs with and without a mechanism are compared in pairs.
@@ -113,6 +120,8 @@ def replanning() -> Patch:
 
 
 GIVEN = ("weights",)
+PLANNER = ("weights", "ascent")
+WEAK = ("weak",)
 ALL = ("weights", "cloud", "stations", "bytes")
 MECHANISMS = [
     Mechanism(
@@ -167,49 +176,52 @@ MECHANISMS = [
     Mechanism(
         "small first anchors",
         "the first anchors count half of the rows (EARLY)",
-        GIVEN,
+        PLANNER,
         values(clouds, EARLY=1.0, EARLY_TERMINALS=1e12),
     ),
     Mechanism(
         "bounded anchor weight",
         "λ_b is at most 2/n_b, and the joint solution supplies the rest (ENOUGH)",
-        GIVEN,
+        PLANNER,
         lambda: _both(values(coupling, ENOUGH=1e300)(), values(relationships, ENOUGH=1e300)()),
     ),
     Mechanism(
         "coupled start",
         "weakly coupled tasks start with extra coupling that fades (FADES, MOST_ALIKE)",
-        GIVEN,
+        WEAK,
         lambda: mock.patch.object(relationships.MeanRegularised, "likeness", return_value=0.0),
     ),
     Mechanism(
-        "end of the coupled start", "tasks that differ start without it (APART)", GIVEN, values(cloud, APART=1e300)
+        "end of the coupled start", "tasks that differ start without it (APART)", WEAK, values(cloud, APART=1e300)
     ),
     Mechanism(
         "start at the best point",
         "the next server iteration starts at the best certified point",
-        GIVEN,
+        PLANNER,
         lambda: mock.patch.object(cloud.Cloud, "_choose_start", return_value=None),
     ),
     Mechanism(
-        "start nearer to the joint models", "accept a start up to 5 % worse (NEARER)", GIVEN, values(cloud, NEARER=1.0)
+        "start nearer to the joint models",
+        "accept a start up to 5 % worse (NEARER)",
+        PLANNER,
+        values(cloud, NEARER=1.0),
     ),
     Mechanism(
         "shorter candidate points",
         "certificates try models scaled down (SHORTER)",
-        GIVEN,
+        PLANNER,
         points({}, cloud.SHARES, cloud.RETURNED),
     ),
     Mechanism(
         "longer candidate points",
         "certificates try models scaled by 0.75 to 2 (RETURNED)",
-        GIVEN,
+        PLANNER,
         points(cloud.SHORTER, cloud.SHARES, {}),
     ),
     Mechanism(
         "mixed candidate points",
         "certificates try mixtures of station and joint models (SHARES)",
-        GIVEN,
+        PLANNER,
         points(
             {scale: tuple(x for x in row if x in (0.0, 1.0)) for scale, row in cloud.SHORTER.items()},
             (0.0, 1.0),
@@ -219,38 +231,38 @@ MECHANISMS = [
     Mechanism(
         "fit of the progress model",
         "the planner fits its model to measured gains; without it, the prior",
-        GIVEN,
+        PLANNER,
         lambda: mock.patch.object(progress.Evidence, "fit", lambda self, rounds, prior: (self.rate, self.believed)),
     ),
     Mechanism(
         "discount of the first iteration",
         "a share of the first server iteration counts for nothing",
-        GIVEN,
+        PLANNER,
         values(policy, unknown=lambda s: 0.0),
     ),
     Mechanism(
         "pass rate for small λ",
         "the prior expects less of a pass for λ n_b < FIRM",
-        GIVEN,
+        PLANNER,
         values(progress, FIRM=1e-300),
     ),
-    Mechanism("rare replanning", "the planner plans after 3, 15, 63 … rounds", GIVEN, replanning),
+    Mechanism("rare replanning", "the planner plans after 3, 15, 63 … rounds", PLANNER, replanning),
     Mechanism(
         "steps by value",
         "stations of unequal size or price get unequal H",
-        ("weights", "stations"),
+        ("weights", "stations", "ascent"),
         values(policy, shapes=plain_shapes),
     ),
     Mechanism(
         "waiting for the cloud",
         "0.35 τ⁴ of the gap waits for the next server iteration",
-        ("cloud",),
+        ("cloud", "speeds"),
         values(policy, waiting=lambda tau: 0.0),
     ),
     Mechanism(
         "K per station",
         "cheap or fast stations make more rounds per server iteration",
-        ("stations",),
+        ("stations", "speeds"),
         lambda: mock.patch.object(policy.StationRounds, "of", return_value=None),
     ),
     Mechanism(
@@ -295,6 +307,33 @@ MECHANISMS = [
     ),
 ]
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
+KEPT_SO_FAR = {
+    "quasi-Newton rounds",
+    "curvature per task",
+    "start at the best point",
+    "choice of λ2",
+    "int8 for byte budgets",
+    "small intercept feature",
+    "no unit norm for few features",
+}
+POINTS = {"shorter candidate points", "longer candidate points", "mixed candidate points"}
+
+
+def all_deletions() -> Patch:
+    """Remove every mechanism that did not pass."""
+    gone = [m.removed() for m in MECHANISMS if m.name not in KEPT_SO_FAR | POINTS | {"sum of the deletions"}]
+    return _both(*gone, points({}, (0.0, 1.0), {})())
+
+
+MECHANISMS.append(
+    Mechanism(
+        "sum of the deletions",
+        "all mechanisms that go, together",
+        ("weights", "choice", "cloud", "stations", "bytes", "weak", "ascent", "speeds", "hinge"),
+        all_deletions,
+    )
+)
+BY_NAME["sum of the deletions"] = MECHANISMS[-1]
 
 
 def _all_factors(self: Any, coupled: bool) -> Iterator[tuple[float, float]]:
@@ -334,6 +373,15 @@ def problem(name: str) -> Problem:
     return next(p for p in real() if p.name == name)
 
 
+def make(name: str, group: str, seed: int) -> Federation:
+    """Return the federation of a cell."""
+    words = name.split()
+    if words[0] != "har" or group != "choice":
+        return problem(name).make(seed)
+    request = Request("har", str(DATA / "har.npz"), tasks=5, terminals=int(words[2]), positive=words[1], grouped=True)
+    return request.federation(seed)
+
+
 def problems() -> dict[str, list[str]]:
     """Return the names of all federations: drawn, real, and real data that was used before."""
     drawn = [f"drawn {n} {KINDS[n % 3]}" for n in range(FIRST_NUMBER, FIRST_NUMBER + NUMBERS)]
@@ -346,7 +394,7 @@ def cells() -> Iterator[dict[str, Any]]:
     for source, names in problems().items():
         for name in names:
             for seed in (0,) if source == "drawn" else SEEDS:
-                for group in ("weights", "choice", "cloud", "stations", "bytes", "hinge"):
+                for group in GROUPS:
                     removals = [m.name for m in MECHANISMS if group in m.groups]
                     if group == "hinge" and "numbers" in name:
                         continue
@@ -366,6 +414,12 @@ def prices(setup: Problem, federation: Federation, group: str, seed: int) -> tup
     rounds: Any = ROUND_PRICE
     if group == "stations":
         rounds = ROUND_PRICE * np.random.default_rng([seed, n]).lognormal(0.0, 1.0, n)
+    if group == "speeds":
+        pace = np.random.default_rng([seed, n]).lognormal(0.0, 1.0, n)
+        steps = (0.01 * pace).repeat(np.diff(federation.task_offsets))
+        longest = float(np.max(steps * np.diff(federation.terminal_offsets)))
+        table = {"terminal_step": steps, "station_round": 0.2 * pace, "cloud_round": 0.2, "adds": "elapsed"}
+        return {"time": table}, longest + 0.2 * float(pace.max()) + 0.2
     table = {"terminal_step": setup.step_price, "station_round": rounds}
     one = setup.step_price * rows + float(np.sum(np.broadcast_to(rounds, n)))
     if group == "cloud":
@@ -377,7 +431,7 @@ def prices(setup: Problem, federation: Federation, group: str, seed: int) -> tup
 def measure(cell: dict[str, Any]) -> list[dict[str, Any]]:
     """Run a cell with every mechanism in turn removed."""
     setup, group = problem(cell["problem"]), cell["group"]
-    federation = setup.make(cell["seed"])
+    federation = make(cell["problem"], group, cell["seed"])
     if group == "hinge":
         federation = one_terminal_per_task(federation)
     optimum = best(cell["problem"], cell["seed"], group)
@@ -400,6 +454,8 @@ def options(setup: Problem, group: str, federation: Federation, without: str = "
     values: dict[str, Any] = {"lambda1": setup.lambda1, "lambda2": setup.lambda2}
     if group == "choice":
         values = {"lambda1": setup.lambda1}
+    if group in ("weak", "hinge"):
+        values["lambda2"] = setup.lambda1 / 100.0
     if group == "hinge":
         values["loss"] = "hinge"
     chosen = Options.of(**values)
@@ -419,7 +475,11 @@ def learn(setup: Problem, federation: Federation, cell: dict[str, Any], without:
     settings = Settings(
         seed=cell["seed"], scale=usual_scale(federation.kind, private=False), execution=Execution(threads=1)
     )
-    with BY_NAME[without].removed() if without else contextlib.nullcontext():
+    ascent = values(run, solvers=lambda method: (quasi_newton.ASCENT,))
+    with (
+        ascent() if group == "ascent" else contextlib.nullcontext(),
+        BY_NAME[without].removed() if without else contextlib.nullcontext(),
+    ):
         before = None
         if group == "choice" and without != "choice of λ2":
             open_weights = WeightProblem(built, federation, settings, ledger, ("lambda2",), "", False)
@@ -447,7 +507,7 @@ def best(name: str, seed: int, group: str) -> float | None:
     if group == "choice":
         return None
     setup = problem(name)
-    federation = setup.make(seed)
+    federation = make(name, group, seed)
     if group == "hinge":
         federation = one_terminal_per_task(federation)
     settings = Settings(
@@ -457,12 +517,13 @@ def best(name: str, seed: int, group: str) -> float | None:
         max_rounds=3000,
         execution=Execution(threads=1),
     )
-    method = options(setup, "weights" if group != "hinge" else "hinge", federation).method(federation.kind)
+    method = options(setup, group if group in ("hinge", "weak") else "weights", federation).method(federation.kind)
     state = Run(federation, method, settings, Ledger({}))
     return float(state.result(state.learn(Measured())).certificate.primal)
 
 
 # --- running and telling ---------------------------------------------------------------------------------------------
+GROUPS = ("weights", "choice", "cloud", "stations", "bytes", "weak", "ascent", "speeds", "hinge")
 KEYS = ("source", "problem", "seed", "group", "passes")
 
 
@@ -493,7 +554,7 @@ def run_all(arguments: argparse.Namespace) -> None:
     ]
     begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool, arguments.keep.open("a") as file:
-        waiting = set()
+        waiting: set[Any] = set()
         queue = iter(todo)
         for count in range(len(todo) + 1):
             while len(waiting) < 2 * arguments.jobs and time.monotonic() - begun < arguments.limit_s:
@@ -542,7 +603,7 @@ def tell(keep: Path) -> Iterator[str]:
     """Yield the page of results."""
     rows = [json.loads(line) for line in keep.read_text().splitlines()]
     yield "# Ablation: the benefit of every mechanism\n"
-    yield f"{len(rows):,} runs by `python benchmarks/ablation.py`. Its first lines define cells, measures and rule.\n"
+    yield f"{len(rows):,} runs by `python -m benchmarks.ablation`. Its first lines define cells, measures and rule.\n"
     yield "Benefit of a mechanism (positive: better with it), mean and 95 % interval."
     yield "Points: 100 × balanced accuracy, AUC or R². Digits: decimal digits of suboptimality.\n"
     yield "| mechanism | points, drawn | points, HAR | digits, drawn | digits, HAR | points, known data | verdict |"
