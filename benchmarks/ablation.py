@@ -548,9 +548,12 @@ def main() -> None:
 def run_all(arguments: argparse.Namespace) -> None:
     """Run the cells that are not in the file yet, and append their results."""
     rows = [json.loads(line) for line in arguments.keep.read_text().splitlines()] if arguments.keep.exists() else []
-    done = {tuple(row[key] for key in KEYS) for row in rows}
+    done = {(*(row[key] for key in KEYS), row["without"]) for row in rows}
     todo = [
-        cell for cell in cells() if tuple(cell[key] for key in KEYS) not in done and arguments.only in cell["problem"]
+        cell | {"without": missing}
+        for cell in cells()
+        if arguments.only in cell["problem"]
+        and (missing := [name for name in cell["without"] if (*(cell[key] for key in KEYS), name) not in done])
     ]
     begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool, arguments.keep.open("a") as file:
