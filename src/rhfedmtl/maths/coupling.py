@@ -117,6 +117,11 @@ class Relationship(ABC):
     def precision(self, n_tasks: int) -> Matrix:
         """Q, tasks × tasks."""
 
+    @property
+    def may_turn_safe(self) -> bool:
+        """A cloud may go on in the safe joint form when models diverge."""
+        return True
+
     def learns(self) -> LearningSchedule | None:
         """When it learns; None for a relationship that is given."""
         return None
@@ -224,6 +229,11 @@ class Safe(Relationship):
     """
 
     inner: Relationship
+
+    @property
+    def may_turn_safe(self) -> bool:
+        """False: the form is safe already."""
+        return False
 
     def precision(self, n_tasks: int) -> Matrix:
         """Q of the inner one."""

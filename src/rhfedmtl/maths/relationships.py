@@ -42,15 +42,24 @@ MOST_ALIKE = 100.0
 
 @dataclass(frozen=True)
 class MeanRegularised(Relationship):
-    """Models are drawn to their mean: Q = λ1 I + λ2 (I − 11ᵀ/N). Anchors follow the paper's alternation."""
+    """Models are drawn to their mean: Q = λ1 I + λ2 (I − 11ᵀ/N). Anchors follow the paper's alternation.
+
+    ``plain`` keeps the paper's anchors: always λ_b = λ1+λ2, and never the safe joint form.
+    """
 
     lambda1: float = LAMBDA1
     lambda2: float = LAMBDA2
+    plain: bool = False
 
     def __post_init__(self) -> None:
         """Refuse weights for which the problem has no unique solution."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
+
+    @property
+    def may_turn_safe(self) -> bool:
+        """True except with the paper's anchors."""
+        return not self.plain
 
     def precision(self, n_tasks: int) -> Matrix:
         """λ1 I + λ2 (I − 11ᵀ/N)."""
@@ -97,7 +106,7 @@ class MeanRegularised(Relationship):
         """
         lam = self.lambda1 + self.lambda2
         r = W.mean(axis=0)
-        weight = lam if n is None else self._anchored(n)
+        weight = lam if n is None or self.plain else self._anchored(n)
         center = np.broadcast_to((1.0 - self.lambda1 / weight) * r, W.shape)
         if weight < lam:
             center = center + (1.0 / lam - 1.0 / weight) * (V - V.mean(axis=0))

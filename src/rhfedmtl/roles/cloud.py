@@ -481,7 +481,7 @@ class Cloud(CloudStates):
             missing = gap - self.relationship.dual_energy(tangent) / (2.0 * self.n_tasks)
             exact = bool(missing <= exactly * max(abs(gap), 1e-12))
             self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
-        elif primals[0] > max(ASTRAY * primals[-1], self._held) and not isinstance(self.relationship, Safe):
+        elif primals[0] > max(ASTRAY * primals[-1], self._held) and self.relationship.may_turn_safe:
             self.relationship = Safe(self.relationship)
         self._held = float(primals[0])
 
